@@ -36,7 +36,7 @@ class AcceptedBaseline(Signed):
     KEY: ClassVar = "accepted"
     A: ClassVar = "an accepted baseline"
     SUBJECT: ClassVar = "claim"
-    RULE: ClassVar = "an accepted baseline names a claim that compares numbers with a baseline"
+    RULE: ClassVar = "an accepted baseline must name a claim that compares numbers with a baseline"
     ABOUT: ClassVar = ("contract", "claim")
     FIELDS: ClassVar = (*ABOUT, "commit", "reviewer", "reason", "expires")
 

@@ -102,7 +102,10 @@ def _second(signed: Sequence[Signed]) -> Iterator[ContractError]:
     for entry in signed:
         known = first.setdefault(tuple(getattr(entry, name) for name in entry.ABOUT), entry)
         if known is not entry:
-            rule, remedy = f"a {entry.SUBJECT} has one {_name(entry)}", f"{known.where} is the first: keep one"
+            rule, remedy = (
+                f"a {entry.SUBJECT} must have only one {_name(entry)}",
+                f"keep one: {known.where} is the first",
+            )
             yield ContractError(rule, where=entry.where, got="a second", remedy=remedy)
 
 
@@ -113,7 +116,7 @@ def _name(entry: Signed) -> str:
 def _indices(kind: type[Signed], document: Document, errors: list[ContractError]) -> range:
     value = document.value
     if not isinstance(value, dict) or value.get("schema") != kind.SCHEMA:
-        errors.append(document.error((), f"{kind.A} file begins with `schema: {kind.SCHEMA}`", remedy="add it"))
+        errors.append(document.error((), f"{kind.A} file must begin with `schema: {kind.SCHEMA}`", remedy="add it"))
         return range(0)
     errors += [
         document.error((key,), "unknown key", got=f"'{key}'", remedy=nearest(key, (kind.KEY,)), of_key=True)
@@ -122,7 +125,7 @@ def _indices(kind: type[Signed], document: Document, errors: list[ContractError]
     ]
     if not isinstance(value.get(kind.KEY), list):
         remedy = f"write one entry for each {kind.SUBJECT}"
-        errors.append(document.error((kind.KEY,), f"'{kind.KEY}' is a list", remedy=remedy))
+        errors.append(document.error((kind.KEY,), f"'{kind.KEY}' must be a list", remedy=remedy))
         return range(0)
     return range(len(value[kind.KEY]))
 
@@ -132,7 +135,9 @@ def _entry(kind: type[S], document: Document, index: int, errors: list[ContractE
     place = (kind.KEY, index)
     entry = document.value[kind.KEY][index]
     if not isinstance(entry, dict):
-        errors.append(document.error(place, f"{kind.A} is a mapping", remedy=f"its keys are {', '.join(kind.FIELDS)}"))
+        errors.append(
+            document.error(place, f"{kind.A} must be a mapping", remedy=f"write the keys {', '.join(kind.FIELDS)}")
+        )
         return None
     found = list(_problems(kind, document, place, entry))
     errors += found
@@ -154,12 +159,12 @@ def _problems(
     for name in kind.FIELDS:
         text = entry.get(name)
         if name not in entry:
-            yield document.error(place, f"{kind.A} has the key '{name}'", got="none", remedy="add it")
+            yield document.error(place, f"{kind.A} must have the key '{name}'", got="none", remedy="add it")
         elif not isinstance(text, str) or not says_something(text) or len(text) > _LONGEST:
-            rule = f"'{name}' is a text of 1 to {_LONGEST} characters, one of them a letter or a digit"
+            rule = f"'{name}' must be a text of 1 to {_LONGEST} characters that has a letter or a digit"
             yield document.error((*place, name), rule)
         elif name in _FORMS and not _FORMS[name][0](text):
-            yield document.error((*place, name), f"'{name}' is {_FORMS[name][1]}", got=f"'{text}'")
+            yield document.error((*place, name), f"'{name}' must be {_FORMS[name][1]}", got=f"'{text}'")
 
 
 def _is_date(text: str) -> bool:
@@ -182,7 +187,7 @@ def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
     late = [entry for entry in signed if entry.expired(day)]
     named = [" on ".join(getattr(entry, name) for name in entry.ABOUT[1:]) for entry in late]
     return [
-        (entry.where, f"the {_name(entry)} of {name} ended with {entry.expires}: renew or remove it")
+        (entry.where, f"the {_name(entry)} of {name} was valid until {entry.expires}: renew or remove it")
         for entry, name in zip(late, named, strict=True)
     ]
 
@@ -193,7 +198,7 @@ def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, 
     for entry in signed:
         if problem := _missing(entry, contracts, all_known=all_known):
             got, remedy = problem
-            remedy = f"{remedy}; else remove the {_name(entry)}"
+            remedy = f"{remedy}; or remove the {_name(entry)}"
             errors.append(ContractError(entry.RULE, where=entry.where, got=got, remedy=remedy))
     return errors
 

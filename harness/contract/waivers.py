@@ -38,7 +38,7 @@ class Waiver(Signed):
     KEY: ClassVar = "waivers"
     A: ClassVar = "a waiver"
     SUBJECT: ClassVar = "unit"
-    RULE: ClassVar = "a waiver names a unit that a contract plans"
+    RULE: ClassVar = "a waiver must name a unit that a contract plans"
     ABOUT: ClassVar = ("contract", "claim", "workload")
     FIELDS: ClassVar = (*ABOUT, "owner", "reason", "expires")
 

@@ -63,11 +63,14 @@ def test_an_accepted_baseline_is_found_next_to_the_contract_with_its_position(tm
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("accepted: []\n", "1:1: an accepted baseline file begins with `schema: accepted-baselines/v1`; add it"),
-        (HEAD + entry(commit="main"), "'commit' is a whole commit, 40 or 64 digits, as `git rev-parse` prints it"),
-        (HEAD + entry(reviewer=None), "3:5: an accepted baseline has the key 'reviewer'; found none; add it"),
+        ("accepted: []\n", "1:1: an accepted baseline file must begin with `schema: accepted-baselines/v1`; add it"),
+        (HEAD + entry(commit="main"), "'commit' must be a whole commit, 40 or 64 digits, as `git rev-parse` prints it"),
+        (HEAD + entry(reviewer=None), "3:5: an accepted baseline must have the key 'reviewer'; found none; add it"),
         (HEAD + entry(workload="small"), "unknown key; found 'workload'"),
-        (HEAD + entry() + entry(commit="beef" * 10), "4:5: a claim has one accepted baseline; found a second;"),
+        (
+            HEAD + entry() + entry(commit="beef" * 10),
+            "4:5: a claim must have only one accepted baseline; found a second;",
+        ),
     ],
     ids=["schema", "a branch", "no reviewer", "a workload", "a second"],
 )
@@ -80,9 +83,9 @@ def test_an_invalid_file_is_refused_at_its_position(tmp_path: Path, text: str, m
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"claim": "SAEM"}, "claim 'SAEM'; did you mean 'SAME'?; else remove the accepted baseline"),
-        ({"contract": "as-mian"}, "contract 'as-mian'; did you mean 'as-main'?; else remove the accepted baseline"),
-        ({"claim": "SPEED"}, "claim 'SPEED', which judges time; a waiver can excuse such a claim until a date; else"),
+        ({"claim": "SAEM"}, "claim 'SAEM'; did you mean 'SAME'?; or remove the accepted baseline"),
+        ({"contract": "as-mian"}, "contract 'as-mian'; did you mean 'as-main'?; or remove the accepted baseline"),
+        ({"claim": "SPEED"}, "claim 'SPEED', which judges time; a waiver can excuse such a claim until a date; or"),
         ({"claim": "AGAIN"}, "claim 'AGAIN', which names no `baseline`; a waiver can excuse such a claim until"),
     ],
     ids=["claim", "contract", "time", "no baseline"],
@@ -92,7 +95,7 @@ def test_an_accepted_baseline_of_a_missing_or_unfit_claim_is_reported(
 ) -> None:
     path = write(tmp_path, HEAD + entry(**changes))
     [error] = unmatched(find_accepted([path]), [load_contract(path)], all_known=True)
-    assert f"an accepted baseline names a claim that compares numbers with a baseline; found {found}" in str(error)
+    assert f"an accepted baseline must name a claim that compares numbers with a baseline; found {found}" in str(error)
 
 
 def test_check_warns_of_an_expired_accepted_baseline(
@@ -103,7 +106,7 @@ def test_check_warns_of_an_expired_accepted_baseline(
     with pytest.raises(SystemExit):
         cli.main()
     said = " ".join(capsys.readouterr().err.split())
-    assert "warning: the accepted baseline of SAME ended with 2020-01-31: renew or remove it" in said
+    assert "warning: the accepted baseline of SAME was valid until 2020-01-31: renew or remove it" in said
 
 
 def test_a_waiver_file_of_another_name_is_no_file_of_accepted_baselines(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_claim_id_in_two_contracts_is_a_warning_and_explained_for_both(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "two.yaml").write_text(text(id="two-v1"))
-    warnings = [line for line in checked(capsys, folder) if "ONE-001" in line and "is in contract" in line]
+    warnings = [line for line in checked(capsys, folder) if "ONE-001" in line and "is also in contract" in line]
     assert warnings == [
         "contracts/two.yaml:11:9: warning: claim 'ONE-001' is also in contract 'one-v1', so `--claim` selects both"
     ]

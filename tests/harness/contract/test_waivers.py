@@ -103,8 +103,8 @@ def test_two_waivers_for_one_unit_in_different_files_are_refused(tmp_path: Path)
     with pytest.raises(ContractErrors) as caught:
         find_waivers([tmp_path])
     [error] = caught.value.errors
-    assert (error.where, error.rule) == (f"{first}:3:5", "a unit has one waiver")
-    assert error.remedy == f"{second}:4:5 is the first: keep one"
+    assert (error.where, error.rule) == (f"{first}:3:5", "a unit must have only one waiver")
+    assert error.remedy == f"keep one: {second}:4:5 is the first"
 
 
 def test_a_named_waiver_file_replaces_the_waivers_next_to_the_contracts(tmp_path: Path) -> None:
