@@ -113,7 +113,7 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
         (
             "capture: step}",
             "capture: step, rank: true}",
-            Finding("error", "toy.yaml:8:31", "'toy.system:Toy': arm option 'rank' is a int, not True"),
+            Finding("error", "toy.yaml:8:31", "'toy.system:Toy': arm option 'rank' must be an int, not True"),
         ),
         (
             "capture: step}",
@@ -140,8 +140,8 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
             Finding(
                 "warning",
                 "toy.yaml:15:16",
-                "arms 'fast' and 'plain' have the same settings: `harness verify --baseline REF` compares two commits "
-                "by them; without it the claim is not run",
+                "arms 'fast' and 'plain' have the same settings: without `harness verify --baseline REF`, which "
+                "compares two commits, the claim is not run",
             ),
         ),
     ],
@@ -153,7 +153,7 @@ def test_a_lint_finding_has_its_place_and_message(toy: Toy, old: str, new: str, 
     assert len(findings) == 2  # and the unused arm, wherever it stands now
 
 
-EVERY_RUN = "asks for nothing, because every run meets it: leave it out, or require more"
+EVERY_RUN = "requires nothing, because every run meets it: leave it out, or require more"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,9 @@ def test_two_arms_with_the_same_settings_are_a_warning(toy: Toy, claim: str, pai
 def test_an_arm_that_repeats_the_systems_default_settings_is_a_warning(toy: Toy) -> None:
     path = toy("plain: {capture: none}", "plain: {capture: step, system: 'toy.system:Toy'}")
     [finding] = [each for each in _findings(path) if "same settings" in each.message]
-    assert finding.message.startswith("arms 'fast' and 'plain' have the same settings: `harness verify --baseline REF`")
+    assert finding.message.startswith(
+        "arms 'fast' and 'plain' have the same settings: without `harness verify --baseline REF`"
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,7 +357,7 @@ def test_lint_reports_a_system_that_cannot_be_described(toy: Toy) -> None:
         raise SystemResolutionError("no such module", got=system, remedy="install it")
 
     findings = lint(load_contract(toy("[stale_batch, doubled_step, no_steps]", "[anything]")), describe)
-    message = "cannot describe 'toy.system:Toy': no such module; found toy.system:Toy; install it"
+    message = "the system 'toy.system:Toy' cannot be described: no such module; found toy.system:Toy; install it"
     assert findings == [Finding("error", "toy.yaml:4:9", message), UNUSED_ARM]
 
 

@@ -223,17 +223,16 @@ def _parts(*parts: str) -> str:
         (
             _excusing("{parameters 0.weight: why}"),
             (
-                "toy.yaml:31:21: a name must be the name of a count as a verdict names it, such as `optimizer "
-                "group0.step`: never "
-                "a parameter, a buffer, a generator or a moment; found 'parameters 0.weight'"
+                "toy.yaml:31:21: a name must be the name of a count as a verdict shows it, such as `optimizer "
+                "group0.step`, and not a parameter, a buffer, a generator or a moment; found 'parameters 0.weight'"
             ),
         ),
         (
             _excusing("{optimizer 0.weight.exp_avg: why}"),
             (
-                "toy.yaml:31:21: a name must be the name of a count as a verdict names it, such as `optimizer "
-                "group0.step`: never "
-                "a parameter, a buffer, a generator or a moment; found 'optimizer 0.weight.exp_avg'"
+                "toy.yaml:31:21: a name must be the name of a count as a verdict shows it, such as `optimizer "
+                "group0.step`, and not a parameter, a buffer, a generator or a moment; "
+                "found 'optimizer 0.weight.exp_avg'"
             ),
         ),
         (
@@ -343,7 +342,7 @@ def test_a_directory_without_contracts_is_an_error(tmp_path: Path, monkeypatch: 
     with pytest.raises(ContractErrors) as error:
         load_contracts([Path("empty")])
     assert str(error.value) == (
-        "empty: a folder holds contracts (every .yaml and .yml in it at any depth, but hidden ones, shared files, "
+        "empty: a folder must hold contracts (every .yaml and .yml in it at any depth, but hidden ones, shared files, "
         "waivers.yaml and accepted-baselines.yaml); "
         "found none"
     )

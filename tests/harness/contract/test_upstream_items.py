@@ -161,7 +161,7 @@ def test_every_upstream_value_is_in_one_item_or_left_out(document: dict[str, Any
     assert sum(in_items) + sum(one.values for one in contract.left_out) == values
 
 
-TWICE = "rename one: ids of items must be unique; found 'A' again; widget-v1.yaml:1:23 already has this id"
+TWICE = "ids of items must be unique; found 'A' again; rename one: widget-v1.yaml:1:23 already has this id"
 
 
 @pytest.mark.parametrize(

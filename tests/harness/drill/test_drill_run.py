@@ -74,7 +74,7 @@ def test_a_drill_directory_contains_its_record_its_report_and_the_drill_mark(out
     assert "Faults by claims" in (directory / "report.html").read_text(encoding="utf-8")
     bundle = read_bundle(directory)
     assert bundle.complete
-    with pytest.raises(EvidenceError, match="plants no fault"):
+    with pytest.raises(EvidenceError, match="must not plant a fault"):
         refuse_mixed([bundle])
     assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) < 3_000_000
 

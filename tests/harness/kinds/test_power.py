@@ -93,7 +93,7 @@ def test_a_claim_that_a_timing_would_leave_undecided_is_warned_of(noise: Sequenc
     found = [str(one) for one in lint_power(loaded, [here, elsewhere])]
     chance = recorded(noise).power(part(), 1.15 * DEMANDED)
     message = (
-        "c.yaml:9:5: warning: by the noise of one-run on small, a true ratio of 1.26 is decided with "
-        f"a chance of {100 * chance:.0f} %: use more processes, or a quieter machine"
+        "c.yaml:9:5: warning: with the noise of one-run on small, a true ratio of 1.26 is decided with "
+        f"a probability of {100 * chance:.0f} %: use more processes, or a quieter machine"
     )
     assert found == [message] * warned
