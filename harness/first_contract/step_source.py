@@ -217,11 +217,9 @@ def read_step_source(asked: str, name: str, file: Path, folder: Path, module: st
 
 def _parsed(file: Path) -> ast.Module:
     try:
-        if file.stat().st_size > MOST_BYTES:
+        if (size := file.stat().st_size) > MOST_BYTES:
             raise UsageError(
-                "a source file is read whole",
-                where=_shown(file),
-                got=f"a source file must have at most {MOST_BYTES} bytes",
+                f"a source file must have at most {MOST_BYTES} bytes", where=_shown(file), got=f"{size} bytes"
             )
         with tokenize.open(file) as stream:
             return ast.parse(stream.read(), filename=str(file))

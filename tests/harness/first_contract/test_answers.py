@@ -60,10 +60,10 @@ def test_trial_answers_on_a_gpu_include_speed_and_memory(project: Path, gpu: Non
     assert Answers().rest(tried(faster, slower)) == [
         "train.py:make_step (train.py:1): 40 steps of each arm, on NVIDIA H200",
         "",
-        "      yes  is not slower              1.37 times the plain step's pace: m",
+        "      yes  is not slower              1.37 times as fast as the plain step: m",
         "  not run  compiled, trains the same  --no-compile",
-        "       NO  compiled, is not slower    0.90 times the plain step's pace: n",
-        "             -> the step is long enough that launches cost nothing, or something else used the GPU",
+        "       NO  compiled, is not slower    0.90 times as fast as the plain step: n",
+        "             -> the step is so long that launches cost almost nothing, or another program used the GPU",
         "           memory                     plain 3.000 GiB, captured 1.500 GiB allocated after a step",
     ]
 
@@ -92,10 +92,10 @@ WAITING = {
     "optimizer.step()": "torch's optimizers read their own step count",
     "if loss > best:": "a Python `if` on a tensor",
     "rate = high if loss < best else low": "a Python `if` on a tensor",
-    "kept = values[values > 0]": "the shape depends on values",
-    "logits = logits[mask]": "the shape depends on values",
-    "policy = Categorical(logits=scores)": "torch's distributions check what they are given",
-    "chosen = torch.multinomial(chances, 1)": "`multinomial` looks at its chances",
+    "kept = values[values > 0]": "the shape of this result depends on values: multiply by the mask",
+    "logits = logits[mask]": "the shape of this result depends on values: multiply by the mask",
+    "policy = Categorical(logits=scores)": "torch's distributions check their arguments on the host",
+    "chosen = torch.multinomial(chances, 1)": "`multinomial` checks the probabilities on the host",
 }
 
 
@@ -117,29 +117,33 @@ def test_an_optimizer_without_a_fused_form_gets_no_advice_to_use_it(project: Pat
 
 OF_A_START = "candidate optimized and baseline plain start from different state: "
 ASKED = {
-    ("exceeds_tolerance", "COMPILED", ""): "the compiled step trains otherwise",
-    ("exceeds_tolerance", "WITHIN", ""): "this arm trains otherwise: begin at the step",
-    ("exceeds_tolerance", "", ""): "this arm trains otherwise",
-    ("end_differs", "SAME", ""): "something changes the named tensors that a replay does not repeat",
-    ("end_differs", "WITHIN", ""): "the optimized step updates, or runs",
-    ("end_differs", "REPEATS", ""): "the plain step leaves something else each time",
-    ("differs", "SAME", ""): "what changes from step to step did not reach the capture",
-    ("differs", "REPEATS", ""): "the plain step trains otherwise each time",
+    ("exceeds_tolerance", "COMPILED", ""): "the compiled step trains differently",
+    ("exceeds_tolerance", "WITHIN", ""): "this arm trains differently: start at the named step",
+    ("exceeds_tolerance", "", ""): "this arm trains differently",
+    ("end_differs", "SAME", ""): "the named tensors are changed by code that a replay does not repeat",
+    ("end_differs", "WITHIN", ""): "the optimized step makes a different number of updates",
+    ("end_differs", "REPEATS", ""): "the plain step ends with different values each time",
+    ("differs", "SAME", ""): "a value that changes from step to step did not reach the replays",
+    ("differs", "REPEATS", ""): "the plain step trains differently each time",
     (
         "unequal_start",
         "WITHIN",
         "start from different trainable parameters: their values differ",
-    ): "the arms start from other weights",
+    ): "the arms start from different weights",
     (
         "unequal_start",
         "WITHIN",
         "train parameters with different names: only a has b",
-    ): "`parameters` names what is trained",
-    ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.lr"): "the arms train by other settings",
-    ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.fused_kernel"): "a setting of the optimizer is another",
+    ): "`parameters` must use the same names in both arms",
+    (
+        "unequal_start",
+        "WITHIN",
+        f"{OF_A_START}optimizer group0.lr",
+    ): "the optimizers of the arms have different settings",
+    ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.fused_kernel"): "a setting of the optimizer differs",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer opt.group12.mode, optimizer group1.mode"): "a setting of the",
     ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (only in baseline plain)"): "one arm keeps state",
-    ("unequal_start", "WITHIN", f"{OF_A_START}buffers 1.running_mean"): "the arms start from other weights",
+    ("unequal_start", "WITHIN", f"{OF_A_START}buffers 1.running_mean"): "the arms start from different weights",
 }
 
 

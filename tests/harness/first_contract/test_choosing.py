@@ -114,7 +114,7 @@ def test_a_step_that_repeats_its_bits_only_within_one_process_violates_repeatabi
 
 def test_init_compares_a_capture_with_different_kernels_within_rounding(project: Path) -> None:
     line, contract = init(project, "pass", loss="loss_of")
-    assert line == "compares: within rounding, since arm plain alone ran aten.mean"
+    assert line == "compares: within rounding, since only arm plain ran aten.mean"
     by_id = {claim.id: claim for claim in contract.claims}
     assert by_id["TRAIN-SAME"].value_at("equality") == by_id["TRAIN-GRADIENTS"].value_at("equality") == "within"
     assert by_id["TRAIN-SAME"].value_at("ends.control") == "nudged"

@@ -183,7 +183,7 @@ def test_a_draft_replaces_an_existing_file_only_with_force(project: Path) -> Non
     draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False))
     (project / "contracts").mkdir()
     (project / "contracts" / "my-train-v1.yaml").write_text("mine")
-    with pytest.raises(UsageError, match=r"contracts/my-train-v1\.yaml exists"):
+    with pytest.raises(UsageError, match=r"existing contracts/my-train-v1\.yaml; move the file away"):
         keep(draft, project, force=False)
     assert not (project / "my_train_harness.py").exists()
     assert (project / "contracts" / "my-train-v1.yaml").read_text() == "mine"
@@ -207,7 +207,7 @@ def test_host_values_that_no_replay_changes_are_drafted_with_an_empty_reason_tha
     line = next(each for each in paths[1].read_text().splitlines() if "kept.done" in each)
     assert line == "  \"kept.done\": ''  # compared at my_train.py:7"
     for path in paths[1:]:
-        with pytest.raises(ContractError, match=r":\d+:16: 'kept.done' must be the reason, in words"):
+        with pytest.raises(ContractError, match=r":\d+:16: 'kept.done' must be a reason in your own words"):
             load_contract(path)
 
 

@@ -62,15 +62,18 @@ def test_a_file_is_imported_as_python_would(
 @pytest.mark.parametrize(
     ("file", "found"),
     [
-        ("random.py", f"another `random`: {random.__file__}; rename it"),
-        ("time.py", "another `time`: Python's own; rename it"),
+        ("random.py", f"another `random`: {random.__file__}; rename the file"),
+        ("time.py", "another `time`: Python's own; rename the file"),
         ("test.py", "another `test`: "),
         (
             "a_library_of_theirs.py",
-            "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename it; or, where that is a copy",
+            (
+                "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename the file; or, if the other "
+                "module is a copy"
+            ),
         ),
-        ("typing/train.py", f"another `typing`: {typing.__file__}; rename it"),
-        ("scripts/queue.py", f"another `queue`: {queue.__file__}; rename it"),
+        ("typing/train.py", f"another `typing`: {typing.__file__}; rename the file"),
+        ("scripts/queue.py", f"another `queue`: {queue.__file__}; rename the file"),
     ],
 )
 def test_a_file_whose_module_python_finds_elsewhere_is_refused(
@@ -84,7 +87,7 @@ def test_a_file_whose_module_python_finds_elsewhere_is_refused(
         (project / "typing" / "__init__.py").touch()
     with pytest.raises(UsageError) as refused:
         find_step_source(f"{file}:make")
-    assert str(refused.value).startswith(f"{file}: a module is imported by its name, which no other has that Python ")
+    assert str(refused.value).startswith(f"{file}: Python must find this file as the first module with its name; ")
     assert found.format(elsewhere=elsewhere) in str(refused.value)
 
 
@@ -113,10 +116,10 @@ LOOP = """def main():
 
 MAKES = ": `main` must make a step and leave the loop to its caller: it must return step, batch, model; found "
 TAKES = (
-    ": `main` takes no arguments but workload, arm, seed, batch_size, seq_len, captured, optimized; "
-    "others have a default; found "
+    ": `main` may require only the arguments workload, arm, seed, batch_size, seq_len, captured, optimized; "
+    "any other argument must have a default; found "
 )
-WRITTEN = ": `main` must be defined with `def` in the named file; found an import; name where it is written: "
+WRITTEN = ": `main` must be defined with `def` in the named file; found an import; name the file that defines it: "
 TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
 
 
@@ -131,7 +134,7 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
         (f"def main():\n{TRAINER}", "return `trainer` before that call, because the harness makes the call"),
         ("def main():\n    pl.Trainer().fit(model, data)\n", "`pl.Trainer().fit()` at line 3, which runs its own loop"),
         ("def main(captured) -> Trainer:\n    return made()\n", "found `captured`; rename the argument to `optimized`"),
-        ("def main():\n    model.train()\n", "found no return value; end it with"),
+        ("def main():\n    model.train()\n", "found no return value; end the function with"),
         ("def main():\n    return step, batch\n", f"train.py:3{MAKES}2 values"),
         ("def main():\n    return {'step': step}\n", "found `{'step': step}`"),
         ("def main():\n    yield step, batch, model\n", "found a generator"),
@@ -144,7 +147,7 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
         ),
         ("from .steps import make as main\n", f"train.py:2{WRITTEN}`.steps:make`"),
         ("class main:\n    pass\n", "train.py:2: `main` must be a function; found a class"),
-        ("def mains():\n    pass\n", "found functions there: mains; did you mean 'mains'?"),
+        ("def mains():\n    pass\n", "found only the functions mains; did you mean 'mains'?"),
         ("def main(:\n", "train.py:2: the file must be valid Python; found invalid syntax"),
         ("def main():\n    return '\0'\n", "null bytes"),
         ("x = " + "(" * 500 + ")" * 500, "too many nested parentheses"),

@@ -111,9 +111,8 @@ def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(p
         2,
         "",
         (
-            "error: init and try must not replace your files without --force; found train_harness.py and "
-            "contracts/train-v1.yaml "
-            "and contracts-long/train-long-v1.yaml exists; move it away\n"
+            "error: init and try must not replace your files without --force; found the existing "
+            "train_harness.py and contracts/train-v1.yaml and contracts-long/train-long-v1.yaml; move the files away\n"
         ),
     )
 
@@ -228,7 +227,9 @@ def test_a_frozen_learning_rate_is_reported_as_a_different_training(project: Pat
     assert given.startswith(
         "NO: the losses of candidate captured and baseline plain differ at 8 of 12 steps, first at step 4"
     )
-    assert "-> what changes from step to step did not reach the capture (a learning rate that is a Python" in given
+    assert (
+        "-> a value that changes from step to step did not reach the replays (a learning rate that is a Python" in given
+    )
 
 
 @pytest.mark.parametrize(
@@ -267,9 +268,7 @@ def test_a_step_that_behaves_differently_under_capture_is_reported(project: Path
     code, lines = tried(project)
     given = {question: answer.replace("\n", " ") for question, answer in answers(lines).items()}
     assert code == 0
-    within = (
-        "compares: within rounding, since arm captured alone ran aten.mul, and arm plain alone ran aten.all, aten.lt"
-    )
+    within = "compares: within rounding, since only arm captured ran aten.mul, and only arm plain ran aten.all, aten.lt"
     assert [line for line in lines if line == within]
     assert "asked whether it is, and may do otherwise then: train.py:" in given["captured, trains the same"]
     assert given["captured, trains the same"].endswith(
@@ -374,7 +373,7 @@ def test_init_is_refused_for_a_loop(project: Path) -> None:
     (project / "train.py").write_text("def main():\n    while True:\n        loss.backward()\n")
     code, _, errors = called(project, "init", "train:main")
     assert code == 2
-    assert errors.startswith("error: train.py:1: `main` makes a step and leaves the loop to its caller")
+    assert errors.startswith("error: train.py:1: `main` must make a step and leave the loop to its caller")
 
 
 @pytest.mark.parametrize("reports", [(), ("--reports", "runs")], ids=["nothing", "runs"])

@@ -121,7 +121,7 @@ def test_a_baseline_with_different_operators_is_compared_within_rounding(reposit
     changes = [json.loads((project / "runs" / run / "run.json").read_text())["commits"]["candidate"]["changes"]
                for run in ("first", "first-chosen")]  # fmt: skip
     assert changes == [1, 1]  # earlier runs make no tree dirty
-    assert "compares: within rounding, since arm plain alone ran aten." in printed
+    assert "compares: within rounding, since only arm plain ran aten." in printed
     assert answers(printed)["trains as the baseline"][-1].startswith("yes: ")
     assert answers(printed)["leaves the same gradients"][-1].startswith("yes: ")
     assert code == 0
@@ -155,9 +155,9 @@ def test_a_step_that_raises_at_the_baseline_commit_is_an_error_with_its_line(rep
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("train.py:make_step", "--baseline", "nowhere"), "found no commit `nowhere`; fetch it first"),
-        (("new.py:make_step", "--baseline", "main"), "found no new.py; name a commit that has it: `git log"),
-        (("train.py:make_new", "--baseline", "main"), "train.py, at {head}: `make_new` is written with `def`"),
+        (("train.py:make_step", "--baseline", "nowhere"), "found no commit `nowhere`; fetch the commit first"),
+        (("new.py:make_step", "--baseline", "main"), "found no new.py; name a commit that has the file: `git log"),
+        (("train.py:make_new", "--baseline", "main"), "train.py, at {head}: `make_new` must be defined with `def`"),
         (
             ("train.py:make_step", "--baseline", "main", "--write-contract"),
             "--baseline and --write-contract cannot be combined",
