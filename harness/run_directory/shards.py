@@ -253,8 +253,8 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
             yield EvidenceError(
                 "shards must compare the same commits",
                 where=str(bundle.path),
-                got=f"{_commits(bundle)}, {other.path} has {_commits(other)}",
-                remedy="run the shards again from one commit against one other",
+                got=f"{_commits(bundle)}, but {other.path} has {_commits(other)}",
+                remedy="run the shards again, all with the same two commits",
             )
         for name, digest in header.digests.contracts.items():
             known, other = contracts.setdefault(name, (digest, bundle))

@@ -177,7 +177,7 @@ def with_header(path: Path, commits: dict[str, object], **changes: object) -> Bu
 
 def test_shards_that_accept_different_baselines_of_a_contract_are_refused(accepted: Accepted, tmp_path: Path) -> None:
     other = with_header(shutil.copytree(accepted.directory, tmp_path / "copy"), {"accepted": []})
-    with pytest.raises(EvidenceError, match=r"shards compare the same commits; found .*accepted by ada"):
+    with pytest.raises(EvidenceError, match=r"shards must compare the same commits; found .*accepted by ada"):
         session.judge_bundles([other, read_bundle(accepted.directory)], accepted.contracts)
 
 

@@ -136,8 +136,9 @@ def test_a_system_in_site_packages_has_no_commit_and_is_refused(repository: User
 def test_systems_of_two_repositories_are_refused_with_a_baseline(repository: UserRepository, tmp_path: Path) -> None:
     other = UserRepository.make(tmp_path / "other", package="other.")
     sys.path.insert(0, str(other.root))
-    said = f"one repository; found trainer:Trainer in {repository.root}, other.trainer:Trainer in {other.root}"
-    assert refusal("main", "trainer:Trainer", "other.trainer:Trainer").endswith(said)
+    found = f"found trainer:Trainer in {repository.root}, other.trainer:Trainer in {other.root}"
+    said = refusal("main", "trainer:Trainer", "other.trainer:Trainer")
+    assert said.endswith(f"two commits of the same repository; {found}")
 
 
 def test_a_system_module_that_does_not_exist_is_refused(repository: UserRepository) -> None:

@@ -88,7 +88,7 @@ def test_equal_commits_pass_the_comparison(equal: Compared) -> None:
         ("SAME", Status.PASS),
         ("GRADIENTS", Status.PASS),
     ]
-    assert "their parameters end up to 0 apart" in equal.judgement.verdicts[0].message
+    assert "their parameters differ by up to 0 at the end" in equal.judgement.verdicts[0].message
 
 
 def test_the_run_header_names_both_commits_and_the_uncommitted_changes(equal: Compared) -> None:

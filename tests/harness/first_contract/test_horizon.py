@@ -87,4 +87,4 @@ def test_a_time_budget_determines_the_steps_of_the_claims(tmp_path: Path) -> Non
     code, printed, errors = called(tmp_path, "init", "train.py:make_step", "--no-compile", "--budget", "0.001s")
     assert code == 0, errors
     assert "steps: every claim compares 11 steps; the default is 211" in printed
-    assert "TRAIN-LONG, of 10,000 steps, is apart" in printed
+    assert "TRAIN-LONG, of 10,000 steps, is in a separate contract" in printed

@@ -83,7 +83,9 @@ def test_a_planted_change_of_a_recorded_loop_is_named_with_its_step(
     baseline, candidate, repeat = record("a", **same), record("b", **change), record("a2", **same)
     alone = compare(baseline, candidate)
     assert (alone.judgement.status, alone.judgement.reason) == (Status.INCONCLUSIVE, "too_few_processes")
-    assert alone.judgement.message.endswith("nothing shows if a repeats itself: record it again, and give --repeat")
+    assert alone.judgement.message.endswith(
+        "nothing shows whether a repeats itself: record the baseline again and pass it with --repeat"
+    )
     result = compare(baseline, candidate, repeat)
     assert result.first is not None
     assert (result.first.step, result.first.quantity, result.first.rank) == (step, quantity, 0)
@@ -117,7 +119,7 @@ def test_one_noisy_repeat_is_undecided_but_a_shorter_run_still_fails(record: Rec
     baseline, repeat = record("a", **NOISE), record("a2", **NOISE)
     equal = compare(baseline, record("b", **NOISE), repeat)
     assert (equal.judgement.status, equal.judgement.reason) == (Status.INCONCLUSIVE, "too_few_processes")
-    assert equal.judgement.message.endswith("to decide, give 3 more --repeat and 4 more --candidate-repeat")
+    assert equal.judgement.message.endswith("to decide, pass 3 more --repeat and 4 more --candidate-repeat")
     changed = compare(baseline, record("c", **NOISE, dropped=1), repeat)
     assert (changed.judgement.status, changed.judgement.reason) == (Status.FAIL, "unequal_lengths")
 
@@ -140,7 +142,7 @@ def test_an_interrupted_run_is_read_and_decides_no_equality(record: Record) -> N
     assert read_recording(Path("b")).ranks[0].steps == 7
     result = compare(record("a"), "b", record("a2"))
     assert (result.judgement.status, result.judgement.reason) == (Status.INCONCLUSIVE, "end_state_unrecorded")
-    assert "7 steps are equal in bits, and a run was interrupted (b: RuntimeError: the loop died)" in (
+    assert "7 steps are equal in bits, but a run was interrupted (b: RuntimeError: the loop died)" in (
         result.judgement.message
     )
     with pytest.raises(RuntimeError, match="the loop died"):

@@ -95,11 +95,11 @@ def test_the_recorded_start_is_the_state_before_the_first_step_if_available(tmp_
 
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     harness.record(tmp_path / "run").close()
-    with pytest.raises(UsageError, match="begins in a new folder; found a folder that already exists"):
+    with pytest.raises(UsageError, match="must be written into a new folder; found a folder that already exists"):
         harness.record(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
-    with pytest.raises(UsageError, match="begins in a new folder"):
+    with pytest.raises(UsageError, match="must be written into a new folder"):
         harness.record(tmp_path / "mine")
     assert [each.name for each in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
@@ -116,7 +116,7 @@ def test_ranks_of_one_run_share_a_folder_but_a_second_run_does_not(
     assert {rank: each.quantities["loss"].tolist() for rank, each in found.ranks.items()} == {0: [0.0], 1: [1.0]}
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
-    with pytest.raises(UsageError, match="begins in a new folder"):
+    with pytest.raises(UsageError, match="must be written into a new folder"):
         harness.record(tmp_path / "run")
 
 
