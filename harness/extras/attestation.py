@@ -69,7 +69,7 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
         raise EvidenceError("an attestation must be a DSSE envelope", where=str(file), got=_short(error)) from error
     if envelope.payload_type != PAYLOAD_TYPE:
         got = repr(envelope.payload_type)[:100]
-        raise EvidenceError(f"an attestation holds {PAYLOAD_TYPE}", where=str(file), got=got)
+        raise EvidenceError(f"an attestation must contain {PAYLOAD_TYPE}", where=str(file), got=got)
     try:
         envelope.verify([public], 1)
         text = envelope.payload.decode()

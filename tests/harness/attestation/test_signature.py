@@ -198,7 +198,7 @@ def test_a_valid_signature_of_a_different_text_is_not_an_attestation(signed: Pat
     assert "the attestation must state what its run directory states" in refusal()
     envelope = json.loads(FILE.read_text())
     FILE.write_text(json.dumps({**envelope, "payloadType": "text/plain"}))
-    assert "an attestation holds application/vnd.in-toto+json; found 'text/plain'" in refusal()
+    assert "an attestation must contain application/vnd.in-toto+json; found 'text/plain'" in refusal()
 
 
 @pytest.mark.parametrize("key", [PUBLIC, Path("nowhere"), Path("harness-reports")])

@@ -31,7 +31,7 @@ def write(path: Path, script: str) -> None:
     [
         ("kubernetes", r"--on must be local, slurm or slurm:KEY=VALUE,…; found 'kubernetes'"),
         ("local:2", "found 'local:2'; choose GPUs of this machine with --gpus"),
-        ("slurm:gpu", r"KEY=VALUE, with commas between them; found 'gpu'; such as `slurm:partition=gpu,time=30`"),
+        ("slurm:gpu", r"KEY=VALUE, separated by commas; found 'gpu'; such as `slurm:partition=gpu,time=30`"),
         ("slurm:time=30,par tition=x", "found 'par tition=x'"),
     ],
 )

@@ -110,6 +110,6 @@ def test_a_run_directory_in_use_is_not_set_aside(left: Path) -> None:
 
 def test_a_shard_with_changed_evidence_settles_no_claim(left: Path) -> None:
     next(left.glob("evidence/*held*/records.jsonl")).write_text("")
-    with pytest.raises(EvidenceError, match=r"only as it was left; found evidence/.*held.*: changed"):
+    with pytest.raises(EvidenceError, match=r"only if its files are unchanged; found evidence/.*held.*: changed"):
         set_aside(left, FINAL, settled=True)
     assert settled_claims(FINAL) == set()
