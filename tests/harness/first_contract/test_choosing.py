@@ -304,8 +304,8 @@ def test_a_step_whose_optimizer_creates_state_from_first_gradients_is_captured_a
 ) -> None:
     compares, contract = init(project, "pass", at_import=LAZY, before=MADE)
     assert compares == (
-        "compares: every bit; captured after 1 plain step (`warm_steps: 1`), since the first execution of the step "
-        "creates state, which a capture cannot do"
+        "compares: every bit; captured after 1 plain step (`warm_steps: 1`), since the step creates state in its "
+        "first execution, which no capture can hold"
     )
     assert contract.arms["captured"].warm_steps == 1
     assert "TRAIN-CAPTURES" in {claim.id for claim in contract.claims}
