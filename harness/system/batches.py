@@ -280,4 +280,4 @@ def shuffled_by_the_process(loader: Any) -> bool:
     return getattr(getattr(loader, "sampler", None), "generator", 0) is None  # of a random sampler
 
 
-OWN_ORDER = "DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))"
+OWN_ORDER = "use DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))"

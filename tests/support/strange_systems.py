@@ -80,7 +80,7 @@ STRANGE = {
     "interrupts": Strange("; found KeyboardInterrupt ({path}:1)", "raise KeyboardInterrupt"),
     "crashes": Strange("; found SIGSEGV and no answer", "import os; os.kill(os.getpid(), 11)"),
     "kills_its_parent": Strange("; found a process that killed its parent", "import os; os.kill(os.getppid(), 9)"),
-    "last_words": Strange("printed at last 'farewell'", "import os; print('farewell', flush=True); os._exit(3)"),
+    "last_words": Strange("its last output was 'farewell'", "import os; print('farewell', flush=True); os._exit(3)"),
     # --- it hangs
     "sleeps": Strange("s ({path}:1)", f"{HANGS}time.sleep(600)", hangs=True),
     "sleeps_described": Strange("s ({path}:12)", body=f"        {HANGS}time.sleep(600)", hangs=True),

@@ -79,7 +79,8 @@ def _build(line: str, found: str, at: str = "") -> Wrong:
 
 
 def _member(line: str, name: str, found: str, call: str) -> Wrong:
-    told = f": `{name}`, as returned by build, must be a function; found {found}; the harness calls it: `def {call}: …`"
+    rule = f": `{name}`, as returned by build, must be a function; found {found}"
+    told = f"{rule}; define it as the harness calls it: `def {call}: …`"
     return _ends(line, told)
 
 
@@ -251,7 +252,7 @@ FROM_PARAMETERS = {
 
 
 def _takes(right: str, call: str, wrong: str, remedy: str) -> Wrong:
-    told = f": the harness calls `{call}`; found `{wrong}`; define {remedy}"
+    told = f": the harness must be able to call `{call}`; found `{wrong}`; define {remedy}"
     return Wrong(f"{right}:", f"{wrong}:", told)
 
 

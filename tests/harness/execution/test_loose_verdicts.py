@@ -20,7 +20,7 @@ def name_of(system: type[loose_systems.Makes]) -> str:
 @pytest.mark.parametrize(
     ("system", "reason", "said"),
     [
-        (loose_systems.AveragesLater, "end_differs", "average 0.bias (in one alone)"),
+        (loose_systems.AveragesLater, "end_differs", "average 0.bias (only in one execution)"),
         (loose_systems.AveragesAnew, "end_differs", "average"),
         (loose_systems.TakesSnapshots, "end_differs", "snapshots.1.0"),
         (loose_systems.ListsItsLosses, "held", "baseline plain alone keeps 11 logs: built.more.losses (11)"),

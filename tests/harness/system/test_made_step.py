@@ -191,6 +191,6 @@ class Pair(MadeStepSystem):
 
 def test_a_builder_that_returns_no_step_is_refused_with_its_place() -> None:
     with pytest.raises(
-        HarnessError, match=r"test_made_step\.py:\d+: build returns StepFunction\(step, batch, parameters\)"
+        HarnessError, match=r"test_made_step\.py:\d+: build must return StepFunction\(step, batch, parameters\)"
     ):
         Pair().open(WORKLOAD, Arm.model_validate({"capture": "none"}))

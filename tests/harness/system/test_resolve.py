@@ -49,9 +49,9 @@ def test_an_instance_is_not_called_again(module: types.ModuleType) -> None:
         ("resolve_subject", "a system must be named `module:attribute`"),
         (":x", "a system must be named `module:attribute`"),
         ("resolve_subject:MinimlSystem", "did you mean MinimalSystem"),
-        ("resolve_subject:zzz", "systems there: MinimalSystem, instance"),
+        ("resolve_subject:zzz", "systems in the module: MinimalSystem, instance"),
         ("resolve_subject:number", "found a int"),
-        ("resolve_subject:needs_argument", "called without arguments; found TypeError"),
+        ("resolve_subject:needs_argument", "must be callable without arguments; found TypeError"),
         ("no_such_module_at_all:x", "found ModuleNotFoundError: No module named 'no_such_module_at_all'"),
         ("no_such_module_at_all.inner:x", "run from the folder that holds `no_such_module_at_all`, install it"),
     ],
@@ -98,7 +98,10 @@ def test_the_working_directory_hides_no_installed_module(elsewhere: Path, monkey
 
 def test_a_missing_dependency_of_the_systems_module_is_named(elsewhere: Path) -> None:
     (elsewhere / "resolve_lacking_subject.py").write_text("import no_such_dependency\n")
-    with pytest.raises(SystemResolutionError, match="No module named 'no_such_dependency'; `import resolve_lacking_su"):
+    with pytest.raises(
+        SystemResolutionError,
+        match="No module named 'no_such_dependency'; fix the module first, so that `import resolve_lacking_su",
+    ):
         resolve("resolve_lacking_subject:System")
 
 

@@ -218,7 +218,7 @@ def test_the_run_offers_its_capabilities() -> None:
 def test_a_fault_or_option_that_a_step_function_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="example does not have the fault 'stale_batch'"):
         Example().open(WORKLOAD, Arm(), fault="stale_batch")
-    with pytest.raises(ValueError, match="takes neither data nor a model directory"):
+    with pytest.raises(ValueError, match="must be run without --data and --model-dir"):
         Example().open(WORKLOAD, Arm(), data="text")
 
 
@@ -273,11 +273,11 @@ def test_trained_parameters_may_be_given_as_modules_or_tensors(how: str) -> None
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ([1, 2], "are modules and tensors; found the int 1 under `0`; return the model that is trained: "),
-        ({"a": nn.Linear(1, 1), "b": "c"}, "are modules and tensors; found the str 'c' under `b`; "),
-        ([], "are modules and tensors; found none; "),
-        ("weights", "is a function; found the str 'weights'; "),
-        (torch.zeros(2), "is a function; found a tensor of 2 (float32); "),
+        ([1, 2], "must be modules and tensors; found the int 1 under `0`; return the trained model: "),
+        ({"a": nn.Linear(1, 1), "b": "c"}, "must be modules and tensors; found the str 'c' under `b`; "),
+        ([], "must be modules and tensors; found none; "),
+        ("weights", "must be a function; found the str 'weights'; "),
+        (torch.zeros(2), "must be a function; found a tensor of 2 (float32); "),
     ],
 )
 def test_an_invalid_parameters_value_of_a_builder_is_refused_with_its_place(given: object, found: str) -> None:
