@@ -268,9 +268,9 @@ def test_a_write_outside_an_output_is_counted_in_both_kernel_calls(allocated_by:
 @pytest.mark.parametrize(
     ("y", "said"),
     [
-        (2 * VALUES.double(), "y is torch.float64 [3], not torch.float32 [3]"),
-        ((2 * VALUES).bfloat16(), "y is torch.bfloat16 [3], not torch.float32 [3]"),
-        (2 * VALUES[:1], "y is torch.float32 [1], not torch.float32 [3]"),
+        (2 * VALUES.double(), "y is torch.float64 [3], but declared as torch.float32 [3]"),
+        ((2 * VALUES).bfloat16(), "y is torch.bfloat16 [3], but declared as torch.float32 [3]"),
+        (2 * VALUES[:1], "y is torch.float32 [1], but declared as torch.float32 [3]"),
     ],
 )
 def test_an_output_of_another_type_or_shape_is_not_compared(y: Tensor, said: str) -> None:
@@ -286,7 +286,7 @@ def test_an_output_that_is_not_declared_is_refused() -> None:
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ({}, "the reference of double 3 at magnitude 1 is of ; declared are y"),
+        ({}, "the reference of double 3 at magnitude 1 holds no tensor, but the declared outputs are y"),
         ({"y": 2 * VALUES}, "y is torch.float32"),
         ({"y": VALUES[:1].double()}, r"y is torch.float64 \[1\]; return torch.float64 \[3\]"),
         ({"y": torch.tensor([2.0, -8.0, math.nan], dtype=torch.float64)}, "y is not finite"),

@@ -141,7 +141,7 @@ def test_without_the_cupti_library_no_graph_launch_is_counted() -> None:
 def test_a_cupti_library_that_lacks_a_function_counts_no_graph_launch() -> None:
     cupti = Cupti()
     del cupti.cuptiEnableCallback
-    assert unable(cupti) == "libcupti has no cuptiEnableCallback"
+    assert unable(cupti) == "libcupti has no function cuptiEnableCallback"
 
 
 def test_a_second_cupti_subscriber_is_reported_as_the_reason_for_not_counting() -> None:

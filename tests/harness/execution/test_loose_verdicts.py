@@ -23,8 +23,8 @@ def name_of(system: type[loose_systems.Makes]) -> str:
         (loose_systems.AveragesLater, "end_differs", "average 0.bias (only in one execution)"),
         (loose_systems.AveragesAnew, "end_differs", "average"),
         (loose_systems.TakesSnapshots, "end_differs", "snapshots.1.0"),
-        (loose_systems.ListsItsLosses, "held", "baseline plain alone keeps 11 logs: built.more.losses (11)"),
-        (loose_systems.MeansItsLosses, "held", "baseline plain alone keeps 1 log: built.more.mean"),
+        (loose_systems.ListsItsLosses, "held", "only baseline plain keeps 11 logs: built.more.losses (11)"),
+        (loose_systems.MeansItsLosses, "held", "only baseline plain keeps 1 log: built.more.mean"),
         (loose_systems.SumsItsLosses, "held", "equal in bits at all 12 steps"),
     ],
 )

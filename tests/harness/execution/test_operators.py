@@ -61,7 +61,7 @@ def test_a_bitwise_difference_names_the_operators_that_only_one_arm_ran() -> Non
     verdict = trajectory(ran(graphed(nudged(4)), "aten.mm", "flash with attn_mask"), plain)
     assert verdict.status is Status.FAIL
     assert verdict.message.endswith(
-        "their operators differ: arm graphed alone ran flash with attn_mask, and arm ungraphed alone ran flash"
+        "the operators of the arms differ: only arm graphed ran flash with attn_mask, and only arm ungraphed ran flash"
     )
     assert verdict.figures["other_operators"].value == "flash with attn_mask, flash"
 
