@@ -163,7 +163,7 @@ def test_the_launch_counter_is_unable_without_graph_launch_callbacks() -> None:
 def test_the_launch_counter_is_unable_if_a_callback_cannot_be_enabled() -> None:
     cupti = Cupti()
     cupti.cuptiEnableCallback = Function(lambda *_: 5)
-    assert unable(cupti, cupti.replay) == "cuptiEnableCallback(1) of 1, 514 answered 5"
+    assert unable(cupti, cupti.replay) == "cuptiEnableCallback(1) of 1, 514 returned 5"
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
