@@ -166,7 +166,7 @@ def main() -> None:
 def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
     """Return a function that runs `command` only if Python did not run code of the project at its start.
 
-    `--help` and `--version` skip the check.
+    A command line with --help or --version skips the check.
     """
 
     @wraps(command)
