@@ -171,10 +171,7 @@ def _cannot_run(machine: Machine) -> Obstacle | None:
     missing = [name for name in RUN_MODULES if not machine.has_module(name)]
     if not missing:
         return None
-    message = (
-        f"needs {', '.join(missing)}, which is not installed here; `{command_for('run')}` installs everything "
-        "that runs need"
-    )
+    message = f"{_not_installed(missing)}; `{command_for('run')}` installs everything that runs need"
     return Obstacle(reason="module_missing", message=message)
 
 
@@ -182,7 +179,12 @@ def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
     missing = [name for name in workload.needs.modules if not machine.has_module(name)]
     if not missing:
         return None
-    return Obstacle(reason="module_missing", message=f"needs {', '.join(missing)}, which is not installed here")
+    return Obstacle(reason="module_missing", message=_not_installed(missing))
+
+
+def _not_installed(modules: Sequence[str]) -> str:
+    """Return the sentence that these modules are needed and missing."""
+    return f"needs {', '.join(modules)}, which {'is' if len(modules) == 1 else 'are'} not installed here"
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:

@@ -102,7 +102,7 @@ def test_reports_are_drawn_without_torch_and_posix(windows: PlainInstall, tmp_pa
 @pytest.mark.parametrize(
     ("system", "missing"),
     [
-        ("posix", f"needs torch, filelock, pynvml, cuda.bindings, which is not installed here; {REMEDY}"),
+        ("posix", f"needs torch, filelock, pynvml, cuda.bindings, which are not installed here; {REMEDY}"),
         ("windows", "runs need Linux or macOS; recorded evidence can be judged on any system"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_trial_without_the_run_extra_prints_the_missing_modules_once(posix: Pl
     assert (done.returncode, done.stderr) == (10, "")
     lines = done.stdout.splitlines()
     assert " ".join(" ".join(lines[2:4]).split()) == (
-        f"not run needs torch, filelock, pynvml, cuda.bindings, which is not installed here; {REMEDY}"
+        f"not run needs torch, filelock, pynvml, cuda.bindings, which are not installed here; {REMEDY}"
     )
     assert lines[4:] == ["", "NOT DECIDED: Nothing at all was decided."]
 

@@ -111,7 +111,7 @@ def test_without_the_run_extra_every_unit_has_a_missing_module_obstacle() -> Non
     assert result.units[0].obstacle is not None
     assert (result.units[0].obstacle.reason, result.units[0].obstacle.message, result.runs) == (
         "module_missing",
-        f"needs torch, pynvml, which is not installed here; `{command_for('run')}` installs everything that runs need",
+        f"needs torch, pynvml, which are not installed here; `{command_for('run')}` installs everything that runs need",
         [],
     )
 
