@@ -20,6 +20,7 @@ from harness.contract.shared import files_of_folder, real
 from harness.errors import ContractError
 from harness.extras.upstream.items import CLAIM_SECTIONS, Item, UpstreamContract, read_upstream
 from harness.extras.upstream.judgements import ARMS, Executable, recognized
+from harness.numbers import counted
 from harness.platform.paths import require_existing
 
 
@@ -126,7 +127,7 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
     if not claims:
-        got = f"no recognized claim among {sum(len(each.contract.items) for each in imported)} items"
+        got = f"no recognized claim among {counted(sum(len(each.contract.items) for each in imported), 'item')}"
         raise ContractError(
             "a contract must have at least one claim", where=str(path), got=got, remedy="leave out --write"
         )
