@@ -171,7 +171,7 @@ def test_changed_evidence_is_named_and_closes_the_gate(contracts: Path, played: 
     assert (drawn.returncode, f"left out: {directory} differs" in drawn.stderr) == (2, True)
     gate = called("judge", "--gate", directory)
     assert gate.returncode == 12
-    assert "evidence differs from its recorded digests" in gate.stdout
+    assert "evidence differs from the digests recorded with it" in gate.stdout
     assert called("judge", "--write", directory).returncode == 12
     called("report", directory)
     page = (directory / "report.html").read_text()
@@ -360,7 +360,8 @@ def test_a_system_that_exits_with_zero_is_an_error_of_the_command(contracts: Pat
     path.write_text(path.read_text().replace("scripted_system:ScriptedSystem", "leaves_early:System"))
     checked = harness("check", contracts)
     assert checked.returncode == 11
-    assert f"without ending the process; found SystemExit: 0 ({Path('leaves_early.py').resolve()}:1)" in checked.stderr
+    found = f"found SystemExit: 0 ({Path('leaves_early.py').resolve()}:1)"
+    assert f"importing and describing a system must not end the process; {found}" in checked.stderr
 
 
 def test_a_defect_of_the_harness_is_an_error_not_a_violation(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_files_replaced_before_a_failing_write_are_restored(tmp_path: Path, monk
 
     monkeypatch.setattr(Path, "replace", broken)
     before = tree(tmp_path)
-    with pytest.raises(UsageError, match=r"c: what a command writes .* Operation not permitted"):
+    with pytest.raises(UsageError, match=r"c: the named path must be writable; found Operation not permitted"):
         write_together({tmp_path / name: "new" for name in ("a", "new/b", "c")})
     assert tree(tmp_path) == before
     monkeypatch.undo()
