@@ -245,8 +245,8 @@ def test_an_empty_folder_is_written_into(shards: Shards) -> None:
     ("arguments", "said"),
     [
         (["report", A, B], "the pages of several runs need a folder of their own; found no --out"),
-        (["judge", A, B, "--out", OUT, "--check"], "--out writes the new verdicts; found --check"),
-        (["judge", A, B, "--out", OUT, "--write"], "--out writes the new verdicts; found --write"),
+        (["judge", A, B, "--out", OUT, "--check"], "--out is only for verdicts that are judged now; found --check"),
+        (["judge", A, B, "--out", OUT, "--write"], "--out is only for verdicts that are judged now; found --write"),
         (["report", A, "nowhere", "--out", OUT], "nowhere: the path must exist"),
     ],
     ids=["several without --out", "--check", "--write", "nothing there"],
