@@ -151,13 +151,13 @@ PUBLISHED = {
         "16.871x to 31.484x: 99 % one-sided bounds over 8 processes",
         "no fault planted",
     ),
-    "gates/*-gate-one": (
-        "130 units · 129 held · 1 waived",
-        "35efb8309b56 with uncommitted changes",
-        "NVIDIA H200",
+    "gates/*-gate-captured": (
+        "120 units · 119 held · 1 waived",
+        "865889d60c02 with uncommitted changes",
+        "NVIDIA H100",
         "cuda-graph-backward-v1 27 of 28 units held",
-        "1.162x, at least 1.1x mean ratio",
-        "1.096x to 1.279x: 99 % one-sided bounds over 11 of 12 processes",
+        "1.247x, at least 1.1x mean ratio",
+        "1.095x to 1.767x: 99 % one-sided bounds over 9 of 12 processes",
         "Waived by maintainers of cuda-graph-backward-v1 until 2027-05-31",
     ),
     "*-cpu-drill": (
