@@ -84,7 +84,7 @@ def compares(draft: Draft) -> str:
 
 
 def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
-    """If state created by the first step prevented the capture, try again with one plain step before the capture.
+    """Try again with one plain step before the capture, if state created by the first step prevented the capture.
 
     Return the new trial if it captures the step, otherwise `tried`.
     """

@@ -133,7 +133,7 @@ def try_step(
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """If the block raises an error, remove its notes about a kept run directory: the temporary folder is deleted."""
+    """Remove from an error of the block its notes about a kept run directory: the temporary folder is deleted."""
     try:
         yield
     except BaseException as error:

@@ -517,7 +517,7 @@ def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matc
 
 
 def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:
-    """For the first result that differs, return its size, how many elements differ, and the largest difference."""
+    """Return size, number of differing elements and largest difference of the first result that differs."""
     for values, others in zip(mine.values or [], other.values or [], strict=False):
         apart = [abs(a - b) for a, b in zip(values, others, strict=False) if a != b]
         if apart and len(values) == len(others):

@@ -55,8 +55,8 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 
 
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """If the claim's arms trained differently, yield each place in the code where a captured step asks whether a
-    capture is running."""
+    """Yield each place in the code where a captured step asks whether a capture is running, if the claim's arms
+    trained differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.asked_whether_captured:
             asked = some(capture.asked_whether_captured, 3)

@@ -237,7 +237,7 @@ def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str
     if any((row.contract, row.claim) == (unit.contract, unit.claim) for row in survivors):
         return "shown first because a planted fault survived in it"
     ended = {"error": "with an error", "held": "that held"}.get(word, f"that {'is' if alike == 1 else 'are'} {word}")
-    among = f"as the only one of {units} units" if alike == 1 else f"of the {alike} units"
+    among = f"as the only one of {several(units, 'unit')}" if alike == 1 else f"of the {several(alike, 'unit')}"
     telling = word == "held" and any(part.kind == TELLING for part in parts)
     why = f"shown first {among} {ended}{', because it compares two trainings step by step' if telling else ''}"
     return "; ".join(filter(None, [why if units > 1 else "", without]))

@@ -33,6 +33,7 @@ NO_NOUNS = {
     "side",
 }
 NEVER_ONE = {
+    "{asked} runs": "a verb, behind the name of an option",
     "{run.processes} processes": "said of several alone",
     "{figure.value} processes": "an estimate beyond those that there were",
     "{size} bytes": "of an archive",

@@ -81,7 +81,7 @@ def test_every_id_of_the_source_files_has_a_row(decisions: Decisions) -> None:
 def test_a_claim_without_a_row_is_an_error(decisions: Decisions, excerpts: Path) -> None:
     path = excerpts / GRAPH
     path.write_text(path.read_text().replace("falsification_tests:\n", "falsification_tests:\n- {id: F-NEW-001}\n"))
-    with pytest.raises(ContractError, match=rf"^{GRAPH}: every claim .* has a row; found F-NEW-001$"):
+    with pytest.raises(ContractError, match=rf"^{GRAPH}: every upstream claim .* must have a row; found F-NEW-001$"):
         joined(decisions, excerpts)
 
 
@@ -97,7 +97,7 @@ def test_a_file_without_a_decision_is_an_error(decisions: Decisions, excerpts: P
         (
             "items: [CGB-INV-003]",
             "items: [CGB-INV-004]",
-            "names an item that no other one does; found CGB-INV-004",
+            "must name an item that no other pattern names; found CGB-INV-004",
         ),
         ("items: [CGB-INV-003]", "items: [CGB-INV-003, CGB-INV-002]", "found CGB-INV-002"),
     ],

@@ -68,7 +68,7 @@ class Evaluated:
 
 
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
-    """For loss, norms and gradients, return the largest error of the candidate, and that of the yardstick.
+    """Return the largest errors of the candidate and of the yardstick, for loss, norms and gradients.
 
     Errors are relative to the reference. A tensor that only one of these two has gives an infinite error.
     """

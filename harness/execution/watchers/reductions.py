@@ -127,7 +127,7 @@ def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """For each n, return one digest of the n-th entries of all tensors, combined as in `combine_on_device`.
+    """Return for each n one digest of the n-th entries of all tensors, combined as in `combine_on_device`.
 
     Each tensor is [N, ...], dense and contiguous. The result is [N] int64. There are as few operations as for N = 1.
     """
