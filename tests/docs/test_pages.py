@@ -11,7 +11,7 @@ import write_site
 ROOT = Path(__file__).parents[2]
 # A page that a program writes says so in its first line.
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if not page.read_text().startswith("<!-- written by ")]
-MOST_BYTES = 162_000  # of all of these together
+MOST_BYTES = 160_000  # of all of these together
 RUNS = write_site.published(ROOT)
 FIRST = re.compile(r"# [^\n]+\n\n(?P<paragraph>(?:[^\n]+\n)+)")
 CELLS = re.compile(r"^\|", re.MULTILINE)
