@@ -45,7 +45,7 @@ def test_compiling_arms_get_ready_in_one_sitting_when_memory_allows() -> None:
 def test_quick_arms_share_a_sitting_and_slow_arms_have_another_sitting() -> None:
     """At 2048 tokens on an H200 there are two sittings, one of them quick."""
     plan = sittings(places("4x2048"), H200, AT_ONCE)
-    assert [max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan] == [98, 30]
+    assert [max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan] == [93, 30]
 
 
 @pytest.mark.parametrize("shapes", [("4x128", "4x512"), ("4x2048", "1x8192")])
@@ -70,12 +70,12 @@ def test_without_a_gpu_only_the_number_of_arms_limits_a_sitting() -> None:
 @pytest.mark.parametrize(
     ("arm", "seen_gib"),
     [
-        *(("graphed", 12.0), ("graphed_dense", 13.8), ("graphed_fp8", 12.54)),
-        *(("hf_eager", 33.4), ("hf_reduce_overhead", 23.4), ("unsloth", 12.8)),
+        *(("graphed", 13.47), ("graphed_dense", 14.64), ("graphed_fp8", 14.21)),
+        *(("hf_eager", 36.33), ("hf_reduce_overhead", 24.35), ("unsloth", 13.06)),
     ],
 )
 def test_extrapolated_memory_covers_the_peak_measured_at_2048_tokens(arm: str, seen_gib: float) -> None:
-    """Peaks of allocated memory on an H200; a process takes more, and not a third more."""
+    """Peaks of reserved memory in reports/2026-11-30-h200-peers; a process takes more, and not a third more."""
     assert seen_gib < COSTS[arm].gib(4 * 2048) < 1.3 * seen_gib
 
 

@@ -113,7 +113,7 @@ def test_a_run_of_another_version_is_refused_with_its_file(tmp_path: Path) -> No
     details = complete_run().details()
     del details["call_seconds"]
     (tmp_path / "details.json").write_text(json.dumps(details))
-    with pytest.raises(OtherRunError, match=r"details\.json is of another version.*call_seconds"):
+    with pytest.raises(OtherRunError, match=r"details\.json was written by another version.*call_seconds"):
         read_run(tmp_path)
 
 
@@ -163,13 +163,13 @@ def test_a_later_call_removes_measured_arms_from_absent_and_updates_reasons_of_t
 )
 def test_a_run_of_a_different_machine_packages_or_sources_is_not_continued(name: str, value: object) -> None:
     with pytest.raises(
-        OtherRunError, match=f"cannot be continued, because it differs from this one: {name} was .* and is "
+        OtherRunError, match=f"cannot be continued, because it differs from this one: {name} was .* but is now "
     ):
         joined(complete_run(), later(environment={**ENVIRONMENT, name: value}))
 
 
 def test_joining_a_benchmark_run_of_a_different_model_is_refused() -> None:
-    with pytest.raises(OtherRunError, match=r"model was 'qwen2-1\.5b' and is 'tiny'"):
+    with pytest.raises(OtherRunError, match=r"model was 'qwen2-1\.5b' but is now 'tiny'"):
         joined(complete_run(), later(model="tiny"))
 
 

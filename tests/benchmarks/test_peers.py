@@ -221,7 +221,7 @@ def test_a_run_of_another_gpu_is_refused_before_anything_is_computed(
     machine.done.clear()
     code, after = call(monkeypatch, tmp_path, "--seq-lens", "2048")
     assert code == 2
-    assert "device_uuid was 'GPU-1' and is 'GPU-2'" in capsys.readouterr().err
+    assert "device_uuid was 'GPU-1' but is now 'GPU-2'" in capsys.readouterr().err
     assert machine.done == ["start prepare", "environment prepare", "end prepare"]
     assert after == before
 

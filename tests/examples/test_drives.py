@@ -281,9 +281,9 @@ def test_a_loader_that_shuffles_by_the_processs_generator_is_refused_step_by_ste
 @pytest.mark.parametrize(
     ("settings", "attributes", "found"),
     [
-        ({}, {"automatic_optimization": False}, r"a module that optimizes itself (`automatic_optimization=False`);"),
+        ({}, {"automatic_optimization": False}, r"a module that optimizes itself \(`automatic_optimization=False`\);"),
         ({"accumulate_grad_batches": 2}, {}, r"accumulate_grad_batches=2;"),
-        ({}, {"automatic_optimization": False, "two": True}, r".*`automatic_optimization=False` and 2 optimizers;"),
+        ({}, {"automatic_optimization": False, "two": True}, r".*`automatic_optimization=False`\) and 2 optimizers;"),
     ],
 )
 def test_a_lightning_feature_that_the_step_cannot_repeat_is_refused_but_runs_in_the_loop(

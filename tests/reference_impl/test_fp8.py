@@ -134,7 +134,7 @@ def test_a_fault_that_bypasses_fp8_changes_the_reported_precision(fault: str) ->
 
 def test_fp8_on_cuda_is_bfloat16_outside_of_products() -> None:
     shape, source, _ = model_source(TINY, torch.device("cpu"))
-    with pytest.raises(ReferenceImplError, match="choose it"):
+    with pytest.raises(ReferenceImplError, match="choose bfloat16"):
         Fp8Model(shape, TINY, source, torch.device("cuda"), torch.float32)
 
 

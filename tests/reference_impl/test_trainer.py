@@ -131,7 +131,7 @@ def test_split_activations_keep_their_addresses() -> None:
 
 
 def test_a_backward_pass_before_any_forward_pass_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"call it first"):
+    with pytest.raises(RuntimeError, match=r"call forward_body\(\) first"):
         Trainer(small_config()).backward_body()
 
 
