@@ -276,11 +276,11 @@ class ReportView:
         warnings = []
         if self.incomplete:
             names = ", ".join(self.incomplete)
-            lost = "did not finish, or its manifest was taken away"
+            lost = "did not finish, or its manifest was removed"
             warnings.append(f"Incomplete: {names} {lost}. What is missing from the evidence is an error.")
         if self.unsealed:
             names = ", ".join(self.unsealed)
-            remedy = "`harness judge --write` seals what is of before there were any"
+            remedy = "`harness judge --write` seals a run that was recorded before manifests existed"
             warnings.append(f"Unsealed: {names} has no manifest; {remedy}.")
         if self.altered:
             files = "; ".join(self.altered[:5]) + (" and more" if len(self.altered) > 5 else "")

@@ -283,7 +283,7 @@ def test_a_run_that_cannot_join_a_gate_is_refused(shards: Shards, command: list[
 @pytest.mark.parametrize(
     ("file", "warning"),
     [
-        ("INCOMPLETE", "Incomplete: b did not finish, or its manifest was taken away."),
+        ("INCOMPLETE", "Incomplete: b did not finish, or its manifest was removed."),
         ("contracts/added.txt", "Altered: 1 file differs from the digests recorded with the run"),
     ],
     ids=["unfinished", "altered"],
