@@ -101,8 +101,11 @@ def _second(signed: Sequence[Signed]) -> Iterator[ContractError]:
     for entry in signed:
         known = first.setdefault(tuple(getattr(entry, name) for name in entry.ABOUT), entry)
         if known is not entry:
-            rule = f"a {entry.SUBJECT} must have only one {_name(entry)}"
-            yield ContractError(rule, where=entry.where, got="a second", remedy=f"keep one: {known.where} is the first")
+            rule, remedy = (
+                f"a {entry.SUBJECT} must have only one {_name(entry)}",
+                f"keep one: {known.where} is the first",
+            )
+            yield ContractError(rule, where=entry.where, got="a second", remedy=remedy)
 
 
 def _name(entry: Signed) -> str:
@@ -131,8 +134,9 @@ def _entry(kind: type[S], document: Document, index: int, errors: list[ContractE
     place = (kind.KEY, index)
     entry = document.value[kind.KEY][index]
     if not isinstance(entry, dict):
-        remedy = f"write the keys {', '.join(kind.FIELDS)}"
-        errors.append(document.error(place, f"{kind.A} must be a mapping", remedy=remedy))
+        errors.append(
+            document.error(place, f"{kind.A} must be a mapping", remedy=f"write the keys {', '.join(kind.FIELDS)}")
+        )
         return None
     found = list(_problems(kind, document, place, entry))
     errors += found
@@ -192,8 +196,8 @@ def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, 
     errors = []
     for entry in signed:
         if problem := _missing(entry, contracts, all_known=all_known):
-            got, hint = problem
-            remedy = f"{hint}; or remove the {_name(entry)}"
+            got, remedy = problem
+            remedy = f"{remedy}; or remove the {_name(entry)}"
             errors.append(ContractError(entry.RULE, where=entry.where, got=got, remedy=remedy))
     return errors
 
