@@ -101,11 +101,8 @@ def _second(signed: Sequence[Signed]) -> Iterator[ContractError]:
     for entry in signed:
         known = first.setdefault(tuple(getattr(entry, name) for name in entry.ABOUT), entry)
         if known is not entry:
-            rule, remedy = (
-                f"a {entry.SUBJECT} must have only one {_name(entry)}",
-                f"keep one: {known.where} is the first",
-            )
-            yield ContractError(rule, where=entry.where, got="a second", remedy=remedy)
+            rule = f"a {entry.SUBJECT} must have only one {_name(entry)}"
+            yield ContractError(rule, where=entry.where, got="a second", remedy=f"keep one: {known.where} is the first")
 
 
 def _name(entry: Signed) -> str:
@@ -134,9 +131,8 @@ def _entry(kind: type[S], document: Document, index: int, errors: list[ContractE
     place = (kind.KEY, index)
     entry = document.value[kind.KEY][index]
     if not isinstance(entry, dict):
-        errors.append(
-            document.error(place, f"{kind.A} must be a mapping", remedy=f"write the keys {', '.join(kind.FIELDS)}")
-        )
+        remedy = f"write the keys {', '.join(kind.FIELDS)}"
+        errors.append(document.error(place, f"{kind.A} must be a mapping", remedy=remedy))
         return None
     found = list(_problems(kind, document, place, entry))
     errors += found
@@ -196,8 +192,8 @@ def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, 
     errors = []
     for entry in signed:
         if problem := _missing(entry, contracts, all_known=all_known):
-            got, remedy = problem
-            remedy = f"{remedy}; or remove the {_name(entry)}"
+            got, hint = problem
+            remedy = f"{hint}; or remove the {_name(entry)}"
             errors.append(ContractError(entry.RULE, where=entry.where, got=got, remedy=remedy))
     return errors
 

@@ -34,8 +34,7 @@ def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object
     if isinstance(allowed, type):
         fits = isinstance(value, allowed) and (allowed is bool or not isinstance(value, bool))
         fits |= allowed is float and type(value) is int
-        article = "an" if allowed is int else "a"
-        return "" if fits else f"{what} '{name}' must be {article} {allowed.__name__}, not {value!r}"
+        return "" if fits else f"{what} '{name}' must be of type {allowed.__name__}, not {value!r}"
     choices = list(allowed) if isinstance(allowed, tuple | list) else []
     if any(value == choice and type(value) is type(choice) for choice in choices):
         return ""

@@ -113,7 +113,7 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
         (
             "capture: step}",
             "capture: step, rank: true}",
-            Finding("error", "toy.yaml:8:31", "'toy.system:Toy': arm option 'rank' must be an int, not True"),
+            Finding("error", "toy.yaml:8:31", "'toy.system:Toy': arm option 'rank' must be of type int, not True"),
         ),
         (
             "capture: step}",
@@ -263,10 +263,8 @@ def test_two_arms_with_the_same_settings_are_a_warning(toy: Toy, claim: str, pai
 
 def test_an_arm_that_repeats_the_systems_default_settings_is_a_warning(toy: Toy) -> None:
     path = toy("plain: {capture: none}", "plain: {capture: step, system: 'toy.system:Toy'}")
-    [finding] = [each for each in _findings(path) if "same settings" in each.message]
-    assert finding.message.startswith(
-        "arms 'fast' and 'plain' have the same settings: without `harness verify --baseline REF`"
-    )
+    [said] = [each.message for each in _findings(path) if "same settings" in each.message]
+    assert said.startswith("arms 'fast' and 'plain' have the same settings: without `harness verify --baseline REF`")
 
 
 @pytest.mark.parametrize(

@@ -243,10 +243,7 @@ def invented_waiver(header: Any) -> None:
             lambda header: header["narrowed"].update(workloads=["x"]),
             "the run was narrowed to workload x, which none of these contracts",
         ),
-        (
-            lambda header: header["narrowed"].update(workloads=["held"]),
-            "SCRIPT-001 on violated is planned, but the run's `narrowed` leaves this unit out",
-        ),
+        (lambda header: header["narrowed"].update(workloads=["held"]), "SCRIPT-001 on violated is planned, but the"),
         (other_gpu, f"the recorded GPU is GPU-other, but run {VIOLATED} used GPU-own"),
         (other_commit, f"the recorded commit is {'2' * 40}, but run {VIOLATED} was executed at {'1' * 40}"),
         (stray_run, "run more was planned, but no unit reads it"),
