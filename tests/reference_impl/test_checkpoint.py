@@ -144,7 +144,7 @@ def test_a_corrupt_checkpoint_file_is_named_in_the_error(tmp_path: Path, damage:
     path = write(tmp_path, random_state()) / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes({"truncated": content[:-1000], "garbage": b"\xff" * 5000, "empty": b""}[damage])
-    assert f"{path}: is no valid safetensors file" in refusal(tmp_path)
+    assert f"{path}: is not a valid safetensors file" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
