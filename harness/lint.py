@@ -19,6 +19,7 @@ from harness.contract.strict_yaml import nearest
 from harness.errors import ContractError, ContractErrors, HarnessError
 from harness.judging.reasons import REASONS
 from harness.kinds import kind_of
+from harness.numbers import counted
 from harness.system.adapter_checks import option_error
 from harness.system.described import LIMIT_S, describe, describe_all
 from harness.system.protocol import FaultDescription, SystemDescription
@@ -188,7 +189,7 @@ def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
     variants = [one for one in part.variants() if _LARGE.search(one.model_dump_json())]
     found = dict(pair for one in variants for pair in beyond(one.model_dump(), ""))
     yield from (
-        (path, f"`{path}: {value}` is larger than any float32: write a bound that a wrong value could exceed")
+        (path, f"`{path}: {value}` is larger than any float32: write a number that a measurement can reach")
         for path, value in found.items()
     )
 
@@ -270,8 +271,8 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
     elif older:
         (row, record), count = older[0], len(older)
         message = (
-            f"{count} recorded drills of its faults are older than the contract, first of '{row.fault}' "
-            f"({record.recorded_at}): run the drill again"
+            f"{counted(count, 'recorded drill')} of its faults {'is' if count == 1 else 'are'} older than the contract "
+            f"(that of '{row.fault}' first, {record.recorded_at}): run the drill again"
         )
         findings.append(Finding("warning", loaded.where("id"), message))
     for row, record in last:
@@ -350,7 +351,7 @@ def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple
         return
     capture = loaded.contract.arms[name].capture
     wrong = "a fault that both captures share would not be noticed"
-    yield field, f"`{field}` must be the plain arm, but '{name}' has `capture: {capture}`: {wrong}"
+    yield field, f"`{field}` should be the plain arm, but '{name}' has `capture: {capture}`: {wrong}"
 
 
 def refuse_lint_errors(

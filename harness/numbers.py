@@ -48,6 +48,7 @@ _ONE_OF_MANY = re.compile(
     rf"(?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
     rf"(?:(?P<of>(?: of (?:[\d,]+|the)(?: [a-z]+)??)?)(?P<verb>{'|'.join(_VERBS)})\b)?"
 )
+_ONE_IS = re.compile(r"(?<![\d.,=-])\b1 are (?=(?:allowed|needed|recorded|required)\b)")
 
 
 def agreed(sentence: str) -> str:
@@ -58,7 +59,7 @@ def agreed(sentence: str) -> str:
     """
     parts = re.split(r"(\"[^\"]*\"|`[^`]*`|“[^”]*”)", sentence)
     parts[::2] = [
-        re.sub(r"\b(replayed|called|fell) 1 times\b", r"\1 once", _ONE_OF_MANY.sub(_as_one, part))
+        _ONE_IS.sub("1 is ", re.sub(r"\b(replayed|called|fell) 1 times\b", r"\1 once", _ONE_OF_MANY.sub(_as_one, part)))
         for part in parts[::2]
     ]
     return "".join(parts)

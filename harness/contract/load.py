@@ -33,6 +33,7 @@ from harness.contract.strict_yaml import MOST_ERRORS, Key, nearest
 from harness.contract.validation_errors import explain
 from harness.errors import ContractError, ContractErrors, UsageError
 from harness.kinds import kind_of
+from harness.numbers import counted
 from harness.platform.paths import require_existing
 
 Place = tuple[Key, ...]
@@ -178,7 +179,7 @@ def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Pl
         elif field == "in_turn" and of_candidate is not None and (candidate > 2 or of_candidate.shares < candidate):
             # only a sum of two values has one result; the communication library chooses the order of a longer sum
             rule = "`in_turn` compares bits, so the candidate must have two ranks that read two shares"
-            got = f"{candidate} ranks with {of_candidate.shares} shares"
+            got = f"{counted(candidate, 'rank')} with {counted(of_candidate.shares, 'share')}"
             yield Problem(place, rule, got, "write `ends: {control: …, at_most: 0.01}` instead")
         elif part.judged_at == "all ranks" and field != part.candidate_path and ranks > 1:
             yield Problem(

@@ -183,7 +183,7 @@ def read_shared(path: Path) -> SharedFile:
     if not isinstance(value, dict) or value.get("schema") != SCHEMA_VERSION:
         got = repr(value.get("schema", "no `schema`")) if isinstance(value, dict) else "no mapping"
         remedy = f"write `schema: {SCHEMA_VERSION}`"
-        raise document.error(("schema",), f"{WHAT} must begin with its schema", got=got, remedy=remedy)
+        raise document.error(("schema",), f"{WHAT} must name its schema", got=got, remedy=remedy)
     if foreign := [key for key in value if key in _OF_CONTRACTS]:
         rule, got = "a shared file must hold only workloads and arms", ", ".join(map(repr, foreign))
         remedy = f"write `schema: {CONTRACT_VERSION}`, or move these keys into a contract"

@@ -101,7 +101,7 @@ class FilesRead:
             first = changed[0]
             how = "added" if first not in self.digests else "changed" if first in now else "removed"
             raise EvidenceError(
-                "contracts and waivers must not change until the command ends",
+                "contracts, waivers and accepted baselines must not change until the command ends",
                 where=str(first),
                 got=f"a file that was {how} while code of the project ran",
                 remedy=remedy,

@@ -80,13 +80,13 @@ class ExcusedEnds:
         idle = sorted(self._own.keys() - self._needed) if self._compared else []
         clauses = []
         if self.counted:
-            clauses.append(f"no replay changes {some(sorted(self.counted))}, and no step reads it")
+            clauses.append(f"no replay changes {some(sorted(self.counted))}, which no step reads")
         if self._needed:
             sheet.figure(EXCUSED_ENDS, len(self._needed), "counts")
             clauses.append(f"{some(sorted(self._needed))} ended differently, which the contract allows")
         if idle:
             sheet.figure(IDLE_EXCUSES, ", ".join(idle))
-            clauses.append(f"warning: {some(idle)} ended equal, so `may_end_apart` need not name it")
+            clauses.append(f"warning: nothing ended differently in {some(idle)}, so `may_end_apart` need not name this")
         return "".join(f"; {clause}" for clause in clauses)
 
 
@@ -116,7 +116,7 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
             settle(
                 reasons.END_STATE_UNRECORDED,
                 f"the tensors that the steps of {name} created were not followed to the end: "
-                f"{loose.failure or 'no arm did it'}",
+                f"{loose.failure or 'no arm followed them'}",
             )
 
 

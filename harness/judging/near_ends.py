@@ -286,7 +286,7 @@ def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -
 
 def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
     """Raise FAIL if the optimizers of the arms counted different numbers of updates."""
-    apart = sorted(_updates_apart(candidate, baseline))
+    apart = sorted(_updates_apart(ours, candidate, theirs, baseline))
     if apart:
         settle(
             reasons.END_DIFFERS,
@@ -295,7 +295,7 @@ def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseli
         )
 
 
-def _updates_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> Iterator[str]:
+def _updates_apart(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> Iterator[str]:
     one, other = end_of(candidate).state, end_of(baseline).state
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
     our_digests, their_digests = _digests(one), _digests(other)
@@ -304,7 +304,7 @@ def _updates_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> Iterator[st
             continue
         if name in mine and name in their:  # compare the values, because the data types may differ
             if mine[name] != their[name]:
-                yield f"{name} ends at {number(mine[name])} in one arm and at {number(their[name])} in the other"
+                yield f"{name} ends at {number(mine[name])} in {ours} and at {number(their[name])} in {theirs}"
         elif our_digests[name] != their_digests[name]:  # numbers of Python have only a digest
             yield f"{name} ends with different numbers"
 

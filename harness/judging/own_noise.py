@@ -219,7 +219,7 @@ def require_timed_within_noise(
         settle(
             reasons.BEYOND_NOISE,
             f"the timed losses of {ours} and {theirs} differ more than those of any other two halves of the "
-            f"{len(runs)} processes, {number(found.beyond)} times as much as noise explains: {found.feature}",
+            f"{len(runs)} runs, {number(found.beyond)} times as much as noise explains: {found.feature}",
         )
 
 

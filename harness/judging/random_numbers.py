@@ -46,7 +46,7 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
-    message = f"{drew}, whose effect no bound on rounding covers; {judgement.message}; {DECIDED_BY}"
+    message = f"{drew}; no bound on rounding covers the effect; {judgement.message}; {DECIDED_BY}"
     return instead(judgement, reasons.OTHER_RANDOM_NUMBERS, message, other_random_numbers=drew)
 
 

@@ -54,7 +54,7 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
         if unseen:
             sheet.leave_open(
                 reasons.ENDS_UNCOMPARED,
-                f"{name} and {reference_name} end with different values of {_counted(unseen, roles)}, and no watched "
+                f"{name} and {reference_name} end differently in {_counted(unseen, roles)}, and no watched "
                 "step shows from which tensors this state is computed: create it before the first step, or name it in "
                 "the `state` of both arms",
             )

@@ -42,8 +42,8 @@ def kinds() -> dict[str, Kind]:
         for name, settings in row.probes.items():
             if name not in probes() or (settings and probes()[name].arm_by_arm):
                 rule = (
-                    "the field `probes` must name existing probes, of which one executes the arms one by one and "
-                    "has no settings"
+                    "the field `probes` must name existing probes, and give no settings to a probe that executes the "
+                    "arms one by one"
                 )
                 where, remedy = (
                     f"claim kind '{row.name}'",

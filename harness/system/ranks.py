@@ -40,7 +40,7 @@ def share(length: int) -> slice:
     shares = world_size() // _model_parallel
     if length % shares:
         raise ValueError(
-            f"ranks must take {shares} equal shares of a batch, but {length} rows are not a multiple of {shares}"
+            f"ranks must take {shares} equal shares of a batch, but {length} (its rows) is not a multiple of {shares}"
         )
     rows, reader = length // shares, (rank() if _read_for is None else _read_for) // _model_parallel
     return slice(reader * rows, (reader + 1) * rows)

@@ -58,8 +58,8 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     if capture.fake_pass_clean is None and capture.unseen_operators:
         settle(
             reasons.OPERATORS_UNSEEN,
-            f"{some(capture.unseen_operators)} cannot be executed on fake tensors, so nothing shows here whether this "
-            "operator waits for the device",
+            f"{some(capture.unseen_operators)} cannot be executed on fake tensors, so nothing shows here whether "
+            "such an operator waits for the device",
         )
     return comparison.held(
         f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once for each step, and "
@@ -395,8 +395,7 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) ->
     if steps.uncaptured != steps.called:
         settle(
             reasons.FALLBACK_UNSAID,
-            f"arm {arm} was not captured, but its record counts only {steps.uncaptured} uncaptured steps of "
-            f"{steps.called}",
+            f"arm {arm} was not captured, but its record counts {steps.uncaptured} uncaptured steps of {steps.called}",
         )
 
 

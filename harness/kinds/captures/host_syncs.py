@@ -117,7 +117,7 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
     where = f", at {some(places)}" if places else ""
     times = "time" if waits == 1 else "times"
     return (
-        f"; arm {part.reported} waits for the device {waits:g} {times} in each step{where}, so no capture can "
+        f"; arm {part.reported} waits for the device {waits:g} {times} per step{where}, so no capture can "
         "record its step"
     )
 

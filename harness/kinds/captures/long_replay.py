@@ -55,8 +55,8 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     if steps < part.steps:
         settle(
             reasons.WORKER_EXCEPTION,
-            f"both arms ended after {steps} of the {part.steps} required steps; a claim with `steps: {steps}` could be "
-            f"decided: {ended}",
+            f"both arms ended after {steps} of the {part.steps} required steps ({ended}); a claim with "
+            f"`steps: {steps}` could be decided",
         )
     _require_distinct_batches(part, seen[ours], sheet)
     note_watched(named, sheet)

@@ -25,6 +25,7 @@ from harness.contract.base import (
     Strict,
     refuse,
 )
+from harness.numbers import counted
 
 
 class Capture(Judged):
@@ -224,7 +225,8 @@ class LongReplay(Judged):
         yield from super().beyond(steps)
         blocks = steps // self.every
         if self.memory_growth_at_most_mib is not None and blocks <= self.after:
-            yield ("after",), f"a block of {self.every} steps must follow the first {self.after} blocks (`after`)"
+            rule = f"a block of {self.every} steps must follow the first {counted(self.after, 'block')} (`after`)"
+            yield ("after",), rule
 
     def undecidable(self) -> Iterator[Problem]:
         needed = SLICE * FEWEST_BLOCKS
@@ -232,8 +234,8 @@ class LongReplay(Judged):
         if self.slowdown_at_most is not None and blocks < needed:
             yield Problem(
                 ("every",),
-                f"{blocks} blocks of {self.every} steps after the first {self.after} blocks cannot show whether steps "
-                f"become slower: at least {needed} are required",
+                f"{counted(blocks, 'block')} of {self.every} steps after the first {counted(self.after, 'block')} "
+                f"cannot show whether steps become slower: at least {needed} are required",
             )
 
     def process_count(self) -> int:

@@ -172,7 +172,7 @@ def _require_finite_times(ledger: PrewarmEvidence) -> None:
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]
     unknown = sorted(what for what, time in times if not math.isfinite(time))
     if unknown:
-        settle(reasons.EVIDENCE_INCONSISTENT, f"{len(unknown)} recorded times are not finite: {some(unknown)}")
+        settle(reasons.EVIDENCE_INCONSISTENT, f"{len(unknown)} recorded timestamps are not finite: {some(unknown)}")
 
 
 def _require_handles(part: Prewarm, ledger: PrewarmEvidence, sheet: Sheet) -> None:

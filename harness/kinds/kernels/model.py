@@ -11,7 +11,7 @@ from pydantic import Field
 
 from harness.contract.base import ArmName, Count, Demand, Judged, Name, NoDemand, Positive, Problem, Strict, Text
 
-_TRIED = NoDemand("names what is compared; an operation that was not run is INCONCLUSIVE")
+_TRIED = NoDemand("names what is compared; an operation or a shape that was not run is INCONCLUSIVE")
 _Target = Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
 
 
@@ -38,7 +38,7 @@ class Prewarm(Judged):
     """Judges that kernels are ready before the weights are loaded to the device."""
     candidate: ArmName
     """The arm whose kernels are planned and used."""
-    scope: Annotated[Literal["device", "coverage"], NoDemand("chooses which kernels are judged")]
+    scope: Annotated[Literal["device", "coverage"], NoDemand("chooses what is judged")]
     """`device`: judges events on a GPU; `coverage`: compares planned keys with used keys, on any machine."""
     target: Annotated[_Target, NoDemand("chooses the target; plan and run are compared, whatever the target is")] = (
         "device"

@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from harness.contract.base import ArmName, Count, Demand, Judged, Name, NoDemand, NonNegative, Positive, Problem, refuse
 from harness.kinds.speed.model import trajectory_problems
+from harness.numbers import counted
 
 
 class PeakMemory(Judged):
@@ -90,4 +91,4 @@ class MemorySteady(Judged):
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.per == "replay" and self.after >= steps:
-            yield ("after",), f"a step must follow the first {self.after} steps (`after`)"
+            yield ("after",), f"a step must follow the first {counted(self.after, 'step')} (`after`)"

@@ -109,7 +109,7 @@ def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet
                     sheet,
                     step,
                     rank,
-                    f"rank {rank} read rows that are not in the baseline's batch, or that another rank had read",
+                    f"rank {rank} read rows that are not in the baseline's batch, or that had already been read",
                 )
             left -= read
         if left:

@@ -277,5 +277,5 @@ def _sentence(part: NotWorse, pairs: Pairs) -> str:
         f"over {len(part.seeds)} seeds, the {part.metric} of {part.candidate} ({resumed}{what}) lies "
         f"{number(abs(mean))} {side} that of {part.baseline}; at {part.confidence * 100:g}% confidence it is worse "
         f"by at least {number(mean - reach)} and at most {number(mean + reach)}; {allowed} allowed, and {beyond} "
-        "seeds exceed that"
+        "seeds lie beyond that"
     )

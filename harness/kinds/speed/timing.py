@@ -272,7 +272,7 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
     if not capture.captured or any(look.launches != look.steps * graphs_per_step(capture) for look in looks):
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
-            f"{named} is declared captured, but launched only {launches} graphs in {steps} steps, so it did not replay "
+            f"{named} is declared captured, but launched {launches} graphs in {steps} steps, so it did not replay "
             "each step",
         )
 
@@ -329,7 +329,7 @@ def _looks(process: Process, arm: str) -> list[_Look]:
         settle(reasons.COUNTER_BLIND, f"{process.name} could not count graph launches: {why}")
     looks = [_Look(block.graph_launches, block.steps) for block in timing.blocks if block.arm == arm]
     if timing.counter_sees_planted is None or any(look.launches is None for look in looks):
-        settle(reasons.LAUNCHES_UNOBSERVED, f"{process.name} recorded the graph launches of no step")
+        settle(reasons.LAUNCHES_UNOBSERVED, f"{process.name} did not record the graph launches of every step")
     return looks
 
 

@@ -132,7 +132,7 @@ def _require_every_tensor(candidate: ArmEvidence) -> None:
                 if reading.tensors == 0:
                     settle(
                         reasons.VACUOUS_NOTHING_COMPARED,
-                        f"at step {step.step}, no {reading.quantity} were compared",
+                        f"at step {step.step}, no value of the {reading.quantity} was compared",
                     )
             elif reading.tensors < trained:
                 settle(

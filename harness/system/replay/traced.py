@@ -19,6 +19,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from harness.errors import HarnessError
+from harness.numbers import counted
 from harness.system.replay.cpu_as_device import OnADevice
 from harness.system.replay.fake_step import no_fake_tensors_left, on_fake_tensors
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
@@ -161,7 +162,7 @@ class TracedStep:
             raise NotTraceableError(
                 "a recorded step must work on tensors that one rank holds whole",
                 where=spread[0],
-                got=f"{len(spread)} tensors that ranks share (DTensor)",
+                got=f"{counted(len(spread), 'tensor')} that ranks share (DTensor)",
                 remedy="leave the step uncaptured on this machine, because a recording does not see the gathered "
                 "tensors",
             )

@@ -130,8 +130,7 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
             Finding(
                 "warning",
                 "toy.yaml:18:25",
-                "`max_abs_difference: 1e+308` is larger than any float32: write a bound that a wrong value could "
-                "exceed",
+                "`max_abs_difference: 1e+308` is larger than any float32: write a number that a measurement can reach",
             ),
         ),
         (
@@ -282,8 +281,8 @@ def test_a_plain_arm_that_captures_is_a_warning(toy: Toy, claim: str, field: str
     [finding] = [each for each in lint(load_contract(path), _describe) if "plain" in each.message]
     assert finding.level == "warning"
     assert finding.message == (
-        f"`{field}` must be the plain arm, but 'other' has `capture: step`: a fault that both captures share would not "
-        "be noticed"
+        f"`{field}` should be the plain arm, but 'other' has `capture: step`: a fault that both captures share would "
+        "not be noticed"
     )
     line, column = map(int, finding.where.split(":")[1:])
     assert path.read_text().splitlines()[line - 1][column - 1 :].startswith("other")

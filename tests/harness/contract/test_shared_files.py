@@ -137,7 +137,7 @@ def test_an_error_in_a_shared_file_is_reported_once_at_its_place(folder: Path) -
         (
             "schema: shared/v2",
             "schema: shared/v3",
-            "2:9: a shared file must begin with its schema; found 'shared/v3'; write `schema: shared/v2`",
+            "2:9: a shared file must name its schema; found 'shared/v3'; write `schema: shared/v2`",
         ),
         ("workloads:", "workloads: [", "5:3: the file must be well-formed YAML: did not find expected ',' or ']'"),
     ],

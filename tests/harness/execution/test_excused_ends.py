@@ -41,7 +41,7 @@ def test_an_excuse_for_a_state_without_a_difference_is_a_warning(tmp_path: Path)
     verdict = excusing("Stateful", {COUNT: WHY}, tmp_path)
     assert (verdict.reason, verdict.figures["idle_excuses"].value) == ("held", COUNT)
     assert verdict.message.endswith(
-        "; warning: optimizer group0.count ended equal, so `may_end_apart` need not name it"
+        "; warning: nothing ended differently in optimizer group0.count, so `may_end_apart` need not name this"
     )
 
 

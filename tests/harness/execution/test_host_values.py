@@ -28,4 +28,4 @@ def test_a_host_value_that_changes_compared_steps_is_a_violation(tmp_path: Path)
 def test_a_passing_verdict_names_a_host_counter_that_no_replay_updates(tmp_path: Path) -> None:
     verdict = verdict_on("stateful_systems:KeepsItsLastLoss", tmp_path)
     assert verdict.reason == "held"
-    assert verdict.message.endswith("; no replay changes built.more.steps, and no step reads it")
+    assert verdict.message.endswith("; no replay changes built.more.steps, which no step reads")
