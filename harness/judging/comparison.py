@@ -262,8 +262,7 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
             f"arm {arm} replayed a capture {counted(capture.replays, 'time')} in {steps.called} steps and ran "
-            f"{steps.uncaptured} "
-            "steps outside the capture, so not every measured step was a captured one",
+            f"{steps.uncaptured} steps outside the capture, so not every measured step was a captured one",
         )
 
 

@@ -193,8 +193,7 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
         settle(
             reasons.BEYOND_NOISE,
             f"{counted(runs, 'run')} of {ours} {how}, further than any other choice of {runs} of all {2 * runs} runs, "
-            "and "
-            f"{number(found.beyond)} times as far as noise explains, most of all in {found.feature}",
+            f"and {number(found.beyond)} times as far as noise explains, most of all in {found.feature}",
         )
     return seen
 

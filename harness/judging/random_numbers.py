@@ -107,8 +107,7 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
     place = one.common(other)
     drew, instead = (each.operators[place] for each in (one, other))
     return (
-        f"the operator number {place + 1} that draws random numbers in a step is {drew} in arm {ours} but "
-        f"{instead} "
+        f"the operator number {place + 1} that draws random numbers in a step is {drew} in arm {ours} but {instead} "
         f"in arm {theirs}"
     )
 

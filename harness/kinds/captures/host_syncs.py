@@ -115,11 +115,8 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
     if not waits:
         return ""
     where = f", at {some(places)}" if places else ""
-    times = "time" if waits == 1 else "times"
-    return (
-        f"; arm {part.reported} waits for the device {waits:g} {times} per step{where}, so no capture can "
-        "record its step"
-    )
+    times = f"{waits:g} {'time' if waits == 1 else 'times'}"
+    return f"; arm {part.reported} waits for the device {times} per step{where}, so no capture can record its step"
 
 
 def _require_replayed(

@@ -238,10 +238,7 @@ def _require_shares(
         )
     if most is not None:
         if any(noted.held.keys() != _CATEGORY.keys() for noted in steps.values()):
-            settle(
-                reasons.EVIDENCE_MISSING,
-                "the share of the parameters and the optimizer's tensors that each rank holds was not recorded",
-            )
+            settle(reasons.EVIDENCE_MISSING, "the share of the state that each rank holds was not recorded")
         share, rank, category = max(
             (held / max(whole, 1), rank, category)
             for rank, noted in steps.items()

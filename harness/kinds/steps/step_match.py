@@ -164,8 +164,7 @@ def _require_within(held: Sequence[Held], sheet: Sheet) -> None:
     others = ""
     if len(beyond) > 1:
         others = (
-            f"; the worst of {len(beyond)} errors, of {worst.name} at step {worst.step}, is "
-            f"{number(worst.times)} "
+            f"; the worst of {len(beyond)} errors, of {worst.name} at step {worst.step}, is {number(worst.times)} "
             "times its bound"
         )
     settle(
