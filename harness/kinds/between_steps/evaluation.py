@@ -116,8 +116,8 @@ def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: A
             f"instead of {_shown(theirs[beyond[0]], worst)}",
         )
     return (
-        f"; in at least half of the evaluations, the returned numbers are within {number(typical[worst])} of those "
-        f"of {part.plain}"
+        f"; in at least half of the evaluations, the returned numbers are within {number(typical[worst])} (relative) "
+        f"of those of {part.plain}"
     )
 
 
