@@ -102,7 +102,8 @@ def _second(signed: Sequence[Signed]) -> Iterator[ContractError]:
         known = first.setdefault(tuple(getattr(entry, name) for name in entry.ABOUT), entry)
         if known is not entry:
             rule = f"a {entry.SUBJECT} must have only one {_name(entry)}"
-            yield ContractError(rule, where=entry.where, got="a second", remedy=f"keep one: {known.where} is the first")
+            remedy = f"keep one: {known.where} is the first"
+            yield ContractError(rule, where=entry.where, got="a second", remedy=remedy)
 
 
 def _name(entry: Signed) -> str:
@@ -192,8 +193,8 @@ def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, 
     errors = []
     for entry in signed:
         if problem := _missing(entry, contracts, all_known=all_known):
-            got, hint = problem
-            remedy = f"{hint}; or remove the {_name(entry)}"
+            got, remedy = problem
+            remedy = f"{remedy}; or remove the {_name(entry)}"
             errors.append(ContractError(entry.RULE, where=entry.where, got=got, remedy=remedy))
     return errors
 

@@ -67,7 +67,10 @@ def test_an_accepted_baseline_is_found_next_to_the_contract_with_its_position(tm
         (HEAD + entry(commit="main"), "'commit' must be a whole commit, 40 or 64 digits, as `git rev-parse` prints it"),
         (HEAD + entry(reviewer=None), "3:5: an accepted baseline must have the key 'reviewer'; found none; add it"),
         (HEAD + entry(workload="small"), "unknown key; found 'workload'"),
-        (HEAD + entry() + entry(commit="f" * 40), "4:5: a claim must have only one accepted baseline; found a second;"),
+        (
+            HEAD + entry() + entry(commit="beef" * 10),
+            "4:5: a claim must have only one accepted baseline; found a second;",
+        ),
     ],
     ids=["schema", "a branch", "no reviewer", "a workload", "a second"],
 )
