@@ -285,9 +285,8 @@ def baselines(
     ContractErrors for an accepted baseline of a claim that compares no numbers with a baseline.
     """
     if options.baseline is not None and options.fault is not None:
-        raise UsageError(
-            "--baseline compares two commits without planted faults", got="--fault", remedy="leave out one of them"
-        )
+        rule = "--baseline compares two commits without planted faults"
+        raise UsageError(rule, got="--fault", remedy="leave out one of them")
     known = {loaded.contract.id for loaded in contracts}
     accepted = [each for each in signed if isinstance(each, AcceptedBaseline) and each.contract in known]
     if options.baseline is not None and (errors := unmatched(accepted, contracts, all_known=True)):
