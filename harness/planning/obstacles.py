@@ -227,8 +227,7 @@ def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
         probe = probe_of(part)
         if not probe.of_ranks and ranks_of(contract, [part]) > 1:
             message = (
-                f"{part.kind} can be judged only for arms with one rank, because its probe `{probe.name}` "
-                "cannot "
+                f"{part.kind} can be judged only for arms with one rank, because its probe `{probe.name}` cannot "
                 "start several"
             )
             return Obstacle(reason="one_rank_only", message=message)

@@ -122,8 +122,7 @@ def _judge(
     _series(["loss"], candidates, baselines, sheet)
     if not repeats:
         why = (
-            f"{sentence(found)}; nothing shows whether {baseline.name} repeats itself: record the baseline again "
-            "and "
+            f"{sentence(found)}; nothing shows whether {baseline.name} repeats itself: record the baseline again and "
             "pass it with --repeat"
         )
         settle(reasons.TOO_FEW_PROCESSES, why)
@@ -131,8 +130,7 @@ def _judge(
     accused = repeated.accused(found)
     if accused and min(accused).quantity == LENGTH and any(each.by_exit for each in pair.values()):
         why = (
-            "the recording was closed by the end of its process, perhaps in the middle of the loop: call `close`, "
-            "or "
+            "the recording was closed by the end of its process, perhaps in the middle of the loop: call `close`, or "
             "use a `with` block"
         )
         settle(reasons.END_STATE_UNRECORDED, f"{sentence(accused)}; {why}")

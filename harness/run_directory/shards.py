@@ -373,8 +373,7 @@ class Speed:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:
                 return (
-                    f"the highest SM clocks differ: {low:.0f} and {high:.0f} MHz; a difference of {spread:g} of "
-                    "the "
+                    f"the highest SM clocks differ: {low:.0f} and {high:.0f} MHz; a difference of {spread:g} of the "
                     "higher clock is allowed"
                 )
         if self.pace and other.pace:

@@ -79,9 +79,8 @@ def _build(line: str, found: str, at: str = "") -> Wrong:
 
 
 def _member(line: str, name: str, found: str, call: str) -> Wrong:
-    rule = f": `{name}`, as returned by build, must be a function; found {found}"
-    told = f"{rule}; define it as the harness calls it: `def {call}: …`"
-    return _ends(line, told)
+    rule, remedy = f"`{name}`, as returned by build, must be a function", "define it as the harness calls it"
+    return _ends(line, f": {rule}; found {found}; {remedy}: `def {call}: …`")
 
 
 def _given_as_trained(value: str, found: str) -> Wrong:

@@ -127,9 +127,7 @@ def test_an_attestation_of_a_forged_and_resealed_directory_is_refused(signed: Pa
 
 def test_an_attestation_checked_with_a_different_key_is_refused(signed: Path) -> None:
     write_keys("other")
-    assert "must be signed by the key other.pub; found no signature by this key that fits the statement" in refusal(
-        key=Path("other.pub")
-    )
+    assert "must be signed by the key other.pub; found no signature by it" in refusal(key=Path("other.pub"))
 
 
 def test_a_signature_by_a_different_key_under_the_right_key_id_is_refused(signed: Path) -> None:
@@ -170,7 +168,7 @@ def one_more(statement: Any) -> None:
         (passed, "found the result PASSED, but the gate over this directory gives FAILED"),
         (all_passed, "found the result PASSED, but the gate over this directory gives FAILED"),
         (other_sources, "found a statement about sources of scripted_system 000"),
-        (fewer_subjects, "found a predicate that differs from the one that this harness derives from the directory"),
+        (fewer_subjects, "found a predicate that differs from the one that this harness derives"),
         (one_more, "the statement: predicate.url: Extra inputs are not permitted"),
     ],
 )

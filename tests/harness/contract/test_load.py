@@ -109,8 +109,7 @@ BAD_VALUES = [
         "schema: contract/v3",
         (
             "1:9: 'schema' must name a known version of the language ('contract/v2' or 'contract/v1'); found "
-            "'contract/v3'; "
-            "write `schema: contract/v2`"
+            "'contract/v3'; write `schema: contract/v2`"
         ),
     ),
     (
@@ -231,8 +230,8 @@ def _parts(*parts: str) -> str:
             _excusing("{optimizer 0.weight.exp_avg: why}"),
             (
                 "toy.yaml:31:21: a name must be the name of a count as a verdict shows it, such as `optimizer "
-                "group0.step`, and not a parameter, a buffer, a generator or a moment; "
-                "found 'optimizer 0.weight.exp_avg'"
+                "group0.step`, and not "
+                "a parameter, a buffer, a generator or a moment; found 'optimizer 0.weight.exp_avg'"
             ),
         ),
         (
@@ -343,6 +342,5 @@ def test_a_directory_without_contracts_is_an_error(tmp_path: Path, monkeypatch: 
         load_contracts([Path("empty")])
     assert str(error.value) == (
         "empty: a folder must hold contracts (every .yaml and .yml in it at any depth, but hidden ones, shared files, "
-        "waivers.yaml and accepted-baselines.yaml); "
-        "found none"
+        "waivers.yaml and accepted-baselines.yaml); found none"
     )

@@ -74,8 +74,7 @@ def test_a_number_that_yaml_1_1_reads_as_text_is_refused(toy: Toy) -> None:
         load_contract(toy("0.1", "1e-5"))
     assert str(error.value) == (
         "toy.yaml:18:25: a value must mean the same to every YAML reader; found `1e-5`, which YAML 1.1 reads "
-        "differently; "
-        "write `1.0e-5`"
+        "differently; write `1.0e-5`"
     )
 
 

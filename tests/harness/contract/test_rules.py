@@ -95,8 +95,8 @@ def test_a_rules_note_gives_the_place_the_possible_verdict_and_the_line_to_write
         "note",
         "toy.yaml:8:9",
         "under the rules of version 0.2.0, TOY-001 can end INCONCLUSIVE `baseline_not_repeatable` if the baseline does "
-        'not repeat its bits in a second process: write `deterministic: true` into fast, plain, or `rules: "0.2.0"` if '
-        "this does not happen here",
+        "not repeat its bits in a second process: write `deterministic: true` into fast, plain, or "
+        '`rules: "0.2.0"` if this does not happen here',
     )
     assert list(lint_rules(load_contract(toy()), claims=["OTHER"])) == []
 

@@ -87,7 +87,8 @@ IN_PROCESS = {
         "def step(self, index: int) -> Tensor:",
         (
             "step(index) must return the loss: a floating-point tensor with one element; found a float; return the "
-            "tensor itself, because `.item()`, float() and `.numpy()` wait for the device in every step"
+            "tensor "
+            "itself, because `.item()`, float() and `.numpy()` wait for the device in every step"
         ),
     ),
     "open+raises": ('raise ValueError("this arm is broken")', "ValueError: this arm is broken"),

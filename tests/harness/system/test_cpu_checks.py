@@ -222,10 +222,7 @@ def test_an_optimizer_that_waits_reports_whether_it_has_a_fused_form(made: type[
 
     with pytest.raises(HostSyncError) as caught:
         fake_pass(body, lambda: {"weight": weight}, [optimizer])
-    way = (
-        "OwnUpdate has no form without host reads, so no capture can hold it; train with another optimizer, "
-        "or claim no capture"
-    )
+    way = "OwnUpdate has no form without host reads, so no capture can hold it; train with another optimizer"
     way = way if made is OwnUpdate else "make OwnFused with `fused=True`"
     assert f"; {way}" in str(caught.value)
 
