@@ -249,8 +249,10 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
     declared = {**comparison.written, **comparison.updated}
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
     if tensors.keys() != declared.keys():
-        held = f"the tensors {', '.join(sorted(tensors))}" if tensors else "no tensor"
-        raise ValueError(f"{name} holds {held}, but the declared outputs are {', '.join(sorted(declared))}")
+        raise ValueError(
+            f"{name} must hold the declared outputs {', '.join(sorted(declared))}, but holds "
+            f"{', '.join(sorted(tensors)) or 'none'}"
+        )
     for output, tensor in tensors.items():
         if tensor.dtype is not torch.float64 or tensor.shape != declared[output].shape:
             found = f"{tensor.dtype} {list(tensor.shape)}"

@@ -67,10 +67,7 @@ def test_a_file_is_imported_as_python_would(
         ("test.py", "another `test`: "),
         (
             "a_library_of_theirs.py",
-            (
-                "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename the file; or, if the other "
-                "module is a copy"
-            ),
+            "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename the file; or, if the other",
         ),
         ("typing/train.py", f"another `typing`: {typing.__file__}; rename the file"),
         ("scripts/queue.py", f"another `queue`: {queue.__file__}; rename the file"),
@@ -87,7 +84,7 @@ def test_a_file_whose_module_python_finds_elsewhere_is_refused(
         (project / "typing" / "__init__.py").touch()
     with pytest.raises(UsageError) as refused:
         find_step_source(f"{file}:make")
-    assert str(refused.value).startswith(f"{file}: Python must find this file as the first module with its name; ")
+    assert str(refused.value).startswith(f"{file}: Python must find this file as the first module with its name")
     assert found.format(elsewhere=elsewhere) in str(refused.value)
 
 

@@ -103,9 +103,7 @@ def test_memory_assigned_to_a_tensor_by_the_step_is_named_as_a_host_change() -> 
     assert traced.host_changes == [
         f"layer.{name} (other memory, by an assignment to `.data`)" for name in ("weight", "bias")
     ]
-    with pytest.raises(
-        NotTraceableError, match=r"in place, with `copy_`, because no replay repeats an assignment to their `\.data`"
-    ):
+    with pytest.raises(NotTraceableError, match=r"in place, with `copy_`, .* assignment to their `\.data`"):
         TracedStep(lambda: by_hand() + by_hand(), dict, roots=[by_hand]).record()
 
 
