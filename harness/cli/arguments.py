@@ -107,8 +107,7 @@ def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) 
     for name, value in options.items():
         if value:
             raise UsageError(
-                f"{asked} runs whole contracts, so it takes no selection",
-                got=name,
+                f"{asked} runs whole contracts as jobs, so it cannot be combined with {name}",
                 remedy=f"leave out {asked} or {name}",
             )
     return True

@@ -26,9 +26,9 @@ TEXTS = {"id", "title", "judged_on", "why", "if_fails", "falsified_by", "upstrea
 
 def explain(
     claim: Annotated[str, typer.Argument(help="A claim's id, for example F-GRAPH-BWD-001.")],
-    contracts: Annotated[Path, typer.Option("--contracts", help="The contract that has the claim.")] = Path(
-        "contracts"
-    ),
+    contracts: Annotated[
+        Path, typer.Option("--contracts", help="The contract that has the claim, or its folder.")
+    ] = Path("contracts"),
 ) -> None:
     """Print what a claim requires, where its numbers come from, and what usually breaks it."""
     print_lines(explanation_of(claim, contracts, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))

@@ -25,7 +25,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence, Series, execution_of, held, parsed, parts
 from harness.evidence.run_records import Complete, PartFailed, Phase, Raised, Telemetry, Unavailable
 from harness.evidence.serving import Lane, Shared, joined, lacks, lane_folders, missing, seen_by
-from harness.numbers import Real
+from harness.numbers import Real, counted
 
 _HEADER = ",".join(layout.SERIES_COLUMNS)
 
@@ -93,7 +93,7 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
     # Replace each newline by a comma, so that one split returns all fields of all rows.
     fields = body[:-1].replace(b"\n", b",").decode("ascii", "replace").split(",") if rows else []
     if len(fields) != rows * width:
-        raise Damaged(f"{name}: {rows} rows hold {len(fields)} fields, but each row must hold {width}")
+        raise Damaged(f"{name}: {len(fields)} fields in {counted(rows, 'row')}, but each row must hold {width}")
     try:
         steps = np.fromiter(map(int, fields[0::width]), np.int64, rows)
         loss = np.fromiter(map(float, fields[1::width]), np.float64, rows)
@@ -218,7 +218,7 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
         return run, replace(joined(run, lanes, []), failed=failed)
     except Damaged as damage:
         raise EvidenceError(
-            "evidence can be read only after its run has ended", where=directory.name, got=str(damage)
+            "the evidence of a run that has not ended must be readable", where=directory.name, got=str(damage)
         ) from damage
 
 

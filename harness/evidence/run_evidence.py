@@ -189,10 +189,7 @@ def of_packages() -> tuple[type[RunRecord], ...]:
     """Return the record types of installed packages. Raises KindError for an entry point without a valid type."""
     types: dict[str, type[RunRecord]] = {}
     taken = {*map(tag, BUILT_IN), *_FIELDS}
-    what = (
-        "a record type must be a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of "
-        "its fields as its `key`"
-    )
+    what = "a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of its fields as its `key`"
     for entry, kind in offered(GROUP, what, _is_sound):
         if tag(kind) in taken | types.keys():
             rule = "the `record` of a package's record type must be unique"

@@ -212,7 +212,8 @@ def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: boo
     if seat.opened > 1:  # both arms of a timing are open at the same time and share one process group
         if (seat.ranks, seat.model_parallel) != (ranks, model_parallel):
             got = f"{ranks} and {seat.ranks} ranks, `model_parallel` {model_parallel} and {seat.model_parallel}"
-            raise UsageError("arms that are open at the same time must have equal numbers of ranks", where=arm, got=got)
+            rule = "arms that are open at the same time must have equal numbers of ranks and equal `model_parallel`"
+            raise UsageError(rule, where=arm, got=got)
         return
     seat.ranks, seat.model_parallel = ranks, model_parallel
     hold_together(model_parallel)

@@ -17,7 +17,7 @@ from harness.evidence import layout
 from harness.evidence.base import Record
 from harness.evidence.files import Damaged, parse, read_bytes
 from harness.judging.verdict import Status, Verdict
-from harness.numbers import dump_json
+from harness.numbers import counted, dump_json
 from harness.platform.paths import command_for
 from harness.report.headline import HELD
 from harness.run_directory.bundle import Bundle, Header
@@ -82,10 +82,8 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
 def _need_library() -> None:
     missing = [name for name in ("securesystemslib", "cryptography") if find_spec(name) is None]
     if missing:
-        remedy = f"`{command_for('attest')}` adds it"
-        raise UsageError(
-            f"a signature needs {' and '.join(missing)}", got="the package is not installed", remedy=remedy
-        )
+        got, remedy = counted(len(missing), "missing package"), f"`{command_for('attest')}` installs what is missing"
+        raise UsageError(f"a signature needs {' and '.join(missing)}", got=got, remedy=remedy)
 
 
 def _key(path: Path) -> bytes:

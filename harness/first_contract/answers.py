@@ -199,8 +199,8 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
     """Return the sentence of an answer: the judge's message or, for some claims, facts that matter more to the user."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
-        reference = "baseline" if tried.draft.commit else "plain step"
-        return f"{ratio.value:.2f} times as fast as the {reference}: {verdict.message}"
+        other = "baseline" if tried.draft.commit else "plain step"
+        return f"{ratio.value:.2f} times as fast as the {other}: {verdict.message}"
     waits = ""
     if times := _plain_waits(verdict):
         places = [

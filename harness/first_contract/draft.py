@@ -488,5 +488,5 @@ def require_free(paths: Sequence[Path], *, force: bool) -> None:
         raise UsageError(
             "init and try must not replace your files without --force",
             got=f"the existing {' and '.join(there)}",
-            remedy="move the file away" if len(there) == 1 else "move the files away",
+            remedy=f"move {'it' if len(there) == 1 else 'them'} away",
         )

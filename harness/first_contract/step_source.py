@@ -218,9 +218,8 @@ def read_step_source(asked: str, name: str, file: Path, folder: Path, module: st
 def _parsed(file: Path) -> ast.Module:
     try:
         if (size := file.stat().st_size) > MOST_BYTES:
-            raise UsageError(
-                f"a source file must have at most {MOST_BYTES} bytes", where=_shown(file), got=f"{size} bytes"
-            )
+            rule = f"a source file must have at most {MOST_BYTES} bytes"
+            raise UsageError(rule, where=_shown(file), got=f"{size} bytes")
         with tokenize.open(file) as stream:
             return ast.parse(stream.read(), filename=str(file))
     except SyntaxError as error:
@@ -254,7 +253,7 @@ def _function(tree: ast.Module, name: str, file: Path) -> Function:
     raise UsageError(
         f"`{name}` must be defined with `def` at the top level of the file",
         where=_shown(file),
-        got=f"only the functions {', '.join(functions) or '(none)'}",
+        got=f"only {', '.join(functions)}" if functions else "no function there",
         remedy=nearest(name, functions) if functions else "",
     )
 

@@ -65,7 +65,7 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):
         remedy = "name the function in a file of the repository"
-        rule = "--baseline needs a step whose file is in a git repository"
+        rule = "--baseline needs a step whose file is in the repository of that commit"
         raise UsageError(rule, where=str(source.file), got=f"the repository {root}", remedy=remedy)
     name = source.file.relative_to(root)
     at = f"at {baseline.commit[:SHORT]}"

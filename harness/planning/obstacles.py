@@ -182,9 +182,8 @@ def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
     return Obstacle(reason="module_missing", message=_not_installed(missing))
 
 
-def _not_installed(modules: Sequence[str]) -> str:
-    """Return the sentence that these modules are needed and missing."""
-    return f"needs {', '.join(modules)}, which {'is' if len(modules) == 1 else 'are'} not installed here"
+def _not_installed(missing: Sequence[str]) -> str:
+    return f"needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed here"
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:

@@ -350,7 +350,8 @@ class ContractReporter:
         """Yield lines on requested contracts that were not judged, or on why none was judged."""
         of_contracts = self._config.getoption("markexpr") == "contract"
         if files := not_asked_for(self._config):
-            yield f"contracts: {len(files)} of `contract_paths` were not run: run `pytest -m contract` to include them"
+            were = "was" if len(files) == 1 else "were"
+            yield f"contracts: {len(files)} of `contract_paths` {were} not run: `pytest -m contract` runs all of them"
         if self._not_judged and (self._units or of_contracts or self._config.getoption("--contract-gate")):
             names = ", ".join(str(file) for file in self._not_judged)
             yield f"contracts: named in `contract_paths`, but not judged: {names}"

@@ -99,7 +99,7 @@ def _require_comparable(runs: Sequence[Recording]) -> None:
                 "runs must have the same ranks, because they are compared rank by rank",
                 "record the same ranks in all of them",
             )
-            raise UsageError(rule, got=f"ranks {' and '.join(found)}", remedy=remedy)
+            raise UsageError(rule, got=" and ".join(found), remedy=remedy)
 
 
 def _judge(
@@ -137,7 +137,7 @@ def _judge(
     if accused:
         reason = _REASONS.get(min(accused).quantity, reasons.DIFFERS)
         times = counted(len(repeats), "repeat")
-        settle(reason, f"{sentence(accused)}; {times} of {baseline.name} shows no such difference")
+        settle(reason, f"{sentence(accused)}; no such difference is in {times} of {baseline.name}")
     unrepeated = [each for each in repeated.own if each.quantity in (START, BATCH, LENGTH)]
     if unrepeated:
         why = f"{sentence(found)}; {baseline.name} does not repeat itself either: {sentence(unrepeated)}"

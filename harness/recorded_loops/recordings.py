@@ -373,7 +373,8 @@ def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
         if name not in recorded:
             yield f"{name}: recorded in neither run; pass `{name}`"
     if len(baseline.ranks) < baseline.world_size:
-        yield f"ranks: only {len(baseline.ranks)} of {baseline.world_size} were recorded"
+        were = "was" if len(baseline.ranks) == 1 else "were"
+        yield f"ranks: only {len(baseline.ranks)} of {baseline.world_size} {were} recorded"
     here, there = (_machine(run.ranks[min(run.ranks)].header.environment) for run in (baseline, candidate))
     for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):

@@ -259,7 +259,7 @@ class _Unpacking:
                 self._refuse(
                     member.name,
                     rule,
-                    f"a name that differs from {shown(self.spelled[key])} only in upper and lower case",
+                    f"a name that differs from {shown(self.spelled[key])} only in case or in Unicode form",
                 )
             if str(part) in self.files:
                 self._refuse(member.name, rule, f"{shown(str(part))}, which is also the name of a file")

@@ -177,7 +177,7 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
     """Return the first difference in the planned runs, or in options that are not in the header; None if they agree."""
     for name, digest in now.options.items():
         if begun.options.get(name) != digest:
-            return f"another {name}, or changed files in it"
+            return f"another {name}" + (", or changed files in it" if name in ("--data", "--model") else "")
     runs = [run for run in {**begun.plan, **now.plan} if begun.plan.get(run) != now.plan.get(run)]
     return f"another plan: run {runs[0]} is planned differently" if runs else None
 
@@ -244,7 +244,7 @@ def _environment(begun: Environment, now: Environment) -> Iterator[str]:
         yield f"another node: {_shown(here)}, but the run was started on {_shown(there)}"
     for package in sorted({*begun.versions, *now.versions}):
         if (there := begun.versions.get(package)) != (here := now.versions.get(package)):
-            yield f"{package} {here}, but the run was started with {package} {there}"
+            yield f"{package} {here or 'none'}, but the run was started with {package} {there or 'none'}"
     if begun.git != now.git:
         here, there = (quoted(each.commit) if each.commit else "none" for each in (now.git, begun.git))
         yield f"the commit {here}, but the run was started at {there}"

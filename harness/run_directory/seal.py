@@ -54,7 +54,7 @@ class Manifest(Record):
         files = [file.path for file in self.files]
         for names in (files, self.folders):
             if any(first >= second for first, second in pairwise(names)):
-                raise ValueError("the file names must be sorted and unique")
+                raise ValueError("the names of files and of folders must be sorted and unique")
         for name in [*files, *self.folders]:
             if (problem := unfit(name)) or str(PurePosixPath(name)) != name or name == ".":
                 raise ValueError(
@@ -63,7 +63,7 @@ class Manifest(Record):
         if both := set(files) & set(self.folders):
             raise ValueError(f"the manifest lists {shown(min(both))} both as a file and as a folder")
         if outside := {layout.MANIFEST, layout.INCOMPLETE} & {*files, *self.folders}:
-            raise ValueError(f"it lists {min(outside)}")
+            raise ValueError(f"the manifest lists {min(outside)}")
         return self
 
     def by_path(self) -> dict[str, ListedFile]:

@@ -110,7 +110,7 @@ class StepFunctionSystem:
         model_directory: str | None = None,
     ) -> StepFunctionRun:
         if data is not None or model_directory is not None:
-            raise ValueError("a step function must be run without --data and --model-dir")
+            raise ValueError("a step function must be run without --data and --model")
         if fault is not None and fault not in self.faults:
             raise ValueError(f"{self.name} does not have the fault {fault!r}")
         function = self._built(workload, arm, fault)

@@ -114,7 +114,7 @@ def test_pytest_runs_contracts_only_on_request_and_otherwise_reports_them_as_not
     result = pytester.runpytest_inprocess(*words)
     told = [line for line in result.outlines if line.startswith("contracts: ")]
     assert told == (
-        [] if ran else ["contracts: 1 of `contract_paths` were not run: run `pytest -m contract` to include them"]
+        [] if ran else ["contracts: 1 of `contract_paths` was not run: `pytest -m contract` runs all of them"]
     )
     assert ("1 unit · 1 held" in result.outlines) is ran
     assert result.ret == 0

@@ -250,8 +250,8 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
     if tensors.keys() != declared.keys():
         raise ValueError(
-            f"{name} must hold the declared outputs {', '.join(sorted(declared))}, but holds "
-            f"{', '.join(sorted(tensors)) or 'none'}"
+            f"{name} holds {', '.join(sorted(tensors)) or 'no tensor'}, but the declared outputs are "
+            f"{', '.join(sorted(declared))}"
         )
     for output, tensor in tensors.items():
         if tensor.dtype is not torch.float64 or tensor.shape != declared[output].shape:

@@ -246,9 +246,8 @@ def run_shards(
     try:
         directory.mkdir()
     except FileExistsError:
-        raise UsageError(
-            "the shards need a folder that is empty or does not exist", where=str(directory), got="one that exists"
-        ) from None
+        rule = "the shards need a folder that does not exist yet"
+        raise UsageError(rule, where=str(directory), got="one that exists") from None
     except OSError as error:
         raise takes_nothing(directory, error) from error
     shared = directory.resolve()

@@ -174,6 +174,6 @@ class DrivenTrainerSystem:
         model_directory: str | None = None,
     ) -> Any:
         if fault is not None or data is not None or model_directory is not None:
-            raise ValueError("a library's trainer must be run without planted faults, --data and --model-dir")
+            raise ValueError("a library's trainer must be run without planted faults, --data and --model")
         drive = str(arm.settings().get("drive", "loop"))
         return self.driven(workload, arm).run(drive, arm.capture, self.layers)

@@ -127,7 +127,8 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
     if not claims:
-        got = f"no recognized claim among {counted(sum(len(each.contract.items) for each in imported), 'item')}"
+        items = counted(sum(len(each.contract.items) for each in imported), "item")
+        got = f"no recognized claim among {items}"
         raise ContractError(
             "a contract must have at least one claim", where=str(path), got=got, remedy="leave out --write"
         )

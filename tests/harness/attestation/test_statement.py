@@ -139,5 +139,5 @@ def test_an_attestation_file_is_written_next_to_its_run_directory(folder: Path) 
 def test_attest_without_its_library_prints_the_install_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = verified("held")
     monkeypatch.setattr("harness.extras.attestation.find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r"`pip install 'cryptography>=.*' 'securesystemslib>=.*'` adds it"):
+    with pytest.raises(UsageError, match=r"`pip install 'cryptography>=.*' 'securesystemslib>=.*'` installs"):
         attest(directory, key=Path("key.pem"))

@@ -69,10 +69,10 @@ def test_digests_of_any_width_are_read_completely(tmp_path: Path, rows: str, dig
 @pytest.mark.parametrize(
     ("rows", "found"),
     [
-        ("0,1.5,ab,0,1\n\n", "2 rows hold 6 fields"),
+        ("0,1.5,ab,0,1\n\n", "6 fields in 2 rows"),
         ("0,1.5,ab,0,1.0\n", "invalid literal for int"),
-        ("0,1.5,ab,0,1\r1,2.5,ab,0,1\n", "1 rows hold 9 fields"),
-        ("0,1.5,ab,0,1\n1,2.5,ab,0,1\r2,3.5,ab,0,1\n", "2 rows hold 14 fields"),
+        ("0,1.5,ab,0,1\r1,2.5,ab,0,1\n", "9 fields in 1 row,"),
+        ("0,1.5,ab,0,1\n1,2.5,ab,0,1\r2,3.5,ab,0,1\n", "14 fields in 2 rows"),
         ("0,1.5,ab,0,1\n1,,ab,0,1\n", "could not convert"),
     ],
     ids=["an empty line", "a float for an integer", "a carriage return", "one in a later row", "no loss"],

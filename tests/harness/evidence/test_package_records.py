@@ -57,8 +57,8 @@ def judge(part, context, sheet):
     return sheet.held("it drifts")
 """
 UNSOUND = (
-    "a record type must be a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of "
-    "its fields as its `key`; found a "
+    "names a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of its fields as its "
+    "`key`; found a "
 )
 
 

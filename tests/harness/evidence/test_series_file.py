@@ -54,7 +54,7 @@ def test_blocks_of_unequal_lengths_are_refused(directory: Path) -> None:
     [
         ("", "the header must be"),
         ("step,loss\n", "the header must be"),
-        (HEADER + "0,1.0,a,0\n", "1 rows hold 4 fields"),
+        (HEADER + "0,1.0,a,0\n", "4 fields in 1 row,"),
         (HEADER + "0,1.0,a,0,1,\n1,a,0,1\n", "invalid literal for int"),
         (HEADER + "0,one,a,0,1\n", "could not convert"),
         (HEADER + "0,1.0,a,0,1\n0,1.0,a,0,1\n", "steps do not increase"),

@@ -144,7 +144,7 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
         ),
         ("from .steps import make as main\n", f"train.py:2{WRITTEN}`.steps:make`"),
         ("class main:\n    pass\n", "train.py:2: `main` must be a function; found a class"),
-        ("def mains():\n    pass\n", "found only the functions mains; did you mean 'mains'?"),
+        ("def mains():\n    pass\n", "found only mains; did you mean 'mains'?"),
         ("def main(:\n", "train.py:2: the file must be valid Python; found invalid syntax"),
         ("def main():\n    return '\0'\n", "null bytes"),
         ("x = " + "(" * 500 + ")" * 500, "too many nested parentheses"),

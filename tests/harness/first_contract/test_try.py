@@ -112,7 +112,7 @@ def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(p
         "",
         (
             "error: init and try must not replace your files without --force; found the existing "
-            "train_harness.py and contracts/train-v1.yaml and contracts-long/train-long-v1.yaml; move the files away\n"
+            "train_harness.py and contracts/train-v1.yaml and contracts-long/train-long-v1.yaml; move them away\n"
         ),
     )
 

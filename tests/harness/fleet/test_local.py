@@ -329,7 +329,7 @@ def test_each_shard_runs_once_even_if_a_different_shard_fails(gpus: list[str], p
     [place] = [place for name, place, _ in ended if name == "says"]
     assert (tmp_path / "out" / "says.txt").read_text().strip() == place
     assert not (tmp_path / "out" / ".submitter").exists()
-    with pytest.raises(UsageError, match="a folder that is empty or does not exist"):
+    with pytest.raises(UsageError, match="a folder that does not exist yet"):
         gate.run_shards([], Local(gpus), tmp_path / "out", lambda *_: None)
 
 
@@ -467,7 +467,5 @@ def test_options_that_narrow_contracts_are_refused_with_shards(asked: str, optio
         harness("verify", CONTRACTS, *asked.split(), option, "x"), capture_output=True, text=True, check=False
     )
     name = asked.partition(" ")[0]
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"error: {name} runs whole contracts, so it takes no selection; found {option}; leave out {name} or {option}\n",
-    )
+    rule = f"{name} runs whole contracts as jobs, so it cannot be combined with {option}"
+    assert (done.returncode, done.stderr) == (2, f"error: {rule}; leave out {name} or {option}\n")
