@@ -170,7 +170,7 @@ SOURCE_ERRORS: dict[str, tuple[str, type[CudaSourceError], str]] = {
     "no file": (
         storing("1", before='\n\n#include "absent.cuh"'),
         CudaSourceError,
-        r"kernel\.cu:3: what is included with quotes lies beside .*; found no .*absent\.cuh; correct the name",
+        r"kernel\.cu:3: a file that is included .* must be next to .*; found no .*absent\.cuh; correct the name",
     ),
     "one name of two files": (
         storing("1", before='#include "folder/outer.cuh"\n#include "inner.cuh"'),
@@ -235,7 +235,10 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[KernelSpec], KernelSpec], str]] = {
     "wide box": (lambda spec: with_map(spec, swizzle=64), "a box whose row is no longer"),
     "shared memory": (lambda spec: changed(spec, shared_memory=232449), "a block has 232448 at most"),
     "grid": (lambda spec: changed(spec, cluster=4), r"is \(2, 13\); pass whole clusters of 4"),
-    "infinite": (lambda spec: replace(spec, constexprs={"FACTOR": 1e39}), "'FACTOR' is 1e.39; give a number that fp32"),
+    "infinite": (
+        lambda spec: replace(spec, constexprs={"FACTOR": 1e39}),
+        "'FACTOR' is 1e.39; give a number that float32",
+    ),
 }
 
 

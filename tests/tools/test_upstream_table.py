@@ -94,7 +94,11 @@ def test_a_file_without_a_decision_is_an_error(decisions: Decisions, excerpts: P
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("items: [CGB-INV-003]", "items: [CGB-INV-004]", "an item that no other pattern names; found CGB-INV-004"),
+        (
+            "items: [CGB-INV-003]",
+            "items: [CGB-INV-004]",
+            "must name an item that no other pattern names; found CGB-INV-004",
+        ),
         ("items: [CGB-INV-003]", "items: [CGB-INV-003, CGB-INV-002]", "found CGB-INV-002"),
     ],
 )

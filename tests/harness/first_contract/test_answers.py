@@ -92,10 +92,10 @@ WAITING = {
     "optimizer.step()": "torch's optimizers read their own step count",
     "if loss > best:": "a Python `if` on a tensor",
     "rate = high if loss < best else low": "a Python `if` on a tensor",
-    "kept = values[values > 0]": "the shape of this result depends on values: multiply by the mask",
-    "logits = logits[mask]": "the shape of this result depends on values: multiply by the mask",
-    "policy = Categorical(logits=scores)": "torch's distributions check their arguments on the host",
-    "chosen = torch.multinomial(chances, 1)": "`multinomial` checks the probabilities on the host",
+    "kept = values[values > 0]": "the shape of this result depends on values",
+    "logits = logits[mask]": "the shape of this result depends on values",
+    "policy = Categorical(logits=scores)": "torch's distributions check their arguments",
+    "chosen = torch.multinomial(chances, 1)": "`multinomial` checks the probabilities",
 }
 
 
@@ -134,7 +134,7 @@ ASKED = {
         "unequal_start",
         "WITHIN",
         "train parameters with different names: only a has b",
-    ): "`parameters` must use the same names in both arms",
+    ): "`parameters` must use the same names",
     (
         "unequal_start",
         "WITHIN",

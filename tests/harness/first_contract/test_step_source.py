@@ -67,7 +67,7 @@ def test_a_file_is_imported_as_python_would(
         ("test.py", "another `test`: "),
         (
             "a_library_of_theirs.py",
-            "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename the file; or, if the other",
+            "another `a_library_of_theirs`: {elsewhere}/a_library_of_theirs.py; rename the file; or, if",
         ),
         ("typing/train.py", f"another `typing`: {typing.__file__}; rename the file"),
         ("scripts/queue.py", f"another `queue`: {queue.__file__}; rename the file"),

@@ -155,7 +155,7 @@ def test_a_step_that_raises_at_the_baseline_commit_is_an_error_with_its_line(rep
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("train.py:make_step", "--baseline", "nowhere"), "found no commit `nowhere`; fetch it first"),
+        (("train.py:make_step", "--baseline", "nowhere"), "found no commit `nowhere`; fetch the commit first"),
         (("new.py:make_step", "--baseline", "main"), "found no new.py; name a commit that has the file: `git log"),
         (("train.py:make_new", "--baseline", "main"), "train.py, at {head}: `make_new` must be defined with `def`"),
         (

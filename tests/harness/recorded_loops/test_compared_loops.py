@@ -84,7 +84,7 @@ def test_a_planted_change_of_a_recorded_loop_is_named_with_its_step(
     alone = compare(baseline, candidate)
     assert (alone.judgement.status, alone.judgement.reason) == (Status.INCONCLUSIVE, "too_few_processes")
     assert alone.judgement.message.endswith(
-        "whether a repeats itself: record the baseline again and pass it with --repeat"
+        "nothing shows whether a repeats itself: record the baseline again and pass it with --repeat"
     )
     result = compare(baseline, candidate, repeat)
     assert result.first is not None

@@ -218,7 +218,7 @@ def test_the_run_offers_its_capabilities() -> None:
 def test_a_fault_or_option_that_a_step_function_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="example does not have the fault 'stale_batch'"):
         Example().open(WORKLOAD, Arm(), fault="stale_batch")
-    with pytest.raises(ValueError, match="must be run without --data and --model-dir"):
+    with pytest.raises(ValueError, match="must be run without --data and --model"):
         Example().open(WORKLOAD, Arm(), data="text")
 
 
