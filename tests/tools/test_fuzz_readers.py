@@ -179,4 +179,4 @@ def test_fuzzing_prints_its_figures_last(capsys: pytest.CaptureFixture[str]) -> 
     assert fuzz_readers.main(["ptx", "waivers", "--inputs", "5", "--seed", "7"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[:2]] == [["ptx", "5", "inputs,"], ["waivers", "5", "inputs,"]]
-    assert lines[-1] == "10 inputs of 2 readers, 0 readers failed"
+    assert lines[-1] == "10 inputs of 2 readers, broken inputs: 0"

@@ -129,7 +129,7 @@ def _fuzz_all(chosen: argparse.Namespace, jobs: list[dict[str, Target]]) -> int:
         for line in (done.broken or "").splitlines():
             broke += 1
             print(f"{name:12} BROKEN: {line}", flush=True)
-    print(f"{total:,} inputs of {len(names)} readers, {broke} readers failed", flush=True)
+    print(f"{total:,} inputs of {len(names)} readers, broken inputs: {broke}", flush=True)
     return 1 if broke else 0
 
 
