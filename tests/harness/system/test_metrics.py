@@ -161,11 +161,14 @@ NAMED = (
         ({"a": 0.5}, "metrics() must return a dictionary of tensors by name; found a float under `a`; return"),
         (
             {"a b": torch.zeros(())},
-            NAMED + "the name 'a b'; use only letters, digits, `_`, `.` and `-`, and none of the names",
+            NAMED + "the name 'a b'; use only letters, digits, `_`, `.` and `-`, and none of",
         ),
         ({"loss": torch.zeros(())}, NAMED + "the name 'loss'; use only letters, digits"),
-        ({"a": torch.zeros(2)}, NAMED + "a tensor of 2 (float32) under `a`; reduce the tensor to one number in the"),
-        ({"b": torch.zeros(())}, NAMED + "`b` only at this step and `a` only at the first step; return the same"),
+        (
+            {"a": torch.zeros(2)},
+            NAMED + "a tensor of 2 (float32) under `a`; reduce the tensor to one number in the",
+        ),
+        ({"b": torch.zeros(())}, NAMED + "`b` only at this step and `a` only at the first step; return the same names"),
     ],
 )
 def test_an_invalid_metric_is_refused_with_its_place(given: Any, told: str) -> None:
