@@ -230,7 +230,8 @@ def _parts(*parts: str) -> str:
             _excusing("{optimizer 0.weight.exp_avg: why}"),
             (
                 "toy.yaml:31:21: a name must be the name of a count as a verdict shows it, such as `optimizer "
-                "group0.step`, and not a parameter, a buffer, a generator or a moment; found 'optimizer 0.weight.exp_avg'"
+                "group0.step`, and not a parameter, a buffer, a generator or a moment; found "
+                "'optimizer 0.weight.exp_avg'"
             ),
         ),
         (
