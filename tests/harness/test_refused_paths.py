@@ -78,10 +78,7 @@ def test_init_writes_no_file_when_one_cannot_be_written(folder: Path, monkeypatc
     (folder / "contracts-long").write_text("a file")
     before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
     code, said = called("init", "train.py:make_step")
-    assert (code, "contracts-long/train-long-v1.yaml: the named path must be writable" in said) == (
-        ExitCode.USAGE,
-        True,
-    ), said
+    assert (code, "contracts-long/train-long-v1.yaml: the named path must" in said) == (ExitCode.USAGE, True), said
     assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
 
 

@@ -135,11 +135,7 @@ ASKED = {
         "WITHIN",
         "train parameters with different names: only a has b",
     ): "`parameters` must use the same names",
-    (
-        "unequal_start",
-        "WITHIN",
-        f"{OF_A_START}optimizer group0.lr",
-    ): "the optimizers of the arms have different settings",
+    ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.lr"): "the optimizers of the arms have different",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.fused_kernel"): "a setting of the optimizer differs",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer opt.group12.mode, optimizer group1.mode"): "a setting of the",
     ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (only in baseline plain)"): "one arm keeps state",

@@ -164,10 +164,7 @@ NAMED = (
             NAMED + "the name 'a b'; use only letters, digits, `_`, `.` and `-`, and none of",
         ),
         ({"loss": torch.zeros(())}, NAMED + "the name 'loss'; use only letters, digits"),
-        (
-            {"a": torch.zeros(2)},
-            NAMED + "a tensor of 2 (float32) under `a`; reduce the tensor to one number in the",
-        ),
+        ({"a": torch.zeros(2)}, NAMED + "a tensor of 2 (float32) under `a`; reduce the tensor to one number"),
         ({"b": torch.zeros(())}, NAMED + "`b` only at this step and `a` only at the first step; return the same names"),
     ],
 )
