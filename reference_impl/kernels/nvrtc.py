@@ -51,7 +51,7 @@ class CompilationError(CudaSourceError):
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A compiled source. The driver loads the cubin; the PTX is kept because it names its target."""
+    """A compiled source. The driver loads the cubin as it is. The PTX names its target."""
 
     ptx: str
     cubin: bytes

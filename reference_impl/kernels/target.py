@@ -19,7 +19,7 @@ _named: ContextVar[int | None] = ContextVar("named", default=None)
 
 @contextmanager
 def planning_for(target: str) -> Iterator[None]:
-    """Choose kernels for `target` (`sm_90`) inside the `with`, on any machine. Raises ValueError for another name."""
+    """Choose kernels for `target` (`sm_90`) inside the `with`, on any machine. Raises ValueError for no such name."""
     token = _named.set(parse_target(target).number)
     try:
         yield

@@ -28,7 +28,7 @@ _WARPS = 12  # number of warps: one warp group loads, and two warp groups multip
 _HEAD_DIM = 128
 _ROWS = 64  # number of rows in a tile
 _TILE_BYTES = 2 * _ROWS * _HEAD_DIM
-# Number of query heads for each key head. The sources also support other numbers, up to the number of blocks in a
+# Number of query heads for each key head. The sources also support other numbers, not below the number of blocks in a
 # cluster, but none of these was tried.
 _GROUP = 6
 # Smallest number of tokens in a sequence for which these kernels are used, and number of tokens in a pair of key tiles.
@@ -111,8 +111,8 @@ def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec
     tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
     cluster = _cluster(pairs)
     stages = _stages(seq_len, cluster)
-    # Bytes that a block sends to each other block of its cluster for a tile's sums: of 16 units, 8 registers of each of
-    # 256 threads.
+    # Bytes that a block receives from the other blocks of its cluster for a tile's sums: of 16 units, 8 registers of
+    # each of 256 threads.
     exchange = (cluster - 1) * -(-16 // cluster) * 8 * 256 * 4
     ring = stages * (2 * _TILE_BYTES + 2 * 4 * _ROWS)
     shared_memory = 4 * _TILE_BYTES + ring + exchange + 8 * (2 * stages + 4)

@@ -30,7 +30,7 @@ from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
 _DEPTH = 128  # number of elements of a stage in the summed dimension; they take 128 bytes
-_TURNED = 32  # number of rows of a weight that are transposed together
+_TURNED = 32  # number of rows of a weight whose order a box changes (`_right`)
 _SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # bytes of scales for one warp group
 _AHEAD_BYTES = 4 * 4 * 16 * 128  # bytes for one warp group: four steps of four reads of 16 bytes, by 128 threads
 # Smallest number of tokens for which the kernels are used. Times on an H100 in us, first with the library's products

@@ -259,7 +259,7 @@ def specializations(
     """Return the kernels for a block's products: fused ones where supported, else those of SwiGLU alone.
 
     query: input size of attention's output projection. qkv: output size of the projection to q, k and v. ranks: of both
-    adapters.
+    adapters together.
     """
     data, own = torch_dtype(dtype), load("swiglu")
     sizes = (tokens, hidden, intermediate)
