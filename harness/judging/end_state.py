@@ -86,7 +86,7 @@ class ExcusedEnds:
             clauses.append(f"{some(sorted(self._needed))} ended differently, which the contract allows")
         if idle:
             sheet.figure(IDLE_EXCUSES, ", ".join(idle))
-            clauses.append(f"warning: nothing ended differently in {some(idle)}, so `may_end_apart` need not name this")
+            clauses.append(f"warning: nothing needed the entry of {some(idle)} in `may_end_apart`")
         return "".join(f"; {clause}" for clause in clauses)
 
 

@@ -2,7 +2,8 @@
 
 When a library is captured or compiled, it may use another kernel, which may drop other elements, as in dropout. The
 drawing operators of a step, with their shapes, show which numbers the step drew. Arms with different random numbers
-each have a drawing operator that the other arm lacks. If one arm only draws more, it may be wrong; its losses decide.
+each have a drawing operator that the other arm lacks. If one arm only draws more, it may be wrong; the compared values
+decide.
 """
 
 from __future__ import annotations
@@ -34,10 +35,7 @@ OF_NUMBERS = frozenset(
     }
 )
 # short, because a line that is too long for a message keeps its last hundred characters
-DECIDED_BY = (
-    "compare with dropout of 0, or set `fallback_random` for torch.compile, to decide the claim; or claim "
-    "`not_worse` over seeds, which is weaker"
-)
+DECIDED_BY = "dropout 0 decides it, or `fallback_random` for torch.compile; `not_worse` over seeds claims less"
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
 

@@ -115,8 +115,11 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
     if not waits:
         return ""
     where = f", at {some(places)}" if places else ""
-    times = f"{waits:g} {'time' if waits == 1 else 'times'}"
-    return f"; arm {part.reported} waits for the device {times} per step{where}, so no capture can record its step"
+    times = "time" if waits == 1 else "times"
+    return (
+        f"; arm {part.reported} waits for the device {waits:g} {times} in each step{where}, and a replay executes "
+        "none of these waits"
+    )
 
 
 def _require_replayed(

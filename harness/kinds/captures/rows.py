@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.kinds.checks import ALONE, MISSING_RUN, NO_GUARDS, NO_STEPS
 from harness.kinds.kind import Kind
 
-_OWN_CONTROL = "A control may do nothing but wait for the device."
+_OWN_CONTROL = "A control may wait for the device and do nothing else."
 _COUNTED = "Waits are counted in each arm separately, and the arms are not compared."
 
 ROWS = (

@@ -252,7 +252,7 @@ def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, shee
             sheet.figure("unmet_demand", "unroll")
             settle(
                 reasons.DEMAND_UNMET,
-                f"the tile's edge, {tile}, is not divisible by the unrolling factor {demands.unroll}",
+                f"the tile's edge of {tile} elements is not divisible by the unrolling factor {demands.unroll}",
             )
     for field in ("shared_memory_bytes", "threads"):
         demanded = getattr(demands, field)

@@ -119,7 +119,7 @@ class TrajectoryMatch(Bounded):
             and self.equality != "noise"
             and (self.equality == "bitwise" or self.compare == "first")
         ):
-            rule = "`ends` is only for arms that are compared beyond the first step, within a bound"
+            rule = "`ends` is only for arms that are compared within a bound, and not only in the first step"
             got = (
                 "`bitwise`, which compares every bit of the ends" if self.equality == "bitwise" else "`compare: first`"
             )

@@ -96,6 +96,7 @@ def test_syncs_of_a_reported_arm_are_printed_and_not_judged() -> None:
     verdict = watched(claim={"reported": "ungraphed"}, reported=syncs("ungraphed", {"profiler": 4, "dispatch_mode": 4}))
     assert verdict.reason == "held"
     assert verdict.message.endswith(
-        "; arm ungraphed waits for the device 2 times per step, at clip.py:7, so no capture can record its step"
+        "; arm ungraphed waits for the device 2 times in each step, at clip.py:7, and a replay executes "
+        "none of these waits"
     )
     assert figures(verdict)["reported_syncs_per_step"] == (2.0, "syncs")
