@@ -115,7 +115,7 @@ class Context:
         return part.mechanism or self.claim.mechanism
 
     def same_system(self, arm: str, other: str) -> bool:
-        """Return True if one system trains both arms. Two systems may store equal weights in different bits."""
+        """Return True if one system trains both arms. Two systems may store equal frozen weights in different bits."""
         systems = {self.contract.arms[name].system or self.contract.system for name in (arm, other)}
         return len(systems) == 1
 

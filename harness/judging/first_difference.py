@@ -67,7 +67,7 @@ class FirstDifference(Record):
     step: int | None = None
     why: str = ""  # the reason why no difference was seen
     deterministic: bool = False  # True: both arms ran under torch's deterministic algorithms
-    # name of the arm that ended early ("": the whole process ended), and how it ended; None: neither
+    # name of the arm in whose execution the worker died ("": no execution had begun), and how it died; None: none died
     ended: tuple[str, str] | None = None
     path: list[PathRow] = Field(default_factory=list)
     part: str | None = None

@@ -32,7 +32,8 @@ from harness.kinds.trajectory.model import TrajectoryMatch
 
 # The control's loss changes from batch to batch, because the batches differ. A trained loss must follow at least this
 # share of the change, and the share must be at least this number of standard errors above zero. Trained arms showed
-# shares of 0.38 to 0.82, at 6 to 25 standard errors. A series that does not depend on its batches has a share of 0.
+# shares of 0.38 to 0.82, at 6 to 25 standard errors. A series that does not depend on its batches has a share of about
+# 0.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
 

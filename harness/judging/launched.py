@@ -1,4 +1,4 @@
-"""Check that the graphs whose nodes were counted are launched in the steps, and do nearly all of the device's work.
+"""Check that the steps launch only graphs whose nodes were counted, and that these do nearly all of the device's work.
 
 The number of launches alone proves little, because an eager training could launch a small graph in each step.
 """

@@ -1,4 +1,4 @@
-"""Check that both arms change every tensor by about the same amount from start to end, within a bound.
+"""Check that both arms change every tensor alike from start to end, within a bound, except for rounding.
 
 Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
 distance alone proves nothing: where an optimizer divides by a tiny number, as Adam does for a bias before a norm,
@@ -115,7 +115,7 @@ def require_near_ends(
             f"control {control.start.arm}, which starts a rounding away from {theirs}, ends so far from it in every "
             "parameter that an untrained parameter would not be noticed",
         )
-    # without a measured share of rounding, no tensor counts as within rounding
+    # if the control does not show how much rounding does, no tensor within the bound is checked
     within = [each for each in tensors if each not in beyond] if rounding.share else []
     counts = _of_counts(baseline)
     within = [each for each in within if each.name not in counts]

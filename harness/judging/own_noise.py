@@ -29,8 +29,8 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
 from harness.numbers import counted
 
-SHIFT = 4.0  # A distance between the means of two halves fails from this value on. Unit: the pooled spread of one run.
-# A distance of runs from the baseline's mean fails from this value on. Unit: the baseline's spread. Key: number of
+SHIFT = 4.0  # A distance between the means of two halves may fail above this value. Unit: the pooled spread of one run.
+# A distance of runs from the baseline's mean may fail above this value. Unit: the baseline's spread. Key: number of
 # feature columns.
 NOISIER = {1: 64.0, 4: 8.0}
 ROUNDINGS = 2.0  # smallest spread assumed for a feature, as a multiple of the epsilon of its size

@@ -191,7 +191,7 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Stop other runs within the block. Begin the block only when the GPU has left its idle clocks."""
+    """Stop other runs within the block. Keep the GPU busy before the block, so that it leaves its idle clocks."""
     with recorder.alone():
         raise_clocks()
         yield

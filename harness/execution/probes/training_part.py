@@ -22,7 +22,7 @@ from harness.execution.job import Answer, Job, LeftStacks, end_threads, leave, l
 from harness.execution.recorder import HEARTBEAT, Recorder
 from harness.processes.child import Child, Ending, Line, start_child, take_standard_input
 
-# The first step changes every saved tensor. An asynchronous saver may be finished only when the second step begins.
+# The first step changes every saved tensor. An asynchronous saver may wait for the second step.
 STEPS_AFTER_SAVE = 2
 
 

@@ -101,7 +101,7 @@ def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: A
             f"the evaluations of {part.candidate} and {part.plain} return numbers with different names: {some(other)}",
         )
     apart = {name: list(_apart(name, evaluations, theirs)) for name in sorted(named)}
-    # Take the median, so that the bound must hold for more than half of the evaluations.
+    # Take the median, so that the bound must hold for at least half of the evaluations.
     typical = {name: sorted(found)[(len(found) - 1) // 2] for name, found in apart.items()}
     worst = max(typical, key=lambda name: typical[name])
     sheet.figure("evaluated_relative_difference", typical[worst])

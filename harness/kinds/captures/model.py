@@ -107,7 +107,7 @@ class CaptureFallback(Judged):
         return self.unasked_at_most
 
     def compared(self) -> list[list[str]]:
-        return []  # no end states are compared, only series and digests
+        return []  # only series and digests are compared, so the arms need not share a process
 
 
 class SyncCount(Strict):

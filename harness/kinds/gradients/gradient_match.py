@@ -408,7 +408,7 @@ def _require_clips(part: GradientMatch, named: dict[str, ArmEvidence], records: 
 
 
 def require_gradients(records: list[Gradients]) -> None:
-    """Raise FAIL if every gradient of a step is zero."""
+    """Raise FAIL if every compared gradient is zero, at all steps."""
     largest = max((max(_values(tensor)) for record in records for tensor in record.tensors), default=None)
     if largest == 0:
         settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")

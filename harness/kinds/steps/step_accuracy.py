@@ -105,7 +105,7 @@ def median_ratio(errors: Sequence[Errors]) -> float:
 HIGHER_PRECISION = ("float32", "float64")
 # unit roundoff of each data type, relative to the value
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
-# the executions with one seed; key: the role of the arm (candidate, peer, reference)
+# the executions with one seed; key: the name of the arm (candidate, peer, reference)
 Executions = Mapping[str, ArmEvidence]
 
 

@@ -137,7 +137,7 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
     """Convert a followed number to a plain one. This counts as a reading, unless it is for formatting a text by `%`."""
     caller = sys._getframe(2)
-    # arithmetic has its own methods, so this call is not counted as a reading
+    # at a BINARY_OP this can only be formatting by `%`, because arithmetic has its own methods
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
         ours.note("made a plain number, or an index,")
     return function(ours.value)
