@@ -99,8 +99,8 @@ def _large_segments() -> dict[int, int]:
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a CUresult of cuda.h
 _FIRST_SIZE = 2**36  # size of the first allocation, in bytes
-# At least this many bytes stay free. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS cannot be
-# initialized.
+# Fewer than this number of bytes stay free. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS
+# cannot be initialized.
 LEFT_FREE = 2**22
 
 

@@ -111,7 +111,7 @@ class ArmStart(ArmRecord):
 
 
 class Clip(Record):
-    """Gradient clipping seen in the watched steps: gradients are scaled by a number that is computed from gradients."""
+    """Gradient clipping seen in the watched steps: a bound on gradients that is computed from gradients."""
 
     # True: a clip was seen; None: unknown, because code was compiled or the host read numbers computed from gradients
     seen: bool | None
@@ -285,7 +285,7 @@ class DeviceWork(Record):
     steps: Count
     launched: list[Launched]
     launched_seconds: Amount
-    # seconds of the kernels that a step launched outside graphs; kernels that copy a batch do not count
+    # seconds of the kernels that a step launched outside graphs; copies of a batch do not count
     outside_kernel_seconds: Amount
     # seconds of the kernels that were launched after the step; older evidence adds them to `outside_kernel_seconds`
     after_kernel_seconds: Amount = 0.0

@@ -64,7 +64,7 @@ def section(view: ReportView) -> Section | None:
     lead = (
         "Gradients of every trainable tensor, reduced on the device and compared with the baseline arm at the "
         "chosen steps. Gradients are compared as the step left them. If the step changed them and both arms' "
-        "original gradients were recorded, the gradients before the clip are compared. The norm of every clipping "
+        "original gradients were recorded, the gradients before the clip are also compared. The norm of every clipping "
         "group is shown before and after clipping."
     )
     return Section("gradients", "Gradients", lead, kept) if kept else None

@@ -30,7 +30,7 @@ def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
     """Return the processes in order, placed one right after the other on the time axis, because the time between
-    processes was not recorded.
+    processes was not timed.
 
     Leave out a process without blocks of both arms or without the measured times. judged: the judge's ratio of each
     counted process, by the process's number; None if all processes count, with the ratios computed here.
