@@ -189,8 +189,7 @@ def part_names(claim: CompositeClaim) -> list[str]:
 
 SCHEMA_VERSION = "contract/v2"
 RulesVersion = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
-# The harness plants faults from the step after the last warm step on (`FAULTY_STEP`). A replay must still execute that
-# step.
+# The harness plants faults from the step of index 5 on (`FAULTY_STEP`). A replay must execute that step.
 MOST_WARM_STEPS = 4
 
 

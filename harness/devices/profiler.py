@@ -240,7 +240,7 @@ class Watched:
     graph_launches: int | None = None
     operations: int | None = None
     device_seconds: float | None = None  # seconds in which at least one kernel ran; kernels that overlap count once
-    replays: Sequence[Any] = ()  # raw profiler events of the steps, if the arm has no capture
+    replays: Sequence[Any] = ()  # raw profiler events of the steps, if none of them captures
     replayed_steps: int = 0
     sees_planted: bool | None = None  # True: every profile showed the host sync that was planted after its steps
 

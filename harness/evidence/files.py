@@ -246,7 +246,7 @@ class DigestedFile:
         self._digest.update(written)
 
     def restart(self) -> None:
-        """Forget all digests of what was written so far."""
+        """Empty the file, and forget the digests of what was written."""
         self._file.seek(0)
         self._file.truncate()
         self._segments = []

@@ -218,7 +218,7 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
         return run, replace(joined(run, lanes, []), failed=failed)
     except Damaged as damage:
         raise EvidenceError(
-            "the evidence of a run that has not ended must be readable", where=directory.name, got=str(damage)
+            "the evidence of a run must be readable before the run ends", where=directory.name, got=str(damage)
         ) from damage
 
 
