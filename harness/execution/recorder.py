@@ -28,7 +28,7 @@ from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
-# in these phases this rank waits for the supervisor, or other ranks wait for this rank
+# in these phases this rank waits for the supervisor, and other ranks wait for this rank
 WAITS = (WAIT_ALONE, WAIT_TOGETHER)
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 

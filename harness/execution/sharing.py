@@ -208,8 +208,8 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
     """Return the run without the arm in which its worker died, and prepare `directory` for another worker.
 
-    Return None if the run cannot continue: the phase names no arm, or every judgement needs the arm. If earlier arms
-    failed too, the run continues in any case, so that the causes of all failures are kept. failed: the failures of arms
+    Return None if the run cannot continue: the phase names no arm, or every judgement needs the arm and no other arm
+    failed. If one did, the run continues, so that the causes of all failures are kept. failed: the failures of arms
     in earlier workers, to which the failure of this arm is added. There are at most as many workers as arms.
     """
     arm = _arm_in(run, death.phase)
@@ -329,7 +329,7 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run, extended for the guest, and the map of arm names; None if too few executions are saved."""
+    """Return the host's run, extended for the guest, and the map of arm names; None if they cannot be joined."""
     # swapped arms are opened with each other's plan
     if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
         return None

@@ -308,7 +308,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelInventory:
-    """Kernels that a prewarm plans, and kernels that the steps launch. A key that occurs twice is listed twice."""
+    """Kernels that a prewarm plans, and kernels that the steps request. A key that occurs twice is listed twice."""
 
     planned: Sequence[Kernel]
     used: Sequence[Kernel]
@@ -368,7 +368,8 @@ class Evaluates(Protocol):
 @runtime_checkable
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
-        """Return this device's kernels: the planned ones and those that were launched. May compile; loads nothing."""
+        """Return this device's kernels: the planned ones and those that launches requested, also refused ones. May
+        compile; loads nothing."""
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...
@@ -460,7 +461,8 @@ class KernelCases(Protocol):
     def comparisons(
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
-        """Yield comparisons for each operation, dtype and magnitude. Raises ValueError for unknown operations."""
+        """Yield at least one comparison for each operation, dtype and magnitude. Raises ValueError for unknown
+        operations."""
         ...
 
     def compiled(self) -> Sequence[Kernel]:
