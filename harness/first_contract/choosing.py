@@ -175,7 +175,7 @@ def _lost(tried: Tried, again: Tried) -> str:
 
 
 def _rounded(tried: Tried, choice: Choice) -> Choice:
-    """Return `choice` or, if bits differ because the arms ran different operators, a comparison within rounding."""
+    """Return `choice` or, if bits differ and the arms ran different operators, a comparison within rounding."""
     same = _same(tried)
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice

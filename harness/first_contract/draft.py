@@ -325,7 +325,7 @@ class Draft:
             arms.append(("nudged", f"{nudged} # the plain step, started a rounding away, as a control"))
         if self._harness_captures:
             waiting = self._arm("capture: none, waits: true")
-            arms.append(("waiting", f"{waiting} # the plain step, which also reads one value from the device"))
+            arms.append(("waiting", f"{waiting} # only reads one value from the device, instead of the step"))
         if self._compares_compiled:
             arms.append(("compiled", self._arm(compiled)))
         if self._times and self.choice.deterministic:

@@ -137,7 +137,7 @@ def _judge(
     if accused:
         reason = _REASONS.get(min(accused).quantity, reasons.DIFFERS)
         times = counted(len(repeats), "repeat")
-        settle(reason, f"{sentence(accused)}; no such difference is in {times} of {baseline.name}")
+        settle(reason, f"{sentence(accused)}; {times} of {baseline.name} showed no such difference")
     unrepeated = [each for each in repeated.own if each.quantity in (START, BATCH, LENGTH)]
     if unrepeated:
         why = f"{sentence(found)}; {baseline.name} does not repeat itself either: {sentence(unrepeated)}"

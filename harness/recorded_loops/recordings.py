@@ -359,7 +359,7 @@ def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
             "`model` to `harness.record`"
         )
     if not all(len(batches(one, other)) == common_steps(one, other) for one, other in pairs):
-        yield "batches: not compared, because they were not recorded at every step of both runs; pass `batch`"
+        yield "batches: not recorded at every step of both runs, so not all were compared; pass `batch`"
     if not all(same_end(one, other) for one, other in pairs):
         yield "end: not compared, because the last state was not recorded after the same step in both runs"
     seen = [(one.states[steps], other.states[steps]) for one, other in pairs for steps in states(one, other)]

@@ -54,7 +54,7 @@ class Manifest(Record):
         files = [file.path for file in self.files]
         for names in (files, self.folders):
             if any(first >= second for first, second in pairwise(names)):
-                raise ValueError("the names of files and of folders must be sorted and unique")
+                raise ValueError("the names must be sorted and unique")
         for name in [*files, *self.folders]:
             if (problem := unfit(name)) or str(PurePosixPath(name)) != name or name == ".":
                 raise ValueError(
@@ -124,7 +124,7 @@ def seen_digest(files: list[ListedFile], folders: list[str]) -> str:
 
 # largest number of files and folders that are listed, so that listing an untrusted directory comes to an end
 MOST = 100_000
-# limits for a path below the top folder of an archive: number of characters, and number of names
+# limits for a path below the top folder of an archive: number of bytes, and number of names
 _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1
 
 
