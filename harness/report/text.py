@@ -13,7 +13,7 @@ from harness.judging.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:
-    """Return escaped text (line breaks and tabs too), cut to `limit` characters, with a note on how many were cut."""
+    """Return escaped text with its line breaks and tabs kept, cut to `limit` characters, with a note on the cut."""
     return _lines(value, limit, escaped)
 
 

@@ -246,8 +246,9 @@ def run_shards(
     try:
         directory.mkdir()
     except FileExistsError:
-        rule = "the shards need a folder that does not exist yet"
-        raise UsageError(rule, where=str(directory), got="one that exists") from None
+        raise UsageError(
+            "the shards need a folder that does not exist yet", where=str(directory), got="one that exists"
+        ) from None
     except OSError as error:
         raise takes_nothing(directory, error) from error
     shared = directory.resolve()
