@@ -62,7 +62,7 @@ class BetweenSteps:
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Return the mean loss (0-d) of the last two batches of a pass over the text. Change no training buffers."""
+        """Return the mean loss (0-d) of the last two batches of the first pass. Change no training buffers."""
         trainer, shape = self.trainer, self.trainer.static.shape
         last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []

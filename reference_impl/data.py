@@ -26,7 +26,7 @@ def default_text() -> bytes:
     """Return the text that comes with the trainer.
 
     Raises `ReferenceImplError` if a file has other bytes, for example line ends that a checkout has converted. The
-    noise limits (guards) of the shipped contracts were measured on exactly this text.
+    guards of the shipped contracts were measured on exactly this text.
     """
     text = DEFAULT_TEXT.read_bytes()
     digest = hashlib.sha256(text).hexdigest()
