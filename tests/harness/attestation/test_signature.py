@@ -127,7 +127,7 @@ def test_an_attestation_of_a_forged_and_resealed_directory_is_refused(signed: Pa
 
 def test_an_attestation_checked_with_a_different_key_is_refused(signed: Path) -> None:
     write_keys("other")
-    assert "must be signed by the key other.pub; found no signature by it" in refusal(key=Path("other.pub"))
+    assert "must be signed by the key other.pub; found no signature by this key" in refusal(key=Path("other.pub"))
 
 
 def test_a_signature_by_a_different_key_under_the_right_key_id_is_refused(signed: Path) -> None:
