@@ -253,16 +253,16 @@ CLAIMS = [
     (
         _another("trajectory_match", *MATCHED, "equality: bitwise", NEAR),
         (
-            f"32:21: {NOT_THE_BASELINE}\ntoy.yaml:32:11: `ends` is only for arms that are compared beyond the first "
-            "step, within a bound; found "
+            f"32:21: {NOT_THE_BASELINE}\ntoy.yaml:32:11: `ends` is only for arms that are compared within a bound, and "
+            "not only in the first step; found "
             "`bitwise`, which compares every bit of the ends; leave `ends` out"
         ),
     ),
     (
         _another("trajectory_match", *MATCHED, "equality: within", "compare: first", NEAR),
         (
-            f"33:21: {NOT_THE_BASELINE}\ntoy.yaml:33:11: `ends` is only for arms that are compared beyond the first "
-            "step, within a bound; found "
+            f"33:21: {NOT_THE_BASELINE}\ntoy.yaml:33:11: `ends` is only for arms that are compared within a bound, and "
+            "not only in the first step; found "
             "`compare: first`; leave `ends` out"
         ),
     ),
