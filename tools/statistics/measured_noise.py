@@ -1,8 +1,7 @@
 """The noise of processes that were timed on H200s, for drawing with replacement.
 
 `reports/statistics/measured_noise.json` has the step times of each run, with the digest of the manifest that sealed the
-run. Most of these runs were later replaced and removed from `reports/`. A test compares the times with the runs that
-still exist.
+run. These runs were later replaced and removed from `reports/`; commit a5e1b400 still has the last one.
 """
 
 from __future__ import annotations

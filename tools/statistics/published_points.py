@@ -25,7 +25,7 @@ def require_the_judges_answers(decided: NDArray[np.int8], verdicts: Iterable[Ver
     """Raise RuntimeError if the judge decides one of the first experiments differently; verdicts: made when needed."""
     for index, (answer, verdict) in enumerate(zip(decided[:JUDGED_TWICE], verdicts, strict=False)):
         if ANSWER.get(verdict.status) != int(answer):
-            raise RuntimeError(f"experiment {index}: {answer} here, and the judge says {verdict.message}")
+            raise RuntimeError(f"experiment {index}: {answer} here, but the judge says {verdict.message}")
 
 
 @dataclass(frozen=True)

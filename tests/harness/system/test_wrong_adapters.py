@@ -64,7 +64,7 @@ def test_a_correct_adapter_gives_no_error(folder: Path) -> None:
     [
         ({"model": "tinny"}, {}, "models = ", "no model 'tinny'; did you mean 'tiny'?"),
         ({}, {"rnk": 8}, "arm_options = ", "unknown arm option 'rnk'; did you mean 'rank'?"),
-        ({}, {"rank": "8"}, "arm_options = ", "arm option 'rank' must be a int, not '8'"),
+        ({}, {"rank": "8"}, "arm_options = ", "arm option 'rank' must be of type int, not '8'"),
         ({"options": {"length": 3}}, {}, "class System", "unknown workload option 'length'"),
     ],
 )
