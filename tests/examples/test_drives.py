@@ -272,9 +272,7 @@ def test_a_loader_that_shuffles_by_the_processs_generator_is_refused_step_by_ste
     train = importlib.import_module("examples.lightning_module.train")
     trainer, module, loader = train.make_fit(quiet=True)
     driven_trainer = DrivenLightningTrainer(trainer, module, DataLoader(loader.dataset, batch_size=4, shuffle=True))
-    with pytest.raises(
-        UnsuitableTrainerError, match=r"RandomSampler: .* found .* generator; use DataLoader"
-    ):
+    with pytest.raises(UnsuitableTrainerError, match=r"RandomSampler: .* found .* generator; use DataLoader"):
         driven_trainer.run("steps", "none", 0)
     driven_trainer.close()
 
