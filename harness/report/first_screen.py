@@ -74,9 +74,10 @@ def details(view: ReportView) -> list[tuple[str, str]]:
 
 
 def gate_words(view: ReportView) -> str:
-    """Return whether the run was judged as a gate, and is open or closed, and the exit code."""
-    code = headline(view).code
-    if view.gate:
+    """Return whether the run was or is judged as a gate, and is open or closed, and the exit code."""
+    gate = view.gate or "--gate" in view.header.command  # a page may be drawn later, by `harness report`
+    code = headline(replace(view, gate=gate)).code
+    if gate:
         return f"Judged as a gate: {'open' if code is ExitCode.HELD else 'closed'}, exit code {code:d}."
     excused = code is ExitCode.HELD and any(each.status is Status.NOT_RUN for each in view.verdicts)
     why = ": units that were not run do not fail it" if excused else ""

@@ -384,6 +384,13 @@ def test_the_first_screen_shows_gate_and_exit_code(statuses: list[Status], gate:
     assert words in render(view_of(*statuses, gate=gate))
 
 
+def test_a_page_that_is_drawn_later_shows_the_gate_that_the_run_was() -> None:
+    recorded = header(command=["harness", "verify", "a.yaml", "--gate"])
+    assert (
+        gate_words(view_of(Status.PASS, Status.NOT_RUN, header=recorded)) == "Judged as a gate: closed, exit code 10."
+    )
+
+
 def test_the_first_screen_explains_a_unit_where_it_counts_units() -> None:
     assert "A unit is one claim on one workload (model, batch, length, steps)." in render(small_view())
 
