@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
@@ -25,7 +24,7 @@ from harness.execution.watchers.reductions import (
 )
 from harness.system.protocol import HasParameters, HasState, TrainingRun
 from harness.system.replay import generators
-from harness.system.replay.found_state import StateByCategory, found_state, number_of, plain_name
+from harness.system.replay.found_state import StateByCategory, found_state, is_text, number_of, plain_name
 from harness.system.sharded_tensors import whole
 from harness.system.wrappers import FaultyRun
 
@@ -164,7 +163,6 @@ class Moves:
         self._kept.pop(arm, None)
 
 
-_OF_GROUPS = re.compile(r"(^|\.)group\d+\.")  # matches names of optimizer settings, whose values may be texts
 _COUNTERS = ("step", "step_count")  # names of the update counters in torch's optimizers and in the reference trainer
 BUFFER = "buffer "  # prefix of the names of buffers among the tensors at the end of an execution
 # Relative to the largest element of a buffer. Smaller differences count as rounding, for example in a mean near 0.
@@ -329,10 +327,10 @@ def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
 
 
 def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the total bytes of tensors by data type. Skip scalar tensors and settings of parameter groups."""
+    """Return the total bytes of tensors by data type. Skip scalar tensors, and settings and counts written as text."""
     found: dict[str, int] = {}
-    for key, each in tensors.items():
-        if each.numel() > 1 and not _OF_GROUPS.search(key):
+    for each in tensors.values():
+        if each.numel() > 1 and not is_text(each):
             name = str(each.dtype).removeprefix("torch.")
             found[name] = found.get(name, 0) + each.numel() * each.element_size()
     return found

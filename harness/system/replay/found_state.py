@@ -190,6 +190,13 @@ def as_tensor(value: Any) -> Tensor:
     return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)
 
 
+def is_text(tensor: Tensor) -> bool:
+    """Return True if the tensor holds a value that `as_tensor` wrote as text: the name of a type, and the value."""
+    if tensor.dtype is not torch.uint8 or tensor.dim() != 1 or tensor.device.type != "cpu":
+        return False
+    return re.fullmatch(rb"[A-Za-z_]\w+ [ -~]+", bytes(tensor.tolist())) is not None
+
+
 def number_of(tensor: Tensor) -> float | None:
     """Return the single finite number in a tensor, also in one from `as_tensor`. Return None for anything else."""
     if tensor.is_meta or tensor.is_complex():

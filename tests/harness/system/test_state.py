@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
-from harness.system.replay.found_state import found_state, same
+from harness.system.replay.found_state import as_tensor, found_state, is_text, same
 from harness.system.replay.generators import global_generators
 from harness.system.replay.state import MOVED, StateError, StateGuard, StaticAddresses
 
@@ -466,3 +466,17 @@ def test_two_wrapper_tensors_without_addresses_count_as_different() -> None:
     one, other = (TwoTensor(torch.randn(3), torch.randn(3)) for _ in range(2))  # type: ignore[no-untyped-call]
     assert same(one) == same(one.detach())
     assert same(one) != same(other)
+
+
+def test_settings_of_optimizer_and_scheduler_do_not_count_as_types_of_an_optimizers_state() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    kept = found_state((optimizer, scheduler))["optimizer"]
+    moments = {name for name, each in kept.items() if each.numel() > 1 and not is_text(each)}
+    assert {name.rpartition(".")[2] for name in moments} == {"held", "exp_avg", "exp_avg_sq"}
+    assert is_text(as_tensor("cosine"))
+    assert not is_text(torch.arange(64, dtype=torch.uint8))
