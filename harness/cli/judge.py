@@ -164,7 +164,7 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
         if not as_json:
             rows = f" · {again.drill.count_line()}" if again.drill is not None else ""
             word = "differs" if again.problems else "same   "
-            print_line(f"{word}  {directory}: {again.judgement.counts.line()}{rows}")
+            print_line(f"{word}  {directory}: {again.judgement.view.count_line()}{rows}")
             print_manifest(again.judgement)
     if differing:
         return ExitCode.ERROR
@@ -195,7 +195,7 @@ def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
                 write_text(target / layout.DRILL, record_text(record))
             write_verdicts(target, again.judgement.verdicts)
             session.write_reports(target, replace(view, gate=gate, drill=record), junit=not published)
-        print_line(f"written  {directory}: {again.judgement.counts.line()}")
+        print_line(f"written  {directory}: {again.judgement.view.count_line()}")
     return _gate(directories) if gate else ExitCode.HELD
 
 

@@ -62,7 +62,7 @@ def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) 
     with without_names(given) if redact else nullcontext(given) as source:
         _make(source, out, given.bundle.seal.digest, _BESIDE if page else _BESIDE[1:])
     size = sum(path.stat().st_size for path in out.iterdir())
-    return f"{out}: {size} bytes, {given.judgement.counts.line()}", f"manifest: sha256:{read_manifest(out)[1]}"
+    return f"{out}: {size} bytes, {given.judgement.view.count_line()}", f"manifest: sha256:{read_manifest(out)[1]}"
 
 
 def _make(source: Rejudged, out: Path, replaces: str | None, beside: Sequence[str]) -> None:

@@ -234,7 +234,7 @@ span = torch.profiler.record_function
 
 @dataclass
 class Watched:
-    """What was observed in `steps` steps. A value is None if it cannot be observed on this machine."""
+    """The observations of `steps` steps. A value is None if it cannot be observed on this machine."""
 
     steps: int = 0
     graph_launches: int | None = None

@@ -347,7 +347,7 @@ class GhostReplay(Record):
 
 
 class CaptureEvidence(ArmRecord):
-    """What the system reports about an arm's capture, and what the harness itself saw of this capture."""
+    """The system's report about an arm's capture, and the harness's own observations of this capture."""
 
     record: Literal["capture"] = "capture"
     mechanism: Literal["cuda_graph", "traced"] | None

@@ -108,7 +108,7 @@ class LeftStacks:
 
 
 class Job(Record):
-    """What a process gets that works in a run's folder.
+    """The input of a process that works in a run's folder.
 
     folder: the bytes of the folder's path in hexadecimal, because JSON cannot hold every path as text.
     """

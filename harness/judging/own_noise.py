@@ -142,7 +142,7 @@ def separation(groups: Sequence[Features]) -> Separation:
 
 @dataclass(frozen=True)
 class OwnNoise:
-    """What was compared in the runs of both arms, and the largest differences that the noise would have hidden."""
+    """The features compared in the runs of both arms, and the largest differences that the noise would have hidden."""
 
     separation: Separation
     groups: list[Features]

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (349, 68_889), "tests": (644, 91_796), "reference_impl": (149, 17_470), "tools": (54, 6_999)}
+BUDGET = {"harness": (349, 68_893), "tests": (644, 91_804), "reference_impl": (149, 17_470), "tools": (54, 6_999)}
 
 
 def size(folder: str) -> tuple[int, int]:

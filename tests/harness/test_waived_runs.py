@@ -99,6 +99,13 @@ def test_judging_a_run_later_applies_waivers_by_the_day_of_the_run(harness: Call
     assert "1 waived" in said.splitlines()[0]
 
 
+def test_checking_a_run_again_counts_its_waived_unit_as_waived(harness: Call) -> None:
+    write_waiver(days=0)
+    harness("verify", "contracts")
+    code, said = harness("judge", "--check", str(run_directory()))
+    assert (code, said.splitlines()[0].rpartition(": ")[2]) == (0, "2 units · 1 held · 1 waived")
+
+
 def test_a_waiver_file_can_be_selected_by_an_option(harness: Call) -> None:
     write_waiver("others.yaml")
     assert harness("verify", "contracts", "--waivers", "others.yaml")[0] == 0

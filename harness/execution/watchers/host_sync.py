@@ -45,7 +45,7 @@ Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 
 @dataclass
 class _Seen:
-    """What was observed in one step. operations: how many operations reached the dispatcher; None if not counted.
+    """The observations of one step. operations: how many operations reached the dispatcher; None if not counted.
 
     replayed: how many of these operations ran within a replay. after: how many more operations ran after the step had
     returned. syncs: host syncs, by detector.

@@ -17,7 +17,7 @@ from harness.errors import ContractError
 
 @dataclass(frozen=True)
 class ClaimSection:
-    """What a key that contains claims may hold. of_mappings: True if each claim must be a mapping with an id.
+    """The allowed content of a key that contains claims. of_mappings: True if each claim must be a mapping with an id.
 
     unchecked: the reason that is given for items without an executable check, which match no form (`judgements.py`).
     """

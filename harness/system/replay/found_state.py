@@ -194,7 +194,11 @@ def is_text(tensor: Tensor) -> bool:
     """Return True if the tensor holds a value that `as_tensor` wrote as text: the name of a type, and the value."""
     if tensor.dtype is not torch.uint8 or tensor.dim() != 1 or tensor.device.type != "cpu":
         return False
-    return re.fullmatch(rb"[A-Za-z_]\w+ [ -~]+", bytes(tensor.tolist())) is not None
+    try:
+        text = bytes(tensor.tolist()).decode()
+    except UnicodeDecodeError:
+        return False
+    return text.isprintable() and text.partition(" ")[0].isidentifier() and " " in text
 
 
 def number_of(tensor: Tensor) -> float | None:

@@ -110,7 +110,7 @@ _CONDITIONS = frozenset({"condition", "mask"})  # names of arguments that only s
 
 
 class Effect(NamedTuple):
-    """What an operator does with its arguments, each given by position or name."""
+    """The effects of an operator on its arguments, each given by position or name."""
 
     writes: frozenset[int | str]
     chooses: frozenset[int | str]

@@ -478,5 +478,6 @@ def test_settings_of_optimizer_and_scheduler_do_not_count_as_types_of_an_optimiz
     kept = found_state((optimizer, scheduler))["optimizer"]
     moments = {name for name, each in kept.items() if each.numel() > 1 and not is_text(each)}
     assert {name.rpartition(".")[2] for name in moments} == {"held", "exp_avg", "exp_avg_sq"}
-    assert is_text(as_tensor("cosine"))
-    assert not is_text(torch.arange(64, dtype=torch.uint8))
+    assert all(is_text(as_tensor(value)) for value in ("cosine", "größer", "two\nlines", None, (1, 2.5)))
+    quantized = [torch.arange(64, dtype=torch.uint8), torch.full((64,), 200, dtype=torch.uint8)]
+    assert not any(is_text(each) for each in (*quantized, torch.ones(4)))
