@@ -68,7 +68,7 @@ class Telemetry(RunRecord):
 
 
 class TimingEvidence(RunRecord):
-    """The measurements of one process of a timing comparison. Losses and digests of timed steps are in the arms' series."""
+    """The measurements of one process of a timing. Losses and digests of timed steps are in the arms' series."""
 
     record: Literal["timing"] = "timing"
     process: Count

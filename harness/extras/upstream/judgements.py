@@ -43,7 +43,7 @@ def decimal(group: str) -> str:
 
 @dataclass(frozen=True)
 class Words:
-    """The requirements of an item: its text, the match of a form's pattern, and the number of steps (by default `STEPS`)."""
+    """The requirements of an item: its text, the match of a form's pattern, and the steps (by default `STEPS`)."""
 
     text: str
     match: re.Match[str]
