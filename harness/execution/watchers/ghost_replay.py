@@ -201,6 +201,9 @@ class _Look:
             # A learning-rate schedule may refuse a step after the last one. The parameters are already updated when it
             # does.
             loss = {}
+        if not all(bool(local(each).isfinite().all()) for each in loss.values()):
+            # NaN stays NaN on every batch and with or without replays, so equal outputs would prove nothing.
+            raise ArithmeticError("a step after the last one returns a loss that is not finite")
         self._attempts.left_out = False
         self.heartbeat()
         return self._parameters() | digests(loss)

@@ -53,6 +53,11 @@ def test_the_remembered_step_fault_is_found_in_any_system(system: str, tmp_path:
     assert verdict_on(system, tmp_path / "run", "remembered_step").reason == "output_not_from_replay"
 
 
+def test_a_nan_state_is_not_mistaken_for_outputs_that_no_replay_computed(tmp_path: Path) -> None:
+    """With NaN parameters the loss is NaN on every batch, which says nothing about the replays."""
+    assert verdict_on("step_function_systems:Regression", tmp_path / "run", "nan_end_state").reason == "non_finite_end"
+
+
 def test_the_ghost_replay_is_not_counted_in_the_arms_steps_and_replays(tmp_path: Path) -> None:
     """The ghost replay takes steps with the arm, but they must not be counted as the arm's."""
     [run] = planned_of(contract_of("ghost_systems:Whole", CAPTURE)).runs
