@@ -85,7 +85,7 @@ MADE: dict[str, tuple[Callable[[], ReportView], tuple[str, ...]]] = {
         (
             "PARTLY DECIDED 3 units · 1 held · 1 undecided · 1 not run",
             "1 of 3 planned units held (1 undecided, 1 not run).",
-            "To decide: repeat it on an otherwise idle machine whose GPU holds its clock.",
+            "To decide: repeat the timing on an otherwise idle machine whose GPU keeps its clock.",
             "1 not run: why, and what would decide them",
         ),
     ),

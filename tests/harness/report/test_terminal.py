@@ -137,7 +137,7 @@ def test_a_remedy_common_to_several_units_is_printed_once() -> None:
     items = [verdict("F-GRAPH-BWD-001", workload=f"w{n}", message=f"load {n}", **why) for n in (1, 2)]
     said = [text for text in printed(view_with(*items)) if text.startswith("To decide")]
     assert said == [
-        "To decide 2 units (limits_exceeded): repeat it on an otherwise idle machine whose GPU holds its clock."
+        "To decide 2 units (limits_exceeded): repeat the timing on an otherwise idle machine whose GPU keeps its clock."
     ]
 
 
