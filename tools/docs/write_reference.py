@@ -39,30 +39,33 @@ description: Check with the contract harness that an optimized PyTorch training 
 """
 NOTE = "<!-- written by tools/docs/write_reference.py; do not edit -->"
 STATUSES = {
-    Status.PASS: "The claim holds: everything that it demands was seen.",
-    Status.FAIL: "The claim does not hold, or the comparison shows nothing (`vacuous_…`).",
-    Status.INCONCLUSIVE: "It was measured, and the measurement decides nothing.",
-    Status.NOT_RUN: "This machine or this system cannot decide it; the message says what is missing.",
-    Status.ERROR: "The harness, a worker, the system or the machine broke.",
+    Status.PASS: "The claim holds: the evidence shows everything that the claim demands.",
+    Status.FAIL: "The claim does not hold, or the comparison could not have shown a bug (`vacuous_…`).",
+    Status.INCONCLUSIVE: "The claim was measured, but the measurement does not decide the claim.",
+    Status.NOT_RUN: "This machine or this trainer cannot decide the claim. The message says what is missing.",
+    Status.ERROR: "The harness, a worker process, the trainer or the machine failed.",
 }
 REASON_CODES = """\
-Every verdict carries one of these codes. A code has one status, and keeps its meaning from version to version. What a
-claim demands is printed by `harness explain CLAIM`; where a page shows the code, says
-[reading a report](../reading-a-report.md)."""
+Every verdict has one of these reason codes. A code belongs to one status, and keeps its meaning in later versions.
+`harness explain CLAIM` prints what a claim demands. [Reading a report](../reading-a-report.md) shows where a report
+has the code."""
 CHECKS = """\
-What every claim about training asks before it passes, whatever its own figure is. A kind asks each
-check or leaves it out by name and with a reason, in its row of the table of kinds. A test makes
-recorded evidence wrong in each respect and sees each kind notice."""
+A claim about training passes only if these checks hold, in addition to the comparison that the claim is about. A kind
+of claim can leave out a check, by name and with a reason, in its row of the table of kinds. For each check a test
+changes recorded evidence so that the check must fail, and requires that each kind notices."""
 ASKED = """\
-`yes`: the kind asks the check of every arm that it reads. A number is that of the reason below. A
-repetition is the second run of a baseline, which shows its noise. A half is a part of a training that
-was saved and loaded. An older execution was recorded by a harness that did not watch it yet."""
+`yes` means that the kind makes the check for every arm of the claim. A number refers to a reason in the list below the
+table. A *repetition* is the second run of a baseline, which shows the baseline's noise. A *half* is the part of a
+training before or after a checkpoint was saved and loaded. *Older* evidence was recorded by a version of the harness
+that did not observe single steps yet."""
 EXIT_CODES = """\
-The same for every command; the first that applies, from the top. What CI does with each: [in CI](../ci.md)."""
+All commands have the same exit codes. If several apply, the command exits with the one that is first in the table.
+[In CI](../ci.md) explains what a CI job does with the codes."""
 OFFERED = """\
-What a system may offer beyond `step`. It names its capabilities in `describe()`, and its runs (where it is said, the
-system) have the methods of `harness.system.protocol`. A claim whose capability is missing is NOT_RUN
-`capability_missing`. How to offer one: [plugging in a trainer](../plugging-in-a-trainer.md#beyond-a-step-function)."""
+A capability is something that a system (a trainer as the harness sees it) offers in addition to `step`. The system
+lists its capabilities in `describe()`, and its runs have the methods in this table. If a claim needs a missing
+capability, the claim is NOT_RUN `capability_missing`. [Plugging in a
+trainer](../plugging-in-a-trainer.md#beyond-a-step-function) explains how a system offers a capability."""
 PROTOCOLS: dict[str, tuple[type, ...]] = {
     "inputs": (protocol.HasInputs,),
     "parameters": (protocol.HasParameters,),
@@ -119,7 +122,7 @@ def shared_checks() -> str:
         [
             CHECKS,
             table(("check", "what holds before a claim may pass"), meanings),
-            "## Which kind asks which",
+            "## Which kind makes which check",
             ASKED,
             table(("kind", *(f"`{check}`" for check in SHARED_CHECKS)), rows),
             "## Reasons",
@@ -162,7 +165,7 @@ def _methods(offered: type) -> Iterator[str]:
 
 def commands() -> str:
     group = cast("typer.core.TyperGroup", typer.main.get_command(application([])))
-    parts = ["`harness COMMAND --help` prints the same. Exit codes: [exit codes](exit-codes.md)."]
+    parts = ["`harness COMMAND --help` prints the same texts. All commands have the same [exit codes](exit-codes.md)."]
     for name in COMMANDS:
         command = group.commands[name]
         rows = [_parameter(one) for one in command.params]
