@@ -74,7 +74,7 @@ def advice(
             continue
         yield f"{file}:{number}: {code}"
         mend = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
-        if "has no form without host reads" in message and "`fused=True`" in mend:
+        if "always reads values on the host" in message and "`fused=True`" in mend:
             mend = WITHOUT_FUSED
         if mend and reason in _WAITS:
             yield f"-> {mend}"

@@ -1,6 +1,8 @@
-"""Check what an adapter's functions return, as soon as they return it. Errors name the rule, the value and its place.
+"""Check what the functions of an adapter return, directly after each call.
 
-Also check settings of arms and workloads against the system's description. Importing this module needs no torch.
+An adapter is the user's code that gives the harness a training step. Each error names the violated rule, the returned
+value and its place in the code. This module also checks the settings of arms and workloads against the system's
+description. Importing this module needs no torch.
 """
 
 from __future__ import annotations
@@ -19,15 +21,21 @@ if TYPE_CHECKING:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Call `strict_yaml.nearest`. Import it late, so that a process that only opens a step loads no YAML library."""
+    """Return a text that suggests the nearest of `names`, from `strict_yaml.nearest`.
+
+    The import is inside the function. Otherwise a process that only opens a step would load a YAML library.
+    """
     from harness.contract import strict_yaml
 
     return strict_yaml.nearest(name, names)
 
 
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
-    """Describe what is wrong with a setting, given the options that the system knows (`known`); "" if nothing is
-    wrong."""
+    """Return a text that says what is wrong with a setting; "" if nothing is wrong.
+
+    what: the kind of setting, for the text. known: the options of the system by name, each with its type or its
+    choices.
+    """
     if name not in known:
         return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
     allowed = known[name]
@@ -76,11 +84,12 @@ def names(given: Iterable[object]) -> str:
 
 
 def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raise `AdapterError` unless an adapter's function can be called with these arguments, in this order."""
+    """Raise `AdapterError` unless the function `name` of an adapter can be called with these arguments, in this
+    order."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # Python does not know the signature of this function, so a wrong call fails only when it is made
+        return  # Python cannot read the signature of this function, so a wrong call raises an error only later
     method = inspect.ismethod(function)
     defined = inspect.signature(function.__func__) if method else signature
     parameters = ", ".join([*(["self"] if method else []), *arguments])
@@ -103,8 +112,11 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
 
 
 def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
-    """Return the loss from what a step returned: the loss itself, or a dictionary with the key `loss`. Raise
-    `AdapterError` unless the loss is a floating-point tensor of one element.
+    """Return the loss tensor from the return value of a step. The value is the loss itself or a dictionary with the key
+    `loss`.
+
+    Raise `AdapterError` unless the loss is a floating-point tensor of one element. call: the call of the step, for the
+    message.
     """
     import torch
 
@@ -133,13 +145,15 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
 
 
 def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
-    """Describe which names only one of two sets has. here, there: phrases that say where each set comes from."""
+    """Return a text that lists the names that are in only one of two sets. here, there: say where each set comes
+    from."""
     only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
     return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
 
 
 def require_parameters(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
-    """Return what `parameters()` returned. Raises `AdapterError` unless this is a mapping of tensors on one device."""
+    """Return the mapping that `parameters()` returned. Raise `AdapterError` unless it maps names to tensors on one
+    device."""
     from torch.nn.parameter import is_lazy
 
     parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")
@@ -166,8 +180,10 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
     """Raise `AdapterError` if the step's optimizers update neither a tensor of `parameters` nor master weights.
-    Optimized tensors count as master weights if they have as many elements as the parameters. If the step never copies
-    the master weights to the parameters, other checks report that the parameters do not change."""
+
+    Tensors of the optimizers count as master weights if they have as many elements as the parameters. Another check
+    finds a step that never copies its master weights to the parameters, because the parameters then do not change.
+    """
     from harness.system.replay.found_state import same
 
     groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
@@ -190,8 +206,10 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Tensor]) -> None:
-    """Raise `AdapterError` if `parameters()` now returns tensors with other memory than in the first call. New tensor
-    objects over the same memory are allowed, because the harness compares, restores and captures the memory."""
+    """Raise `AdapterError` if `parameters()` now returns tensors with other memory than in the first call.
+
+    New tensor objects over the same memory are allowed, because the harness compares, restores and captures the memory.
+    """
     from harness.system.replay.found_state import same
 
     found = function()
@@ -206,15 +224,15 @@ def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Te
 
 
 def require_state(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
-    """Return what `state()` returned. Raises `AdapterError` unless this is a mapping of names to tensors."""
+    """Return the mapping that `state()` returned. Raise `AdapterError` unless it maps names to tensors."""
     return _named_tensors(found, "state()", function, '`{"average": average}`, say')
 
 
 def require_metrics(found: object, function: Callable[..., Any], known: Collection[str] = ()) -> dict[str, Tensor]:
-    """Return what `metrics()` returned, by name. Raises `AdapterError` unless each value is a tensor of one real
-    number, and each name is one that a series can have.
+    """Return the metrics that `metrics()` returned, by name.
 
-    known: the names of the first step; empty for the first step itself.
+    Raise `AdapterError` unless each value is a tensor of one real number, and each name is allowed for a recorded
+    series. known: the names of the first step; empty for the first step itself.
     """
     metrics = _named_tensors(found, "metrics()", function, '`{"accuracy": self.accuracy}`, say')
     for name, tensor in metrics.items():
@@ -231,8 +249,10 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
 
 
 def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], function: Callable[..., Any]) -> None:
-    """Raise `AdapterError` if two calls of `metrics()` after the same step returned different tensor objects. In that
-    case the call creates the tensors, and not the step, so a replay would not update them."""
+    """Raise `AdapterError` if two calls of `metrics()` after the same step returned tensors with different memory.
+
+    In that case `metrics()` computes the tensors outside the step. A replay would then not update the tensors.
+    """
     from harness.system.replay.found_state import same
 
     made = [name for name, tensor in first.items() if name not in again or same(tensor) != same(again[name])]
@@ -253,7 +273,8 @@ def _wrong_metrics(function: Callable[..., Any], found: str, remedy: str) -> Ada
 def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:
     import torch
 
-    def wrong(got: str, remedy: str) -> AdapterError:  # only on failure: return_place parses source
+    # called only for an error, because `return_place` parses source code
+    def wrong(got: str, remedy: str) -> AdapterError:
         rule = f"{call} must return a dictionary of tensors by name"
         return AdapterError(rule, where=return_place(function), got=got, remedy=remedy)
 
@@ -276,9 +297,9 @@ WHOLE = "value"  # the name that is given to a number that was returned without 
 
 
 def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str, float]:
-    """Return the numbers that `evaluate` returned, by name; `{}` for None. Raises `AdapterError` for anything else.
+    """Return the numbers that `evaluate` returned, by name; `{}` for None. Raise `AdapterError` for anything else.
 
-    Reading the numbers waits for the device.
+    A single number gets the name `value`. Reading the numbers waits for the device.
     """
     from torch import Tensor
 

@@ -1,7 +1,7 @@
 """Plant faults that no loss shows: in checkpoints, in evaluations between steps, in the end state and in metrics.
 
-Faults of checkpoints and evaluations change nothing until the system is saved, loaded or evaluated. Faults of the end
-state change the training after its last step.
+Faults of checkpoints take effect when the system is saved or loaded. Faults of evaluations take effect when the system
+is evaluated. Faults of the end state change the training after its last step.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class CheckpointFault(FaultyRun):
         self._after_load()
 
     def _after_load(self) -> None:
-        """Change the training after a load. By default do nothing."""
+        """Change the training after a load. The base class changes nothing."""
 
     def _save_others(self, path: Path, values: list[Tensor]) -> None:
-        """Save a checkpoint in which the parameters have these values."""
+        """Save a checkpoint in which the parameters have these values. Then restore the parameters' present values."""
         kept = _copies(self._trained())
         torch._foreach_copy_(self._trained(), values)
         cast("Any", self._inner).save(path)
@@ -92,7 +92,7 @@ class ScaledCheckpoint(CheckpointFault):
 
 
 class UnsavedParameter(CheckpointFault):
-    """Restores, after a load, the old value of the last parameter that the load changed."""
+    """After a load, restores the old value of one parameter: the last one that the load changed."""
 
     def _load(self, path: Path) -> None:
         before = _copies(self._trained())
@@ -243,7 +243,8 @@ class EndFault(FaultyRun):
         return loss
 
     def _inputs_between_steps(self) -> Mapping[str, Tensor]:
-        """Apply the fault, then return the inputs. The harness reads inputs after a step, so the step is unchanged."""
+        """Apply the fault, then return the inputs. The harness reads the inputs after a step, so the fault does not
+        change the step."""
         self._between_steps()
         return cast("HasInputs", self._inner).inputs()
 

@@ -22,24 +22,33 @@ Batch = Any  # what `batch` returns, in a structure that the module `batches` ca
 class StepFunction:
     """The functions of a training, as `build` returns them. `build` may return the first three or four as a tuple.
 
-    step: trains on one batch and returns the loss: a floating-point tensor of one number, or a dictionary with that
-        tensor under `loss`. It must not wait for the device.
-    batch: returns the batch of step `index`, which depends only on seed and index: a tensor, or tuples, lists and
-        dictionaries of tensors, also nested. A data loader may replace the function; its batches are then read in
-        its order, epoch after epoch. The elements of a tensor named `tokens` count as the step's tokens. Without such a
-        tensor, the number of tokens is the workload's batch size times its sequence length.
-    parameters: returns the trained tensors by name, all on one device. A `torch.nn.Module`, its `parameters()`, or a
-        list or dictionary of modules and tensors may replace the function. A step must update
-        the tensors in place.
+    step: trains on one batch and returns the loss. The loss is a floating-point tensor of one number, or a dictionary
+    with that tensor under `loss`. The step must not wait for the device.
+
+    batch: returns the batch of step `index`, which depends only on seed and index. A batch is a tensor, or tuples,
+    lists and dictionaries of tensors, also nested. A data loader may stand in place of the function. Its batches are
+    then read in its order, epoch after epoch. The elements of a tensor named `tokens` count as the step's tokens.
+    Without such a tensor, the number of tokens is the workload's batch size times its sequence length.
+
+    parameters: returns the trained tensors by name, all on one device. In place of the function, a `torch.nn.Module`,
+    its `parameters()`, or a list or dictionary of modules and tensors is allowed. A step must update the tensors in
+    place.
+
     state: returns, by name, tensors that training changes and that the harness cannot find from the step.
-    evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
-    save, load: write the training to a path, and resume from that path in another process (kind `resume`).
-    after: does the host's work after each step, such as a scheduler's step. It is not captured, and must not wait for
-        the device. It is counted apart from the step, and bounded by the `capture` claim.
-    captured: for a step that captures itself: returns the record of its capture, read after each step (kind `capture`).
-        The harness then captures nothing.
-    metrics: returns numbers of the last step besides its loss, by name. Each is a tensor of one number that the step
-        keeps (`self.accuracy = …`). It must compute nothing, because a replay executes no Python.
+
+    evaluate: evaluates the model between two steps, and returns a number, or several by name (claim kind `evaluation`).
+
+    save, load: `save` writes the training to a path. `load` resumes from that path in another process (claim kind
+    `resume`).
+
+    after: does the host's work after each step, such as a scheduler's step. This work is not captured, and must not
+    wait for the device. It is counted separately from the step. The `capture` claim sets a bound for it.
+
+    captured: for a step that makes its capture by itself. Returns the record of the capture, read after each step
+    (claim kind `capture`). The harness then captures nothing.
+
+    metrics: returns further numbers of the last step, in addition to the loss, by name. Each is a tensor of one number
+    that the step keeps (`self.accuracy = …`). The function must compute nothing, because a replay executes no Python.
     """
 
     step: Callable[[Batch], Tensor]
@@ -54,7 +63,7 @@ class StepFunction:
     captured: Callable[[], CaptureRecord] | None = None
 
     def given(self, name: str) -> Callable[..., Any]:
-        """Return the optional function of that name. Raises `NotAvailable` if the step has none."""
+        """Return the optional function with this name. Raise `NotAvailable` if `build` did not return it."""
         function: Callable[..., Any] | None = getattr(self, name)
         if function is None:
             raise NotAvailable(
@@ -66,11 +75,11 @@ class StepFunction:
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """A fault that a system defines: a small change to what `build` returned, off by default.
+    """A fault that a system defines: a small change to what `build` returned. No fault is active by default.
 
     plant: takes the `StepFunction` and returns the faulty one: `lambda right: dataclasses.replace(right, step=…)`.
-    breaks: the verdict that a claim must then give, by the claim's id or kind.
-    arms: which arms of a claim get the fault. needs: `cuda` for a fault that only a GPU can show.
+    breaks: the verdict that a claim must get because of the fault, by the claim's id or kind. arms: which arms of a
+    claim get the fault. needs: `cuda` if only a GPU can show the fault.
     """
 
     summary: str
@@ -83,7 +92,7 @@ class PlantedFault:
         return FaultDescription(name, self.summary, self.arms, self.breaks, self.needs)
 
 
-# For each function: names and values of the arguments with which the harness calls it.
+# For each function: names of the arguments with which the harness calls the function, and example values.
 _CALLS: dict[str, dict[str, Any]] = {
     "step": {"batch": {}},
     "batch": {"index": 0},
@@ -101,10 +110,11 @@ _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captu
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
-    """Convert what `build`, or a fault's `plant`, returned to a checked `StepFunction`. Accept a tuple of functions,
-    and modules or tensors instead of the function `parameters`.
+    """Return a checked `StepFunction` from what `build`, or a fault's `plant`, returned. Raise `AdapterError` for a
+    wrong value.
 
-    Raises `AdapterError` for anything else. `name` is the name of the function in the message.
+    A tuple of functions is allowed, and modules or tensors instead of the function `parameters`. name: the name of the
+    function that returned the value, for messages.
     """
     if isinstance(returned, tuple | list) and len(returned) in (3, 4):
         returned = StepFunction(*returned)
@@ -138,7 +148,7 @@ def _with_batches_by_index(function: StepFunction, build: Callable[..., Any]) ->
         return function
     if shuffled_by_the_process(loader):
         raise AdapterError(
-            "a loader must shuffle by a generator of its own; otherwise arms that draw other random numbers read "
+            "a loader must shuffle with its own generator; otherwise arms that draw different random numbers read "
             "different batches",
             where=return_place(build),
             got=f"{describe_value(loader)} that shuffles by the process's generator",
@@ -155,7 +165,8 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return replace(function, parameters=lambda: dict(given.named_parameters()))
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
-    # If a dictionary or list was given, keep that object. So the harness sees it if a step replaces tensors in it.
+    # Keep the same dictionary or list object. A step may replace tensors in it, and the harness must then read the new
+    # ones.
     several = given if isinstance(given, Mapping | list) else list(given)
     wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
     if wrong or not _by_name(several):
@@ -179,7 +190,7 @@ def _trains(thing: object) -> bool:
 
 
 def _parameters_of(several: Mapping[str, object]) -> dict[str, Any]:
-    """Return each tensor of `several` under its own name, and each parameter of a module as `module.parameter`."""
+    """Return the trained tensors by name. A tensor keeps its name. A module's parameter is named `module.parameter`."""
     import torch
 
     named: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Prepare an optimizer for a captured step."""
+"""Prepare an optimizer for a captured training step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 def make_capturable(optimizer: Optimizer) -> None:
     """Prepare an optimizer for capture. Call this before the first update, and after the scheduler is created.
 
-    Learning rates become tensors, which the scheduler writes and each replay reads. They are float64 on a CPU, where
-    torch's fused update reads the number, and float32 on a GPU, which accepts no other type. On a GPU torch requires
-    `capturable`. On a CPU only the fused update reads no value on the host.
+    Each learning rate becomes a tensor. The scheduler writes this tensor, and each replay reads it. The tensor is
+    float64 on a CPU, and float32 on a GPU, because torch's fused update accepts no other type there. On a GPU, torch
+    requires the option `capturable`. On a CPU the option `fused` is set, because only the fused update reads no value
+    on the host.
     """
     import torch
 

@@ -1,9 +1,10 @@
 """Get the descriptions of systems from another process, so that this process never runs untrusted code.
 
 One child process (`describing.py`) describes all systems of a command, one after the other. The answers are cached. If
-a system ends, hangs or breaks that process, only that system gets an error. The other systems are requested again.
+a system ends, hangs or breaks that process, only that system gets an error. A new process then describes the other
+systems.
 
-A description is sent as plain JSON values. Sender and receiver both check it strictly, because the system's code and
+A description is sent as plain JSON values. Sender and receiver check the values strictly, because the system's code and
 the child process are untrusted.
 """
 
@@ -32,7 +33,7 @@ from harness.platform.paths import add_working_directory
 from harness.processes.child import Child, Ending, Line, start_child
 from harness.system.protocol import Expectation, FaultDescription, Scalar, SystemDescription
 
-# type of an option without choices, by the name that a description uses
+# For an option without a list of choices: the type that belongs to each type name in a description.
 FREE = {"bool": bool, "int": int, "float": float, "str": str}
 MOST_ENTRIES, MOST_CHARACTERS, MOST_INTEGER = 10_000, 10_000, 2**63
 T = TypeVar("T")
@@ -43,7 +44,8 @@ class NotADescription(ValueError):  # noqa: N818 - its message is a finding, whi
 
 
 def to_plain(description: object) -> dict[str, Any]:
-    """Convert a description to JSON values. Raises `NotADescription`, or what the description's mappings raise."""
+    """Return a description as JSON values. Raise `NotADescription`, or any error that the description's mappings
+    raise."""
     _exactly(description, SystemDescription, "what describe() returns")
     assert isinstance(description, SystemDescription)  # noqa: S101 - for the type checker
     return {
@@ -59,7 +61,7 @@ def to_plain(description: object) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> SystemDescription:
-    """Convert JSON values of `to_plain` back to a description. Sequences become tuples. Raises `NotADescription`."""
+    """Return the description from the JSON values of `to_plain`. Sequences become tuples. Raise `NotADescription`."""
     try:
         described = SystemDescription(
             name=plain["name"],
@@ -138,7 +140,8 @@ def _few(values: Any, field: str) -> list[Any]:
 
 
 def _option(value: object, field: str) -> dict[str, Any]:
-    """Return a type as its name, and choices as a list, for JSON. Raises `NotADescription` for other types."""
+    """Return an option as JSON: a type as its name, choices as a list. Raise `NotADescription` for a type not in
+    `FREE`."""
     if isinstance(value, type):
         if FREE.get(value.__name__) is not value:
             raise NotADescription(f"{field}: the type {value.__name__}, not one of {', '.join(FREE)}")
@@ -196,7 +199,8 @@ _answers: dict[tuple[str, ...], Description] = {}
 
 
 def describe(name: str) -> SystemDescription:
-    """Return the description of the system `module:attribute`. Raises `SystemResolutionError`."""
+    """Return the description of the system `name` (`module:attribute`). Raise `SystemResolutionError` if it cannot be
+    described."""
     answer = describe_all([name])[name]
     if isinstance(answer, SystemResolutionError):
         raise answer
@@ -206,11 +210,12 @@ def describe(name: str) -> SystemDescription:
 def describe_all(
     names: Iterable[str], limit_s: float = LIMIT_S, at: ImportPath | None = None
 ) -> dict[str, Description]:
-    """Return each system's description, or the error that prevents it. Wait up to `limit_s` seconds for each system.
+    """Return, for each name, the system's description or the error that prevented it. Wait up to `limit_s` seconds for
+    each.
 
-    at: the import path of another commit's systems; None for the working tree.
+    at: the import path for the systems of another commit; None for the working tree.
     """
-    add_working_directory()  # so that other code can find the systems' files, too
+    add_working_directory()  # other code then also finds the files of the systems
     wanted = list(dict.fromkeys(names))
     unknown = [name for name in wanted if _key(name, at) not in _answers]
     if unknown:
@@ -220,18 +225,20 @@ def describe_all(
 
 
 def known_name(system: str) -> str | None:
-    """Return the name in a system's latest description; None if the system was not described. Runs no user code."""
+    """Return the name from a system's latest description; None if the system was not described. Run no user code."""
     answers = (answer for (name, *_), answer in reversed(_answers.items()) if name == system)
     return next((answer.name for answer in answers if isinstance(answer, SystemDescription)), None)
 
 
 def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
-    """Return the cache key of an answer. The working directory and the import path decide what a name means."""
+    """Return the cache key of an answer. The key contains the import path, because a name means another system
+    elsewhere."""
     return (name, os.getcwd(), *sys.path) if at is None else (name, at.folder, *at.path)  # noqa: PTH109
 
 
 def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, Description]:
-    """Return the description of every name. After a system that may have damaged the process, start a new process."""
+    """Return the description or error of every system. Start a new process if a system may have damaged the last
+    one."""
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
@@ -274,8 +281,9 @@ class _Describer:
         self._ended: Ending | None = None
 
     def ask(self, name: str, limit_s: float) -> Description | None:
-        """Return the system's description or error. None: the process did not answer, and `problem` returns why."""
-        number = secrets.token_hex(8)  # an answer that the system wrote in advance lacks it
+        """Return the system's description or error; None if the process did not answer. Then `problem` returns the
+        reason."""
+        number = secrets.token_hex(8)  # a system that writes an answer by itself does not know this number
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
         answer = self._next(partial(_answer, name, number), began + limit_s)
@@ -286,8 +294,8 @@ class _Describer:
         return answer
 
     def _next(self, read: Callable[[str], Description], until: float) -> Description | Ending | None:
-        """Return the answer, or an `Ending` if the answer cannot be received. Return None if the pipe closed, or if
-        time or printed output reached its limit."""
+        """Return the answer, or an `Ending` if the process sent no valid answer. Return None if the pipe closed, or if
+        the time or the printed output reached its limit."""
         while (left := until - time.monotonic()) > 0 and self._received < MOST_BYTES:
             ready = _readable([self._child.line, self._child.output], left)
             if self._child.output in ready:
@@ -300,7 +308,7 @@ class _Describer:
         return None
 
     def _keep_printed(self) -> bool:
-        """Read what the process printed, and keep only the last 64 KiB. Return True if something was printed."""
+        """Read output of the process, and keep only the last 64 KiB. Return True if there was any output."""
         printed = os.read(self._child.output.fileno(), 2**16)
         self._received += len(printed)
         self._printed = (self._printed + printed)[-(2**16) :]
@@ -320,8 +328,9 @@ class _Describer:
         return _error(name, got)
 
     def _place(self) -> str:
-        """Return file and line at which the system's own code hangs: the innermost frame outside of libraries."""
-        self._child.terminate()  # SIGTERM makes it print its stack
+        """Return ` (file:line)` where the system's own code hangs: the innermost frame outside of libraries; "" if
+        unknown."""
+        self._child.terminate()  # after SIGTERM the process prints its stack
         until = time.monotonic() + STACK_S
         frames: list[tuple[str, str]] = []
         while (left := until - time.monotonic()) > 0 and not (frames and frames[-1][0].endswith("describing.py")):
@@ -342,7 +351,7 @@ class _Describer:
 
 
 def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | IO[bytes]]:
-    """Wait up to `seconds`, and return the pipes that have something to read or have ended."""
+    """Wait up to `seconds`. Return the pipes that have data or that the other end has closed."""
     poller = select.poll()
     for pipe in pipes:
         poller.register(pipe.fileno(), select.POLLIN)
@@ -351,7 +360,8 @@ def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | 
 
 
 def _answer(name: str, number: str, line: str) -> Description:
-    """Parse an answer. Raises `NotADescription` if it is malformed or lacks the request's secret number."""
+    """Return the description or error in an answer. Raise `NotADescription` if the answer has a wrong form or a wrong
+    number."""
     try:
         answer: Any = json.loads(line)
         if answer["number"] == number and "description" in answer:

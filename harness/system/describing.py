@@ -34,9 +34,10 @@ _exit = os._exit  # keep the original function, because a system may replace `os
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the input ends. Then end this process."""
     line = take_standard_input()
-    # If an answer takes too long, the parent sends SIGTERM. Then print the stack of the hanging code.
+    # The parent process sends SIGTERM if an answer takes too long. This process then prints the stack of the hanging
+    # code.
     faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)
     if at := loads(line.receive(None) or "null"):
         ImportPath(**at).use()
@@ -76,7 +77,7 @@ def _short(text: str) -> str:
 
 
 def _place(error: BaseException | None) -> str:
-    """Return ` (file:line)` of the innermost frame in the system's own code, or "" if no frame is known."""
+    """Return ` (file:line)` of the innermost frame in the system's own code; "" if no frame is known."""
     if error is None:
         return ""
     if isinstance(error, SyntaxError) and error.filename:
@@ -88,9 +89,10 @@ def _place(error: BaseException | None) -> str:
 
 
 def _declared(system: object, problem: str) -> str:
-    """Return ` (file:line)` where the system's class sets the field named in `problem`, or else defines `describe`."""
+    """Return ` (file:line)`: the place where the system's class sets the field that `problem` names, else defines
+    `describe`."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
-    with suppress(Exception):  # the class is untrusted, so reading it may raise anything
+    with suppress(Exception):  # reading an attribute of untrusted code may raise any exception
         return f" ({attribute_place(type(system), field, 'describe')})"
     return ""
 

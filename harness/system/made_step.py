@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _GROUP = "of_made_steps"  # name of a group in `faults.yaml`
 MOMENTUM = 0.1  # torch's default value of BatchNorm's `momentum`
-# With this option a compiled step draws the same random numbers as the uncompiled step. So dropout is equal in both.
+# With this option a compiled step draws the same random numbers as the uncompiled step. Otherwise dropout would differ.
 AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 
 
@@ -67,7 +67,8 @@ class AskedRun(StepFunctionRun):
 
 
 class WaitingRun(AskedRun):
-    """Replaces each step by a read of one value from the device. This is a control for the detection of host syncs."""
+    """Reads one value from the device in place of each step. A control uses this to show that host syncs are
+    detected."""
 
     def step_body(self) -> Callable[[], Tensor]:
         first = next(iter(self._parameters.values()))
@@ -104,7 +105,7 @@ class StoppedTraining(UndoneRun):
 
 
 class BarelyTrained(FaultyRun):
-    """Reduces, after each step, each parameter's distance from its initial value to a millionth."""
+    """After each step, moves each parameter back almost to its initial value: a millionth of the distance remains."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         super().__init__(inner, steps)
@@ -128,7 +129,8 @@ class LargerLosses(FaultyRun):
 
 
 class CapturedAnew(FaultyRun):
-    """Drops the capture before one step or each. If the step captures itself, only raises its record's `captures`."""
+    """Drops the capture, before one step or before each step. If the step makes its capture by itself, the wrapper only
+    raises the number of captures in the step's record."""
 
     def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
         self._each_step = each_step
@@ -149,7 +151,8 @@ class CapturedAnew(FaultyRun):
 
 
 class StatisticsUpdatedTwice(FaultyRun):
-    """Adds buffers like BatchNorm's to the state: mean and count of losses, which each step updates `times` times."""
+    """Adds state like that of BatchNorm: the mean and the count of the losses. Each step updates this state `times`
+    times."""
 
     def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
         import torch
@@ -180,7 +183,7 @@ class StatisticsUpdatedTwice(FaultyRun):
 
 
 class OtherGradients(FaultyRun):
-    """Multiplies the gradients that the harness reads by `factor`."""
+    """Multiplies the gradients that the harness reads by `factor`. The training does not change."""
 
     def __init__(self, inner: TrainingRun, steps: int, factor: float) -> None:
         self._factor = factor
@@ -204,7 +207,7 @@ def made_step_faults() -> dict[str, FaultDescription]:
 
 
 def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
-    """Return the run with a fault of this module's group planted. steps: how many steps the run will make."""
+    """Return the run with a fault of this module planted. steps: how many steps the run will execute."""
     if fault == "statistics_updated_twice":
         settings = arm.settings()
         optimized = arm.capture != "none" or any(settings.get(name) for name in ("compile", "optimized", "arguments"))
@@ -213,7 +216,7 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
-    """Return the run with the fault planted. Without a fault, return a run that undoes updates if the arm has `trains:
+    """Return the run with the fault planted. Without a fault, return a run without updates if the arm has `trains:
     false`, else the run itself."""
     if fault is not None:
         return with_fault(opened, arm, fault, steps)
@@ -221,11 +224,14 @@ def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> Tr
 
 
 class MadeStepSystem(StepFunctionSystem):
-    """Subclass this and define `build`.
+    """A system whose steps come from a function of the project. Subclass this class and define `build`.
 
-    Arm options: `trains: false` undoes every update, for a control; `waits: true` reads one value from the device
-    instead of a step, for a control of host syncs; `compile: true` compiles the step with torch.compile; `optimized` is
-    an option for `build` to read.
+    Arm options:
+
+    - `trains: false` undoes every update. It is meant for a control.
+    - `waits: true` reads one value from the device in place of each step. It is meant for a control of host syncs.
+    - `compile: true` compiles the step with torch.compile.
+    - `optimized` has no effect by itself. `build` can read it.
     """
 
     summary = "a step that a function of the project makes"
@@ -233,7 +239,7 @@ class MadeStepSystem(StepFunctionSystem):
         {"trains": bool, "waits": bool, "compile": bool, "optimized": bool}
     )
 
-    # True: if the arm requests a capture, `build` returns a step that makes the capture by itself
+    # True if `build` returns a step that makes its capture by itself when the arm requests a capture.
     captures_itself = False
 
     def describe(self) -> SystemDescription:
@@ -244,7 +250,7 @@ class MadeStepSystem(StepFunctionSystem):
         function = super()._built(workload, arm, fault)
         if self.captures_itself and function.captured is None:
             raise AdapterError(
-                "a function that takes `captured` must return a report of what its step captured",
+                "a function with the argument `captured` must also return a function that reports the step's capture",
                 where=definition(function.step),
                 got="no `captured` in its return value",
                 remedy="return StepFunction(…, captured=…), where `captured` is a function that returns the "
@@ -261,7 +267,8 @@ class MadeStepSystem(StepFunctionSystem):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> Any:
-        """Open the run of an arm: a `StepFunctionRun`, or a wrapper that changes one property of it."""
+        """Open the run of an arm: a `StepFunctionRun`, or a wrapper around this run that plants a fault or applies an
+        arm option."""
         ours = fault if fault is not None and fault in {*made_step_faults()} - {*self.faults} else None
         opened = super().open(workload, arm, fault=None if ours else fault, data=data, model_directory=model_directory)
         if arm.settings().get("waits") and not ours:

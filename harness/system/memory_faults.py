@@ -1,4 +1,4 @@
-"""Plant faults in the use of device memory, and faults that only show late in a long run."""
+"""Plant faults in the use of device memory, and faults in late steps of a long run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAK = 256  # number of float32 elements that each step keeps: 1 KiB
 
 
 def spike(loss: Tensor) -> None:
-    """Allocate all free memory of the loss's device except SPARED bytes, and free it again."""
+    """Allocate all free memory of the loss's device except SPARED bytes, and free this memory again."""
     empty_cache()
     torch.empty(max(1, free_bytes(loss.device) - SPARED), dtype=torch.uint8, device=loss.device)
     empty_cache()
@@ -42,7 +42,8 @@ class ResetPeak(FaultyRun):
 
 
 class RetainedTensors(FaultyRun):
-    """Fills half of the memory that is free at the faulty step: each step from then on allocates an equal share."""
+    """Keeps one more tensor after each step, from the faulty step on. Together the tensors take half of the free
+    memory."""
 
     _share = 0
 
@@ -71,7 +72,7 @@ class LeakingSteps(FaultyRun):
 
 
 class HiddenMemory(FaultyRun):
-    """Allocates half of the free memory directly from the driver, and keeps it."""
+    """Allocates half of the free memory directly from the driver, outside torch's allocator, and keeps this memory."""
 
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)

@@ -1,6 +1,6 @@
-"""Run a training loop that controls itself (`trainer.train()`, `trainer.fit()`) one step at a time, from outside.
+"""Run a training loop of a library (`trainer.train()`, `trainer.fit()`) one step at a time.
 
-The loop runs unchanged, in its own thread. It pauses whenever it has loaded a batch, until the harness requests the
+The loop runs unchanged, in its own thread. After each batch that it loads, it pauses until the harness requests the
 next step. Only one of the two threads runs at a time.
 """
 
@@ -28,11 +28,12 @@ class LoopEndedError(HarnessError):
 
 
 class _Stop(BaseException):
-    """Ends a loop that is no longer needed. It is not an `Exception`, because libraries catch exceptions."""
+    """Ends a loop that is no longer needed. This class is not an `Exception`, because libraries catch exceptions."""
 
 
 class _Arrived(NamedTuple):
-    """The report of a loop that pauses before its first step or after a step, or that has ended.
+    """What the loop's thread reports when the loop pauses or has ended. It pauses before the first step and after each
+    step.
 
     batch: the batch that the loop has loaded for its next step.
     """
@@ -44,10 +45,10 @@ class _Arrived(NamedTuple):
 
 
 class OwnedLoop:
-    """Executes `train` in a thread. `train` must call `take` with each batch that it loads, and `report` with the loss.
+    """Executes `train` in a thread. `train` must call `take` with each batch that it loads, and `report` with each
+    loss.
 
-    batch: the batch that the loop has loaded for the next step.
-    steps: how many steps were executed.
+    batch: the batch that the loop has loaded for the next step. steps: how many steps were executed.
     """
 
     batch: Batch = None
@@ -63,15 +64,15 @@ class OwnedLoop:
         self._thread = threading.Thread(target=self._execute, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the loop, and wait until it has its first batch. Raises what the loop raises."""
+        """Start the loop, and wait until the loop has its first batch. Raise any exception of the loop."""
         self._thread.start()
         self._wait()
 
     def step(self, batch: Named) -> Tensor:
         """Train on these tensors until the loop has loaded its next batch, and return the 0-d loss.
 
-        Raises `LoopEndedError`, and any exception of the loop. The calling thread's dispatch modes are active in the
-        loop's thread during the step.
+        Raise `LoopEndedError`, or any exception of the loop. The dispatch modes of the calling thread are also active
+        in the loop's thread during the step.
         """
         from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -91,7 +92,7 @@ class OwnedLoop:
         return loss
 
     def close(self) -> None:
-        """End the paused loop; do nothing if it has ended."""
+        """End the loop while it pauses; do nothing if the loop has ended."""
         if self._thread.is_alive() and not self._ended:
             self._given.put(None)
         self._ended = True
@@ -99,8 +100,10 @@ class OwnedLoop:
             self._thread.join()
 
     def take(self, own: Batch) -> Named:
-        """Report the previous step as ended and wait for the next one. Return the tensors to train on instead of `own`,
-        the batch that the loop has loaded."""
+        """Report that the previous step has ended, and wait for the next step. Return the tensors to train on.
+
+        own: the batch that the loop has loaded. The returned tensors replace it.
+        """
         self._watching.close()
         self._arrived.put(_Arrived(self._loss, tensors_alone(own)))
         self._loss = None
@@ -117,7 +120,7 @@ class OwnedLoop:
         return batch
 
     def report(self, loss: Tensor) -> None:
-        """Record the loss of the last batch. The loop calls this."""
+        """Record the loss of the last batch. The loop calls this function."""
         self._loss = loss.detach().clone()
 
     def _execute(self) -> None:
@@ -126,7 +129,7 @@ class OwnedLoop:
         except _Stop:
             return
         except BaseException as error:
-            # a library may raise anything; `_wait` raises the error again in the other thread
+            # A library may raise any exception. `_wait` raises the exception again in the other thread.
             self._watching.close()
             self._arrived.put(_Arrived(ended=True, error=error))
             return
@@ -142,7 +145,8 @@ class OwnedLoop:
 
 
 class OwnedLoopRun:
-    """A run whose steps are made by an `OwnedLoop`. It is never captured; a requested capture's record says why."""
+    """A run whose steps an `OwnedLoop` executes. The steps are never captured. If the arm requests a capture, the
+    capture's record says why there is none."""
 
     def __init__(
         self,

@@ -1,7 +1,9 @@
-"""Define what a system under test offers. `describe()` needs no torch. Everything except `step` is a capability.
+"""Define what a system under test offers. `describe()` needs no torch. All functions of a run except `step` are
+optional.
 
-Capabilities are small protocols that are looked up on the run with `isinstance` (all are runtime-checkable). A claim
-that needs a capability which the system lacks is NOT_RUN and names the capability.
+The optional functions are called capabilities. Each capability is a small protocol. The harness checks with
+`isinstance` whether a run has it. A claim that needs a missing capability is NOT_RUN, and its verdict names the
+capability.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-# These names are exported again here, as `Arm` and `Workload` are, so that an adapter needs only this module.
+# An adapter should need only this module, so these names and `Arm` and `Workload` can be imported from here, too.
 from harness.evidence.descriptions import Expectation as Expectation  # noqa: PLC0414
 from harness.evidence.descriptions import FaultDescription as FaultDescription  # noqa: PLC0414
 from harness.evidence.descriptions import Scalar as Scalar  # noqa: PLC0414
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import pydantic models at their first use, so that a system that is only described needs no pydantic."""
+        """Import pydantic models at their first use, so that describing a system needs no pydantic."""
         if name not in {"Arm", "Workload"}:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from harness.contract import schema
@@ -54,20 +56,22 @@ CAPABILITIES = (
     "evaluate",
     "warm_steps",
 )
-# the remedy in the failure of a capture whose step makes its state lazily
+# The remedy in the message about a capture that failed because the step creates its state in the first call.
 WARM_STEPS = "set `warm_steps: 1` in the arm, so that it is captured after one plain step"
 
 
 @runtime_checkable
 class TrainingRun(Protocol):
-    """An opened system: a context manager that releases everything on exit."""
+    """An opened system. It is a context manager that releases everything on exit."""
 
     def step(self, index: int) -> Tensor:
-        """Enqueue step `index` without a host sync. Return the 0-d loss on its device, readable after later steps."""
+        """Enqueue step `index` without a host sync. Return the 0-d loss on its device. Later steps must not overwrite
+        it."""
         ...
 
     def facts(self) -> Mapping[str, Scalar]:
-        """Return facts for evidence and report: `device`, `dtype`, `layers`, `text_digest` and others."""
+        """Return facts about the training for evidence and report, such as `device`, `dtype`, `layers` and
+        `text_digest`."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -78,7 +82,8 @@ class TrainingRun(Protocol):
 
 
 class TrainingSystem(Protocol):
-    """A system under test, named as `module:attribute`. The attribute is a class or a factory without arguments."""
+    """A system under test, named as `module:attribute`. The attribute is an instance, or a class or factory without
+    arguments."""
 
     def describe(self) -> SystemDescription: ...
 
@@ -91,12 +96,13 @@ class TrainingSystem(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> TrainingRun:
-        """Build the trainer. Raises `NotAvailable` if this machine lacks something, ValueError for wrong settings."""
+        """Build the trainer. Raise `NotAvailable` if this machine lacks something, and ValueError for wrong
+        settings."""
         ...
 
 
-class NotAvailable(Exception):  # noqa: N818 - it is not an error of anybody: the unit is NOT_RUN
-    """Raised for a system that this machine cannot open. The message names what is missing."""
+class NotAvailable(Exception):  # noqa: N818 - this is no error: the unit gets the status NOT_RUN
+    """Raised if this machine cannot open the system. The message names what is missing."""
 
 
 @runtime_checkable
@@ -121,14 +127,17 @@ class HasParameters(Protocol):
 class HasState(Protocol):
     """State that training changes and a later step reads, in addition to the parameters that `parameters()` returns.
 
-    The harness always watches the process's generators, and everything that it finds from the run's attributes:
+    The harness always watches the process's generators and all state that it finds from the run's attributes:
     parameters and buffers of modules, optimizers, schedulers, loss scales and generators. This capability adds further
     state. If two arms must be bitwise equal, all of this state must be equal at their start and at their end.
     """
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return tensors by category and name: `parameters` (those that `parameters()` leaves out), `buffers`,
-        `optimizer`, `generators`, or `tensors` for all else. Called only at start and end; may wait for the device."""
+        """Return tensors by category and name. The categories are `parameters` (those that `parameters()` leaves out),
+        `buffers`, `optimizer`, `generators`, and `tensors` for all other tensors.
+
+        The harness calls this function only at the start and the end. The function may wait for the device.
+        """
         ...
 
 
@@ -160,11 +169,12 @@ class GradientWatch(Protocol):
 @runtime_checkable
 class RecordsUnderWatch(Protocol):
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch that surrounds the recorded step. Called before the first step."""
+        """Set the watch that surrounds the step while the step is captured. The harness calls this before the first
+        step."""
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return the watch's `copies` and `written` for the last step, or None if the watch cannot be sure of them."""
+        """Return `copies` and `written` of the watch for the last step; None if the watch cannot know these values."""
         ...
 
 
@@ -182,9 +192,12 @@ class HasGradientNorms(Protocol):
 @runtime_checkable
 class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return numbers of the last step besides its loss, by name, each as a tensor of one number. Return the same
-        names at every step, made of letters, digits, `_`, `.` and `-`. Names of the harness's own columns, such as
-        `loss` and `step`, are refused. Do not wait for the device."""
+        """Return numbers of the last step other than its loss, by name, each as a tensor of one number. Do not wait for
+        the device.
+
+        Return the same names at every step. A name consists of letters, digits, `_`, `.` and `-`. It must not be the
+        name of a column that the harness writes itself, such as `loss` and `step`.
+        """
         ...
 
 
@@ -197,7 +210,7 @@ class HasMoments(Protocol):
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """The state before or after one update of Adam. Each mapping is by the parameter's name."""
+    """The state before or after one update of Adam. The keys of each mapping are the names of the parameters."""
 
     parameters: Mapping[str, Tensor]
     exp_avg: Mapping[str, Tensor]
@@ -206,23 +219,27 @@ class OptimizerState:
 
 @runtime_checkable
 class MakesSingleSteps(Protocol):
-    """A reference whose forward, backward and update can start from another run's state, one step at a time."""
+    """A reference that can compute the forward pass, backward pass and update of one step from the state of another
+    run."""
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the 0-d loss of batch `index` at these parameters. Gradients, norms and inputs are then this call's.
+        """Return the 0-d loss of batch `index` at these parameters. The functions for gradients, norms and inputs then
+        return the values of this call.
 
-        The reference copies the parameters' values, and changes nothing else of its own state.
+        The reference copies the parameters' values. The rest of its state does not change.
         """
         ...
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the state after optimizer step `index`, in new tensors, at the reference's learning rate and dtype."""
+        """Return the state after optimizer step `index`, in new tensors. Use the reference's learning rate and
+        dtype."""
         ...
 
 
 @dataclass(frozen=True)
 class CaptureRecord:
-    """A system's report about its capture. `graphs`: raw `cudaGraph_t` handles by label, whose nodes are counted."""
+    """A system's report about its capture. graphs: raw `cudaGraph_t` handles by label. The harness counts their
+    nodes."""
 
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
@@ -238,13 +255,14 @@ class CaptureRecord:
     static_buffers: Mapping[str, int] = field(default_factory=dict)  # name of each static buffer -> its present address
     # name of each static buffer -> its address at the capture
     captured_addresses: Mapping[str, int] = field(default_factory=dict)
-    host_changes: Sequence[str] = ()  # host values that the captured step changes and that no replay changes again
-    # Python numbers that each step changes, each with what the step reads it for. None: the numbers were not followed.
+    host_changes: Sequence[str] = ()  # host values that the captured step changes, but that no replay changes
+    # Python numbers that each step changes. Each has a text that says for what the step reads the number. None: the
+    # numbers were not followed.
     host_numbers: Sequence[tuple[str, str | None]] | None = None
-    asked_whether_captured: Sequence[str] = ()  # for a traced step: lines that asked whether the step is being captured
-    unseen_operators: Sequence[str] = ()  # for a traced step: operators whose waits for the device would not be noticed
+    asked_whether_captured: Sequence[str] = ()  # for a traced step: lines that check whether the step is being captured
+    unseen_operators: Sequence[str] = ()  # for a traced step: operators whose waits for the device cannot be detected
     as_written: Sequence[str] = ()  # for a traced step: lines that called compiled code, which ran uncompiled
-    # number of plain steps that the arm requests before its capture; `uncaptured_steps` does not count them
+    # The number of plain steps that the arm requests before its capture. `uncaptured_steps` does not count these steps.
     warm_steps: int = 0
 
 
@@ -255,7 +273,8 @@ class HasCapture(Protocol):
 
 @runtime_checkable
 class HasStepBody(Protocol):
-    """Gives the fake pass a step's work on the device, without the host's part, and the tensors that it changes."""
+    """Gives the part of a step that runs on the device, without the host's part, and the tensors that this part
+    changes."""
 
     def step_body(self) -> Callable[[], Tensor]: ...
 
@@ -265,7 +284,8 @@ class HasStepBody(Protocol):
 @runtime_checkable
 class HasStateRoots(Protocol):
     def state_roots(self) -> Sequence[object]:
-        """Return objects from which all that a step changes can be reached. By default, the run itself is searched."""
+        """Return objects from which all state that a step changes can be reached. By default, the run itself is
+        searched."""
         ...
 
 
@@ -279,17 +299,18 @@ class CountsSkippedSteps(Protocol):
 @runtime_checkable
 class CanRecapture(Protocol):
     def forget_captures(self) -> None:
-        """Drop every capture and what it holds, so that the next step of any shape is captured again."""
+        """Drop every capture and all memory that it holds. The next step of any shape is then captured again."""
         ...
 
 
 @runtime_checkable
 class CountsClippedTensors(Protocol):
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernels that scale gradients, so that clipped tensors can be counted in a graph's nodes.
+        """Return the kernels that scale gradients, by their names in CUDA. With them, clipped tensors are counted in a
+        graph's nodes.
 
-        The key is the kernel's name in CUDA. The value maps the address of each table of tensors that the kernel reads
-        to the number of tensors in the table. A kernel node uses the table whose address is among the node's arguments.
+        The value maps the address of each table of tensors that the kernel reads to the number of tensors in the table.
+        A kernel node uses the table whose address is among the node's arguments.
         """
         ...
 
@@ -308,7 +329,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelInventory:
-    """Kernels that a prewarm plans, and kernels that the steps request. A key that occurs twice is listed twice."""
+    """The kernels that a prewarm plans, and the kernels that the steps request. A key that occurs twice is listed
+    twice."""
 
     planned: Sequence[Kernel]
     used: Sequence[Kernel]
@@ -316,7 +338,8 @@ class KernelInventory:
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """A compile, a disk-cache hit or a module load of one kernel, `seconds` after the run began to open."""
+    """One event of a kernel: a compile, a hit in the disk cache, or a module load. seconds: time since the run began to
+    open."""
 
     key: str
     event: Literal["compile", "disk_hit", "load"]
@@ -334,7 +357,7 @@ class KernelLedger:
 
 
 class KernelRefusedError(RuntimeError):
-    """The system refused to load a kernel. The inventory of kernels gives the reason, so the probe does not fail."""
+    """The system refused to load a kernel. The probe continues, because the inventory of kernels gives the reason."""
 
 
 @runtime_checkable
@@ -344,14 +367,16 @@ class Resumes(Protocol):
     def save(self, path: Path) -> None:
         """Write the training to `path`, a file or a folder that does not exist yet.
 
-        After the return, only non-daemon threads may still write. No later step may change what they write.
+        After the function has returned, only non-daemon threads may still write. Later steps must not change what these
+        threads write.
         """
         ...
 
     def load(self, path: Path) -> None:
-        """Resume from what `save` wrote. Called before the first step, or after some steps, which then have no effect.
+        """Resume from the checkpoint that `save` wrote. Called before the first step, or after some steps, which then
+        have no effect.
 
-        On return, the parameters are those that were saved. An existing capture replays with the loaded values.
+        On return, the parameters have the saved values. An existing capture replays with the loaded values.
         """
         ...
 
@@ -368,8 +393,11 @@ class Evaluates(Protocol):
 @runtime_checkable
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
-        """Return this device's kernels: the planned ones and those that launches requested, also refused ones. May
-        compile; loads nothing."""
+        """Return this device's kernels: the planned kernels and the kernels that launches requested, including refused
+        kernels.
+
+        The function may compile, but must not load a kernel.
+        """
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...
@@ -377,7 +405,7 @@ class HasKernels(Protocol):
 
 @runtime_checkable
 class CrossCompiles(Protocol):
-    """A capability of the system, not of a run: it needs no device and opens no trainer."""
+    """A capability of the system and not of a run. It needs no device and does not open a trainer."""
 
     def cross_compiled(
         self,
@@ -390,33 +418,39 @@ class CrossCompiles(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Return kernels for `target` (`sm_90`): those a prewarm plans and, `with_used`, those the arm's step needs."""
+        """Return kernels for `target` (`sm_90`): those that a prewarm plans and, if `with_used`, those that the arm's
+        step uses."""
         ...
 
 
 @runtime_checkable
 class HasCheckpoint(Protocol):
-    """A capability of the system, not of a run: another framework can read its frozen weights."""
+    """A capability of the system and not of a run. Another framework can read the system's frozen weights."""
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
-        """Return a directory in the Hugging Face layout with the workload's frozen weights. Write it below `folder` if
-        it does not exist yet. A run that is opened with this directory as `model_directory` trains from these
-        weights."""
+        """Return a directory in the Hugging Face layout with the workload's frozen weights. If there is no such
+        directory, write it below `folder`.
+
+        A run that is opened with this directory as `model_directory` trains from these weights.
+        """
         ...
 
 
 @runtime_checkable
 class ServesAsPeer(Protocol):
-    """Repeats another system's training from a contract's declarations. `step` trains this run from its own state."""
+    """Repeats another system's training from the declarations in a contract. `step` trains this run from its own
+    state."""
 
     def restart(self, seed: int) -> None:
-        """Restart as a new run of this seed: initial parameters, optimizer, schedule and order of the batches."""
+        """Restart as a new run with this seed: with initial parameters, optimizer, schedule and order of the
+        batches."""
         ...
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the 0-d loss of batch `index` at these parameters. Gradients and inputs are then those of this call.
+        """Return the 0-d loss of batch `index` at these parameters. The functions for gradients and inputs then return
+        the values of this call.
 
-        After this call, the run's own training cannot continue: the next call is `restart` or `evaluate`.
+        After this call, the run's own training cannot continue. The next call must be `restart` or `evaluate`.
         """
         ...
 
@@ -425,22 +459,24 @@ class KernelCall(Protocol):
     """One call of a kernel, whose inputs are already bound."""
 
     def __call__(self, outputs: Mapping[str, Tensor], /) -> Mapping[str, Tensor] | None:
-        """Write to the allocated outputs, given by name. Return the outputs that the kernel allocated itself."""
+        """Write to the allocated outputs, given by name. Return, by name, the outputs that the kernel allocated by
+        itself, or None."""
         ...
 
 
 @dataclass(frozen=True)
 class KernelComparison:
-    """One kernel call to compare with its naive twin and with an fp64 reference, on the same inputs.
+    """One kernel call to compare with its naive version and with an fp64 reference, on the same inputs.
 
-    A call takes its outputs by name and writes all of them. The harness allocates the outputs. Those of `written`,
-    which names shape, dtype and device, are filled with NaN. Those of `updated`, which the kernel also reads (a sum
-    that is added to, a gradient that is scaled), are copies. A call returns, by name, the outputs that it allocates
-    itself through torch. These are filled with NaN as well, and replace the harness's own.
+    A call takes its outputs by name and writes all of them. The harness allocates the outputs. `written` gives their
+    shapes, dtypes and devices. The harness fills these outputs with NaN. `updated` holds outputs that the kernel also
+    reads, such as a sum to which the kernel adds, or a gradient that it scales. The harness copies these. A call
+    returns, by name, the outputs that it allocates through torch by itself. The harness fills them with NaN as well,
+    and reads them in place of its own outputs.
     """
 
     operation: str
-    dtype: str  # data type, as a claim names it: float32, bfloat16, float16
+    dtype: str  # data type, written as in a claim: float32, bfloat16, float16
     shape: str
     magnitude: float
     written: Mapping[str, Tensor]
@@ -451,7 +487,8 @@ class KernelComparison:
     # Returns, for each element of each output, the sum of the absolute values of its terms, in float64. Rounding errors
     # are relative to this sum.
     terms: Callable[[], Mapping[str, Tensor]] | None = None
-    # Another project's kernel for the same operation and data type: its name, and a function that returns its outputs.
+    # A kernel of another project for the same operation and data type: its name, and a function that returns its
+    # outputs.
     peer: tuple[str, Callable[[], Mapping[str, Tensor]]] | None = None
 
 
@@ -476,8 +513,9 @@ class KernelCases(Protocol):
 
 @runtime_checkable
 class HasKernelCases(Protocol):
-    """A capability of the system, not of a run: its kernels are compared without a trainer."""
+    """A capability of the system and not of a run. Its kernels are compared without a trainer."""
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """Return the cases. Only a kernel fault changes them. Raises `NotAvailable` if the machine lacks something."""
+        """Return the cases. Only a fault in a kernel changes them. Raise `NotAvailable` if the machine lacks
+        something."""
         ...

@@ -1,4 +1,5 @@
-"""Plant faults in one or all of the ranks that train together. A wrapper around each rank's run fits any system."""
+"""Plant faults in one or all of the ranks that train together. The faults wrap each rank's run, so they fit any
+system."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ def _is_last() -> bool:
 
 class RanksFault(FaultyRun):
     def _held(self) -> list[Tensor]:
-        """Return this rank's part of each parameter. Leave out empty parts."""
+        """Return this rank's part of each parameter, without empty parts."""
         return [part for part in self._trained() if part.numel()]
 
 
 class MovedRanks(RanksFault):
-    """Changes one parameter in the same way on every rank: the replicas stay equal, but all of them train wrongly."""
+    """Changes one parameter in the same way on every rank. The replicas stay equal, but all of them train wrongly."""
 
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
@@ -110,9 +111,11 @@ class SecondReduction(FaultyRun):
 
 @contextmanager
 def _unreduced() -> Iterator[None]:
-    """Disable the reduction of gradients over ranks within the block, both in DistributedDataParallel and in the
-    functions that FSDP2 and users' own loops call. Instead of a reduce-scatter, a rank keeps its part of its
-    gradients."""
+    """Disable the reduction of gradients over ranks within the block.
+
+    This affects DistributedDataParallel and the functions of torch.distributed that FSDP2 and user code call. In place
+    of a reduce-scatter, a rank keeps its part of its own gradients.
+    """
     modules = [each for each in gc.get_objects() if isinstance(each, DistributedDataParallel)]
     distributed: Any = dist
     own = {"all_reduce": _leave_alone, **dict.fromkeys(_SCATTERING, _keep_own_part)}
@@ -130,7 +133,7 @@ def _unreduced() -> Iterator[None]:
             module.require_backward_grad_sync = True
 
 
-# names of collectives; the second name exists since torch 2.13
+# Names of collectives. The second name exists since torch 2.13.
 _SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")
 
 

@@ -1,6 +1,6 @@
-"""Give a system access to its ranks, the processes that train one model together. Importing this needs no torch.
+"""Give a system access to its ranks, the processes that train one model together. Importing this module needs no torch.
 
-The harness starts the ranks with the environment that `torchrun` gives its processes, and joins them in torch's default
+The harness starts the ranks with the environment variables that `torchrun` sets. It adds the ranks to torch's default
 process group before it opens an arm with `ranks: N`. A step function needs one line: `model = data_parallel(model)`.
 """
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Batch = Any  # a structure that the module `batches` can split
 
 _model_parallel = 1  # number of neighboring ranks that hold one model together and read the same rows
-_read_for: int | None = None  # a fault sets this: the rank whose rows this rank reads
+_read_for: int | None = None  # the rank whose rows this rank reads instead of its own; only a fault sets this
 
 
 def world_size() -> int:
-    """Return how many ranks train together; 1 if the arm does not have several ranks."""
+    """Return how many ranks train together; 1 if only this process trains."""
     group = _group()
     return 1 if group is None else group.get_world_size()
 
@@ -35,12 +35,15 @@ def rank() -> int:
 
 
 def share(length: int) -> slice:
-    """Return this rank's slice of a batch of `length` rows. Each rank gets a contiguous block, in rank order. Ranks
-    that hold one model together (`model_parallel`) get the same rows. Raises ValueError if the rows do not divide."""
+    """Return this rank's slice of a batch of `length` rows. Each rank gets a contiguous block, in rank order.
+
+    Ranks that hold one model together get the same rows. Raise ValueError if `length` is not a multiple of the number
+    of shares.
+    """
     shares = world_size() // _model_parallel
     if length % shares:
         raise ValueError(
-            f"ranks must take {shares} equal shares of a batch, but {length} (its rows) is not a multiple of {shares}"
+            f"ranks must take {shares} equal shares of a batch, but its {length} rows are not a multiple of {shares}"
         )
     rows, reader = length // shares, (rank() if _read_for is None else _read_for) // _model_parallel
     return slice(reader * rows, (reader + 1) * rows)
@@ -57,9 +60,12 @@ def data_parallel(model: nn.Module) -> nn.Module:
 
 
 def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Batch]:
-    """Return a function that returns this rank's rows of each batch. The function splits the tensors that have
-    `batch_size` rows. If no tensor has, it splits those with as many rows as the first tensor by name. Other tensors
-    stay whole on every rank."""
+    """Return a function that returns this rank's rows of each batch.
+
+    The function splits the tensors that have `batch_size` rows. If no tensor has `batch_size` rows, it takes the number
+    of rows of the first tensor by name, and splits the tensors with this number. Other tensors stay whole on every
+    rank.
+    """
     if world_size() == 1:
         return batch
 
@@ -76,14 +82,15 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """Give all ranks of a group of `ranks` neighbouring ranks the same rows from now on. They share one model."""
+    """Make `share` return the same rows for `ranks` neighboring ranks from now on, because these ranks hold one model
+    together."""
     global _model_parallel  # noqa: PLW0603 - a process has one rank
     _model_parallel = ranks
 
 
 @contextmanager
 def reading_for(other: int) -> Iterator[None]:
-    """Make `share` return the rows of another rank within the block. This plants a fault."""
+    """Make `share` return the rows of rank `other` within the block. This plants a fault."""
     global _read_for  # noqa: PLW0603 - a process has one rank
     before, _read_for = _read_for, other
     try:
@@ -93,7 +100,7 @@ def reading_for(other: int) -> Iterator[None]:
 
 
 def _group() -> Any:
-    """Return `torch.distributed` if it has a default process group, else None. Import nothing."""
+    """Return `torch.distributed` if it has a default process group, else None. Do not import it."""
     import sys
 
     distributed: Any = sys.modules.get("torch.distributed")

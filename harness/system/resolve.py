@@ -1,4 +1,5 @@
-"""Turn `module:attribute` into a TrainingSystem. Only workers do this, because it runs untrusted code."""
+"""Turn the name `module:attribute` into a TrainingSystem. Only worker processes do this, because it runs untrusted
+code."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from harness.system.users_code import definition, named, relative
 
 
 class RetiredSystem:
-    """A system that cannot train any more, but that published contracts still name. It defines no faults."""
+    """A system that cannot train any more. Published contracts still name it. It defines no faults."""
 
     def describe(self) -> SystemDescription:
-        return SystemDescription("a retired system", "trains no more", (), {}, {}, frozenset())
+        return SystemDescription("a retired system", "cannot train any more", (), {}, {}, frozenset())
 
     def open(self, *_arguments: object, **_options: object) -> NoReturn:
-        raise NotAvailable("this system is retired; claim step_accuracy with your own peer")
+        raise NotAvailable("this system is retired; use a claim of kind step_accuracy with your own peer instead")
 
 
 RETIRED = {"harness.system.huggingface:TransformersQLoRA"}
@@ -30,9 +31,10 @@ RETIRED = {"harness.system.huggingface:TransformersQLoRA"}
 def resolve(name: str) -> TrainingSystem:
     """Return the training system that `name` (`package.module:attribute`) names: an instance, a class or a factory.
 
-    Import the module, also from the working directory. Call a class or factory without arguments. Open nothing. Raise
-    `SystemResolutionError` if that fails, with the nearest names if the attribute is missing. In a process for a
-    baseline's commit, also raise it if modules come from outside that commit.
+    The module is imported, also from the working directory. A class or factory is called without arguments. The system
+    is not opened. Raise `SystemResolutionError` if any of this fails. If the attribute is missing, the error suggests
+    the nearest names. In a process for a baseline's commit, also raise the error if modules come from outside that
+    commit.
     """
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:

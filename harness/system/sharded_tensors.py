@@ -1,8 +1,9 @@
-"""Read torch's DTensor, of which each rank holds a part. FSDP2 turns parameters, gradients and moments into DTensors.
+"""Read tensors of torch's class DTensor. Each rank holds a part of such a tensor.
 
-A placement states, for each dimension of the mesh of ranks, whether its ranks hold parts (`Shard`, `Partial`) or the
-same elements (`Replicate`). Replicated elements can be compared between ranks. A part exists only once, so it must be
-gathered before a comparison. Importing this needs no torch, and no function here imports DTensor.
+FSDP2 turns parameters, gradients and moments into DTensors. A placement states, for each dimension of the mesh of
+ranks, whether the ranks hold parts (`Shard`, `Partial`) or the same elements (`Replicate`). Replicated elements can be
+compared between ranks. A part exists only once, so the parts must be gathered before a comparison. Importing this
+module needs no torch, and no function here imports DTensor.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_distributed(tensor: Tensor) -> bool:
-    """Return True if the tensor is a DTensor, whatever its placements."""
+    """Return True if the tensor is a DTensor, with any placements."""
     module: Any = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -31,7 +32,7 @@ def is_replicated(tensor: Tensor) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a DTensor, in the same memory, or a plain tensor unchanged. Does not communicate."""
+    """Return this rank's part of a DTensor, in the same memory. Return a plain tensor unchanged. Do not communicate."""
     if not is_distributed(tensor):
         return tensor
     spread: Any = tensor.detach()
@@ -40,8 +41,11 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole of a DTensor, gathered from all ranks, or a plain tensor unchanged. Every rank of the mesh must
-    call this function, in the same order. Ranks that hold the same part each use their own copy."""
+    """Return the whole of a DTensor, gathered from all ranks. Return a plain tensor unchanged.
+
+    Every rank of the mesh must call this function, in the same order. If several ranks hold the same part, each uses
+    its own copy.
+    """
     if not is_distributed(tensor):
         return tensor
     spread: Any = tensor.detach()

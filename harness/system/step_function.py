@@ -20,14 +20,14 @@
 
             return StepFunction(step=step, batch=batch, parameters=parameters)   # or the three as a tuple
 
-State besides the parameters (buffers, optimizer state, generators, averaged weights) is found from the step: see
-`replay/found_state.py`. `StepFunction(…, state=…)` may name more. `metrics=lambda: {"accuracy": self.accuracy}` reports
-numbers besides the loss; the step keeps them. `adapter_checks.py` checks what `build` and its
-functions return.
+The harness finds further state from the step: buffers, optimizer state, generators, averaged weights (see
+`replay/found_state.py`). `StepFunction(…, state=…)` can name more state. `metrics=lambda: {"accuracy": self.accuracy}`
+reports numbers in addition to the loss. The step must keep these numbers. `adapter_checks.py` checks the return values
+of `build` and of its functions.
 
-On a GPU torch captures only optimizers made with `capturable=True`. What changes from step to step (a learning
-rate, say) must be part of the batch, because a captured step does not read Python numbers again.
-`describe()` needs no torch as long as the module imports it inside `build`.
+On a GPU, torch captures only optimizers that were created with `capturable=True`. A value that changes from step to
+step, such as a learning rate, must be part of the batch, because a captured step does not read Python numbers again.
+`describe()` needs no torch if the module imports torch inside `build`.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
 
 
-# capabilities that a step function has through `save` and `load`, or through `evaluate`
+# Capabilities that a step function has if it defines `save` and `load`, or `evaluate`.
 _BETWEEN_STEPS = ("resume", "evaluate")
 
 
 class StepFunctionSystem:
-    """Subclass this, set the attributes, and define `build`."""
+    """Base class of systems with a step function. Subclass it, set the attributes, and define `build`."""
 
     name = "step function"
     summary = "a plain step function, captured by the harness"
@@ -63,10 +63,11 @@ class StepFunctionSystem:
     arm_options: Mapping[str, Sequence[Scalar] | type] = {"learning_rate": float}
     workload_options: Mapping[str, Sequence[Scalar] | type] = {}
     layers = 0
-    faults: Mapping[str, PlantedFault] = {}  # faults that the system defines; key: the name in a claim's `falsified_by`
+    # faults that the system defines; the key is the name that claims list under `falsified_by`
+    faults: Mapping[str, PlantedFault] = {}
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction | tuple[Any, ...]:
-        """Return step, batch and parameters of one arm, and optionally more, as `StepFunction` describes."""
+        """Return step, batch and parameters of one arm, and optionally further functions (see `StepFunction`)."""
         raise NotImplementedError
 
     def describe(self) -> SystemDescription:
@@ -134,7 +135,8 @@ class StepFunctionSystem:
         return as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
-        """Raise `AdapterError` for a setting that the system does not describe, because it would have no effect."""
+        """Raise `AdapterError` for a setting that the system does not describe, because the setting would have no
+        effect."""
         from harness.system.adapter_checks import nearest, option_error
 
         found = {

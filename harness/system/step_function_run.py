@@ -1,4 +1,4 @@
-"""Train with a step function, plain or captured."""
+"""Train with a step function, uncaptured or captured."""
 
 from __future__ import annotations
 
@@ -35,29 +35,32 @@ BUFFERS, GRADIENTS, MADE, METRICS, STATE = "buffer", "gradient", "made", "metric
 
 
 class _Shape:
-    """The static buffers for batches of one shape, and the captured step that reads the buffers, if it exists."""
+    """The static buffers for batches of one shape, and the captured step that reads these buffers, if it exists."""
 
     def __init__(self, batch: Mapping[str, Tensor], device: Any) -> None:
         self.static = {name: tensor.detach().to(device).clone() for name, tensor in batch.items()}
         self.require_gradients = {name for name, tensor in batch.items() if tensor.requires_grad}
         self.captured: CapturedStep | TracedStep | None = None
         self.gradients: Mapping[str, Tensor] = {}
-        self.watch: GradientWatch | None = None  # the watch on gradients during the recorded step; None: not watched
+        self.watch: GradientWatch | None = None  # the watch on gradients while the step was recorded; None: not watched
 
 
 class StepFunctionRun:
-    """Plain or captured training of a step function. A captured step is a traced replay (CPU) or a CUDA graph (GPU)."""
+    """A training with a step function, uncaptured or captured. A captured step is a CUDA graph on a GPU, and a
+    recording on a CPU."""
 
     def __init__(self, function: StepFunction, *, capture: str, layers: int, warm_steps: int = 0) -> None:
-        """Start a run from built functions. warm_steps: plain steps before a capture. Raises `NotAvailable` if there
-        are warm steps and the step captures itself.
+        """Start a run from the functions that `build` returned. warm_steps: number of plain steps before a capture.
+
+        Raise `NotAvailable` if there are warm steps and the step makes its capture by itself.
         """
         self._requested, self._layers, self._warm_steps = capture != "none", layers, warm_steps
         if warm_steps and function.captured is not None:
             raise NotAvailable(
-                "`warm_steps` is only for steps that the harness captures, but this step captures itself"
+                "this step makes its capture by itself, so `warm_steps` has no effect; remove `warm_steps` from the arm"
             )
-        self._first_found: set[str] | None = None  # names of loose tensors at the first reading of the state
+        # names of tensors outside modules and optimizers at the first reading of the state
+        self._first_found: set[str] | None = None
         self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._metrics_are_kept = False
@@ -101,7 +104,7 @@ class StepFunctionRun:
             self._replays += 1
             loss = self._current.captured.replay()
             for name, gradient in _of_kind(GRADIENTS, self._current.captured.outputs).items():
-                self._parameters[name].grad = gradient  # the replay of a CUDA graph writes to `.grad`, too
+                self._parameters[name].grad = gradient  # a CUDA graph's replay writes to `.grad`, too
         from harness.devices.host_waits import after_the_step
 
         with self._as_on_a_device(), after_the_step():
@@ -114,8 +117,11 @@ class StepFunctionRun:
         return as_on_a_device() if self._device.type == "cpu" else nullcontext()
 
     def _uncaptured_step(self) -> Tensor:
-        """Execute a step without a capture and return its loss. If the step raises, and an earlier capture failed for
-        another reason, a note on the exception says so, because a failed capture may leave a library half set up."""
+        """Execute a step without a capture and return its loss.
+
+        If the step raises an error after a capture has failed for another reason, a note on the error gives that
+        reason. A failed capture may leave a library in an unusable state.
+        """
         try:
             return self.step_body()().detach().clone()
         except HarnessError:
@@ -126,32 +132,38 @@ class StepFunctionRun:
             raise
 
     def _is_told_by(self, failure: str, error: Exception) -> bool:
-        """Return True if the failed capture and the error have the same message or, on a CPU, the same line of code. On
-        a CPU the capture runs on fake tensors, whose messages differ."""
+        """Return True if the failed capture and the error have the same message or, on a CPU, the same line of code.
+
+        On a CPU the capture runs on fake tensors, so the messages differ.
+        """
         frame = innermost_frame(error)
         at_its_line = frame is not None and f"{Path(frame.file).name}:{frame.line}" in failure
         return (at_its_line and self._device.type == "cpu") or str(error).strip().partition("\n")[0] in failure
 
     def save(self, path: Path) -> None:
-        """Save by the step function's own `save`. Raises `NotAvailable` if it has none."""
+        """Save with the `save` of the step function. Raise `NotAvailable` if there is none."""
         self._function.given("save")(path)
 
     def load(self, path: Path) -> None:
-        """Load by the step function's own `load`. Drop all captures, because their tensors may have been replaced."""
+        """Load with the `load` of the step function. Drop all captures, because the load may have replaced their
+        tensors."""
         self._function.given("load")(path)
         self.forget_captures()
         self._parameters = _trained_parameters(self._function)
 
     def evaluate(self) -> Mapping[str, float]:
-        """Call the step function's `evaluate`, and return its numbers by name. Raises `NotAvailable` if there is no
-        such function, `AdapterError` if it returns something else."""
+        """Call the `evaluate` of the step function, and return its numbers by name.
+
+        Raise `NotAvailable` if there is no such function, and `AdapterError` if it returns something other than
+        numbers.
+        """
         from harness.system.adapter_checks import require_values
 
         evaluate = self._function.given("evaluate")
         return require_values(evaluate(), evaluate)
 
     def _batch(self, index: int) -> dict[str, Tensor]:
-        """Return the batch of a step. Creating the batch does not count as work of the step."""
+        """Return the batch of a step. The work that creates the batch does not count as work of the step."""
         from harness.devices.host_waits import not_of_the_step
 
         with not_of_the_step():
@@ -169,8 +181,9 @@ class StepFunctionRun:
         return body
 
     def _copied_batch(self) -> Callable[[], Any]:
-        """Return a function that creates the batch for a step, in the structure of `batch(index)`. Its tensors are
-        copies of the static buffers, so that the step cannot change the buffers in place.
+        """Return a function that creates the batch for a step, in the structure of `batch(index)`.
+
+        The tensors are copies of the static buffers, so that the step cannot change the buffers in place.
         """
         static, structure, asked = self._current.static, self._structure, self._current.require_gradients
         if not asked:
@@ -186,8 +199,8 @@ class StepFunctionRun:
             "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
         }
         resumes = self._function.save is not None and self._function.load is not None
-        # The first step of such a step function may create buffers for its capture. A plain step does not have these
-        # buffers.
+        # If the step makes its capture by itself, the first step may create buffers for the capture. A plain step does
+        # not have these buffers.
         itself = self._requested and self._captures_itself
         return known | ({CAPTURES_ITSELF: True} if itself else {}) | ({RESUMES: True} if resumes else {})
 
@@ -211,7 +224,7 @@ class StepFunctionRun:
         return require_state(self._function.state(), self._function.state)
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state found from the step, and the state that `build` named in addition."""
+        """Return the state that was found from the step, and the state that `build` named in addition."""
         from harness.system.replay.found_state import state_of
         from harness.system.replay.holders import LOCALS
         from harness.system.replay.reachable import reach
@@ -221,31 +234,33 @@ class StepFunctionRun:
         state = state_of(found, self._parameters)
         loose = state["tensors"]
         self._first_found = set(loose) if self._first_found is None else self._first_found
-        # The variables of a generator function include the last batch and loss. These are not state, so leave them out.
+        # The variables of a generator function include the last batch and loss. These are no state, so they are left
+        # out.
         lasting = {name: each for name, each in loose.items() if name in self._first_found or LOCALS not in name}
         return {**state, "tensors": {**lasting, **self._named_state()}}
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """Return the gradients of the last step: from the outputs of a traced replay, otherwise from `.grad`."""
+        """Return the gradients of the last step: from the outputs of a recording's replay, otherwise from `.grad`."""
         current = self._current
         if current.captured is None:
             return self._leaf_gradients()
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch for a traced recording. A CUDA graph gets none, because it would repeat the watch's copies."""
+        """Set the watch for a recording on a CPU. A CUDA graph gets no watch, because replays would repeat the watch's
+        copies."""
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
         """Return copies of the gradients that the recorded step changed after the backward pass, and the names of the
-        gradients that its optimizer overwrote."""
+        gradients that the optimizer overwrote. Return None if the values are not certain."""
         captured, watch = self._current.captured, self._current.watch
         if captured is None or watch is None or not watch.is_sure():
             return None
         return _of_kind(MADE, captured.outputs), watch.written
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return the metrics of the last step. A replay writes into the metric tensors of the captured step."""
+        """Return the metrics of the last step. A replay writes to the metric tensors of the captured step."""
         captured = self._current.captured
         return self._named_metrics() if captured is None else _of_kind(METRICS, captured.outputs)
 
@@ -253,7 +268,7 @@ class StepFunctionRun:
         """Drop every capture, so that the next step of any shape is captured again."""
         for shape in self._shapes.values():
             getattr(shape.captured, "release", lambda: None)()
-            if shape.gradients:  # the gradients are in the graph's memory pool, and would keep the pool alive
+            if shape.gradients:  # gradients in the graph's memory pool would keep the pool alive
                 for parameter in self._parameters.values():
                     parameter.grad = None
             shape.captured, shape.gradients, shape.watch = None, {}, None
@@ -297,7 +312,7 @@ class StepFunctionRun:
     def __exit__(self, *_raised: object) -> None:
         self.forget_captures()
         self._shapes.clear()
-        self._shared.restore()  # restore shared state, so that the next arm in this process starts as this arm did
+        self._shared.restore()  # the next arm in this process must start as this arm did
 
     def _select(self, batch: Mapping[str, Tensor]) -> _Shape:
         key = tuple((name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in sorted(batch.items()))
@@ -314,9 +329,10 @@ class StepFunctionRun:
         return metrics
 
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
-        """Return a function that, called after a step, returns what the step left for others to read: metric tensors,
-        and tensors that the step newly bound as registered buffers or in place of existing optimizer state. After a
-        capture these names stay bound, and each replay writes to the tensors.
+        """Return a function that returns, after a step, the tensors that the step stored for later use.
+
+        These are metric tensors, and tensors that the step newly set as registered buffers or in place of existing
+        optimizer state. After a capture, these names keep their tensors, and each replay writes to them.
         """
         before, kept = self._registered_buffers(), self._kept_by_optimizers()
 
@@ -326,7 +342,7 @@ class StepFunctionRun:
             other = self._kept_by_optimizers()
             anew = {name: each for name, each in other.items() if kept.get(name, each) is not each}
             left = {**_named(BUFFERS, bound), **_named(STATE, anew)}
-            # keep only tensors on the device of the replay
+            # Replays write only to tensors on the run's device.
             left = {name: each for name, each in left.items() if each.device == self._device}
             return {**left, **_named(METRICS, self._named_metrics())}
 
@@ -349,14 +365,14 @@ class StepFunctionRun:
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
     def _capture(self, shape: _Shape) -> None:
-        """Capture the step on the buffers of `shape`. If that fails, record the error and train uncaptured."""
+        """Capture the step with the buffers of `shape`. If the capture fails, store the error and train uncaptured."""
         from harness.system.replay.fake_step import FakeTensorsLeftError
 
         static = lambda: {**shape.static, **self._parameters}
         capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
         try:
             capture(shape, static)
-        except FakeTensorsLeftError:  # otherwise the training would continue with these fake tensors
+        except FakeTensorsLeftError:  # otherwise the training would go on with these fake tensors
             raise
         except HarnessError as error:
             self._failure = str(error)
@@ -410,8 +426,10 @@ def _of_kind(kind: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:
-    """Return the named parameters that are trained. Leave out registered buffers, which only a forward pass changes,
-    and frozen tensors if other tensors require gradients. The tensors left out are watched as state.
+    """Return the named parameters that are trained. The other tensors are watched as state.
+
+    Registered buffers are left out, because only a forward pass changes them. Frozen tensors are left out if other
+    tensors require gradients.
     """
     from harness.system.replay.found_state import same
     from harness.system.replay.reachable import reach

@@ -1,6 +1,6 @@
-"""Find where in user code something is defined, returned or raised. Errors about an adapter name this place.
+"""Find where in user code an object is defined, a value is returned or an error is raised. Errors name this place.
 
-Also return what evidence keeps of an exception: its message, its stack, and the obstacle that it names.
+Also return the parts of an exception that evidence keeps: its message, its stack, and the obstacle that it names.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the exception's message. Never raise, even if untrusted code raises while it makes the message."""
+    """Return the exception's message. Never raise an error, even if untrusted code fails while it makes the message."""
     try:
         return str(error)
     except BaseException as another:
-        return f"({_kind(another)} when asked for its message)"
+        return f"(its message cannot be read: {_kind(another)})"
 
 
 def named(error: BaseException) -> str:
-    """Return the exception's type and message."""
+    """Return the exception's type and message as one text."""
     text = text_of(error)
     return f"{_kind(error)}: {text}" if text else _kind(error)
 
@@ -50,7 +50,8 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def _kind(error: BaseException) -> str:
-    """Return the name of the exception's class. Bypass its metaclass, which may raise or return a wrong name."""
+    """Return the name of the exception's class. Bypass the metaclass, which may raise an error or return a wrong
+    name."""
     name: str = type.__dict__["__name__"].__get__(type(error))
     return name
 
@@ -72,7 +73,8 @@ class Frame(NamedTuple):
 
 
 def relative(file: str) -> str:
-    """Return a file relative to the import path, else its name. Evidence must not contain the paths of a machine."""
+    """Return a file's path relative to the import path, else only the file's name. Evidence must not contain a
+    machine's paths."""
     roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
     for root in roots:
         if file.startswith(root.rstrip("/") + "/"):
@@ -81,10 +83,10 @@ def relative(file: str) -> str:
 
 
 def innermost_frame(error: BaseException) -> Frame | None:
-    """Return the innermost frame of an exception outside of libraries, or None if there is none.
+    """Return the innermost frame of an exception outside of libraries; None if there is none.
 
     If all frames are in libraries, because the trainer is installed as a library, return the last frame that the
-    harness called.
+    harness called directly.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]
@@ -100,7 +102,7 @@ def innermost_frame(error: BaseException) -> Frame | None:
 
 
 def own_frame_of_stack() -> Frame | None:
-    """Return the innermost frame of user code that is executing now, or None."""
+    """Return the innermost frame of user code that is executing now; None if there is none."""
     stack = traceback.walk_stack(sys._getframe(1))
     own = ((frame, line) for frame, line in stack if _is_own(frame.f_code.co_filename))
     return next((Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in own), None)
@@ -119,7 +121,7 @@ def _is_own(file: str) -> bool:
 
 
 def definition(thing: Any) -> str:
-    """Return `file:line` where a function, method, callable object or class is defined; "" if it is unknown."""
+    """Return `file:line` of the definition of a function, method, callable object or class; "" if it is unknown."""
     try:
         if isinstance(thing, type):
             return f"{relative(inspect.getsourcefile(thing) or '')}:{inspect.getsourcelines(thing)[1]}"
@@ -130,7 +132,8 @@ def definition(thing: Any) -> str:
 
 
 def return_place(thing: Any) -> str:
-    """Return `file:line` of a function's only `return`, or of its definition if it has none or several."""
+    """Return `file:line` of a function's only `return`. Return its definition if it has none or several `return`
+    statements."""
     try:
         function = _function(thing)
         lines, first = inspect.getsourcelines(function)
@@ -144,8 +147,10 @@ def return_place(thing: Any) -> str:
 
 
 def attribute_place(kind: type, *names: str) -> str:
-    """Return `file:line` where a user's class, or a base class in user code, sets one of `names` (tried in order). If
-    none is set, return where the class is defined."""
+    """Return `file:line` where a user's class, or a base class in user code, sets one of `names`, tried in order.
+
+    If none is set, return the place of the class definition.
+    """
     for name in names:
         for each in kind.__mro__:
             if name in vars(each) and (place := _set_in(each, name)):
@@ -154,7 +159,7 @@ def attribute_place(kind: type, *names: str) -> str:
 
 
 def _set_in(kind: type, name: str) -> str:
-    """Return `file:line` where a class's own body sets the name; "" if the class is not user code."""
+    """Return `file:line` where the class body sets the name; "" if it does not, or if the class is not user code."""
     try:
         file = inspect.getsourcefile(kind) or ""
         lines, first = inspect.getsourcelines(kind)
@@ -184,7 +189,7 @@ def _function(thing: Any) -> Any:
 
 
 def _returns(tree: ast.AST) -> Iterator[ast.Return]:
-    """Yield the `return` statements of the function itself, not of functions inside it."""
+    """Yield the function's own `return` statements. Skip the statements of functions inside it."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Return):
             yield node
@@ -197,9 +202,9 @@ _STACK_LIMIT = 20_000
 
 
 def message_of(error: BaseException) -> str:
-    """Return a short text: where in user code an exception was raised, its type and its message.
+    """Return a short text with the place in user code where an exception was raised, its type and its message.
 
-    The place comes first, so that it is never cut off. An error of the harness names its own place.
+    The place comes first, so that it is never cut off. An error of the harness already contains its place.
     """
     if isinstance(error, HarnessError):
         return _excerpt("; ".join([text_of(error), *notes_of(error)]))
@@ -213,14 +218,15 @@ def stack_of(error: BaseException) -> str:
     try:
         lines = traceback.format_exception(error)
     except BaseException:
-        # an untrusted exception class may raise when its text is read, so write the stack without the text
+        # An untrusted exception class may raise an error when its text is read. The stack is then written without the
+        # text.
         lines = [*traceback.format_tb(error.__traceback__), named(error)]
     return without_folders(_printable("".join(lines)))[-_STACK_LIMIT:]
 
 
 def obstacle_of(error: NotAvailable) -> Obstacle:
-    """Return the obstacle that the exception reports: what this machine lacks, in the system's own words."""
-    # import late, because pydantic takes longer than everything else that a describing process imports
+    """Return the obstacle that the exception reports: what this machine lacks, in the words of the system."""
+    # The import is late, because pydantic takes longer than all other imports of a process that describes systems.
     from harness.evidence.base import Obstacle
 
     return Obstacle(reason="not_available", message=_excerpt(text_of(error)))
@@ -232,5 +238,5 @@ def _excerpt(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    # Replace lone surrogates, which come from file names or broken decoding and cannot be written as UTF-8.
+    # Lone surrogates are replaced. They come from file names or broken decoding, and cannot be written as UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")

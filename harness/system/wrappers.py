@@ -1,7 +1,7 @@
 """Plant the harness's own faults in one arm. A wrapper passes each call on to the arm's run and changes one thing.
 
-`faults.yaml` lists the faults. For each kind of claim it names the verdict that the fault must cause, because these
-faults fit any contract. Importing this needs no torch.
+`faults.yaml` lists the faults. They fit any contract, so the file names, for each kind of claim, the verdict that the
+fault must cause. Importing this module needs no torch.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from harness.system.sharded_tensors import local
 if TYPE_CHECKING:
     from torch import Tensor
 
-# index of the step in which a fault of a single step is planted; shorter runs have it in the last step
+# Index of the step in which a fault of a single step is planted. If a run is shorter, its last step gets the fault.
 FAULTY_STEP = 5
-SLOWDOWN = 5  # factor by which a fault slows down a baseline; a factor of 2 would be enough
-# On an H200, capture made the step of a tiny model (14 ms) 14 times as fast, and the step of 28 layers (28 ms) 4.6
-# times. The sleep outweighs such a gain. If a step is too long for the sleep to matter, the factor outweighs the gain.
+SLOWDOWN = 5  # factor by which a fault slows down a baseline; a factor of 2 would also be found
+# On an H200, a capture made the step of a tiny model (14 ms) 14 times as fast, and the step of 28 layers (28 ms) 4.6
+# times as fast. The sleep is longer than the time that such a capture saves. In steps that are much longer than the
+# sleep, the factor makes the candidate slower.
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
-REMEMBERED = 3  # number of first steps whose results a fault repeats
-RARELY = 10  # a fault is planted in every tenth step; a watch of only two steps would miss it
+REMEMBERED = 3  # a fault repeats the results of this number of first steps
+RARELY = 10  # a fault is planted in every tenth step; a check of only two steps would miss it
 SHIFT = 1000.0  # amount that is added to a metric
 NAN = nan
-LATE = 0.77  # share of the steps before the fault is planted: 7,700 of 10,000 steps
-LAST_STEP = 5.0  # The last step takes this multiple of its normal time. The slowdown grows steadily until then.
+LATE = 0.77  # share of the steps that come before the fault: 7,700 of 10,000 steps
+LAST_STEP = 5.0  # the last step takes this multiple of its normal time; the steps before it slow down steadily
 SCALE = 10.0  # factor by which parameters in a checkpoint are multiplied
 REDUCTIONS = 16
 NUMBERS: Mapping[str, float] = {name: value for name, value in globals().items() if type(value) in (int, float)}
-"""The numbers above, by the names that `faults.yaml` uses for them."""
+"""The numbers above, by their names. `faults.yaml` uses these names."""
 
 
 @cache
@@ -65,12 +66,12 @@ def described_faults(group: str) -> dict[str, FaultDescription]:
 
 
 def wrapped_faults(group: str) -> list[str]:
-    """Return the names of those faults of a group that a wrapper class plants."""
+    """Return the names of the faults of a group that are planted by a wrapper class."""
     return [name for name, row in _table()[group].items() if "wrapper" in row]
 
 
 def planted(training: TrainingRun, group: str, fault: str, steps: int) -> FaultyRun:
-    """Return the run inside the wrapper that plants a fault. steps: how many steps the run will make."""
+    """Return the run inside the wrapper that plants a fault. steps: how many steps the run will execute."""
     row = _table()[group][fault]
     module, _, name = row["wrapper"].partition(":")
     wrapper: type[FaultyRun] = getattr(import_module(f"harness.system.{module}"), name)
@@ -86,10 +87,10 @@ def _expectation(said: str | Mapping[str, Any]) -> Expectation:
 
 
 class FaultyRun:
-    """Passes everything on to the wrapped run. Subclasses change one thing.
+    """Passes all calls on to the wrapped run. Subclasses change one thing.
 
-    Capabilities are copied as bound methods, because `isinstance` with a runtime-checkable protocol checks for existing
-    attributes and does not call `__getattr__`.
+    Capabilities are copied as bound methods. The reason is that `isinstance` with a runtime-checkable protocol looks
+    for existing attributes and does not call `__getattr__`.
     """
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
@@ -104,7 +105,7 @@ class FaultyRun:
         self._replace_capabilities()
 
     def _replace_capabilities(self) -> None:
-        """Replace methods copied from the wrapped run. By default do nothing; faults of capabilities override this."""
+        """Replace methods that were copied from the wrapped run. The base class replaces nothing."""
 
     @property
     def _faulty_step(self) -> int:
@@ -123,7 +124,8 @@ class FaultyRun:
         return [local(parameter).detach() for parameter in parameters]
 
     def _of_optimizer(self, begins: tuple[str, ...]) -> list[Tensor]:
-        """Return the tensors of the optimizer's state whose own names begin with one of the texts in `begins`."""
+        """Return the tensors of the optimizer's state whose names begin with a text in `begins`. The parameter's name
+        is ignored."""
         state = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
         return [local(tensor).detach() for name, tensor in state.items() if name.rpartition(".")[2].startswith(begins)]
 
@@ -139,8 +141,8 @@ class FaultyRun:
 
 
 _GROUP = "of_any_system"  # name of a group in `faults.yaml`
-SWAPPED_ARMS = "swapped_arms"  # this fault is planted where the arms are opened, because a wrapper sees only one arm
-DECOY_GRAPH = "decoy_graph"  # this fault is also planted where the arms are opened: it opens the arm without a capture
+SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened, because a wrapper sees only one arm
+DECOY_GRAPH = "decoy_graph"  # planted where the arms are opened, too: the arm is opened without a capture
 
 
 class NanTail(FaultyRun):
@@ -159,7 +161,8 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Reduces each loss's distance from the first loss to a millionth, in float64 so that it does not round to 0."""
+    """Reports the first loss plus a millionth of each loss's distance from it, in float64, so that the sum is not
+    rounded."""
 
     _first: Tensor | None = None
 
@@ -235,7 +238,8 @@ class BusyStep(FaultyRun):
 
 
 class DecoyGraph(FaultyRun):
-    """Trains uncaptured. After each step, replays a graph of one addition, and reports this graph as its capture."""
+    """Trains uncaptured. After each step, replays a graph that only adds two numbers, and reports this graph as its
+    capture."""
 
     _replays = 0
     _graph: Any = None
@@ -339,7 +343,7 @@ HARNESS_FAULTS: dict[str, FaultDescription] = described_faults(_GROUP)
 
 
 def wrap(training: TrainingRun, fault: str, *, steps: int) -> TrainingRun:
-    """Return `training` with the harness's own `fault` planted. steps: how many steps the run will make."""
+    """Return `training` with the fault planted, a fault of the harness. steps: how many steps the run will execute."""
     known = wrapped_faults(_GROUP)
     if fault not in known:
         raise UsageError(

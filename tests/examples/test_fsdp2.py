@@ -76,7 +76,7 @@ def test_fsdp2_ranks_train_like_one_process_and_an_uncapturable_step_is_reported
     verdicts = judged(tmp_path, also=CAPTURED)
     refused = verdicts.pop("FSDP-CAPTURED")
     assert refused.reason == "not_captured"
-    assert "found 28 tensors that ranks share (DTensor)" in refused.message
+    assert "found 28 tensors divided among ranks (DTensor)" in refused.message
     assert {claim: (verdict.reason, verdict.message) for claim, verdict in verdicts.items()} == {
         claim: ("held", verdict.message) for claim, verdict in verdicts.items()
     }

@@ -95,7 +95,7 @@ STRANGE = {
     "raises_described": Strange("; found ZeroDivisionError: division by zero ({path}:12)", body="        1 / 0"),
     "raises_anything": Strange("; found GeneratorExit: stop ({path}:1)", "raise GeneratorExit('stop')"),
     "speechless": Strange(
-        "; found Mute: (OSError when asked for its message) ({path}:4)",
+        "; found Mute: (its message cannot be read: OSError) ({path}:4)",
         "class Mute(Exception):\n    def __str__(self):\n        raise OSError\nraise Mute",
     ),
     "no_python": Strange("; found SyntaxError: invalid syntax", "def ="),

@@ -1,7 +1,8 @@
-"""Capture a training step's body into CUDA graphs over static buffers, and replay it.
+"""Capture a training step's body into CUDA graphs over static buffers, and replay the graphs.
 
-A captured arm must start from the state of the uncaptured arm. Therefore warm-up steps are undone, capturing executes
-nothing, and the first replay is step 0. A failed capture is ended, reports its reason, and leaves the former state.
+A captured arm must start from the same state as the uncaptured arm. Therefore warm-up steps are undone, and capturing
+executes nothing, so that the first replay is step 0. After a failed capture, the state from before the capture is
+restored, and the error gives the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Body = Callable[[], Tensor | None]
 
 
 class CaptureFailedError(HarnessError):
-    """The step could not be captured. `reason`: the error of CUDA or of the body. The former state was restored."""
+    """The step could not be captured. The earlier state was restored. reason: the error of CUDA or of the step's
+    body."""
 
     def __init__(self, stage: str, error: BaseException) -> None:
         place = of_traceback(error.__traceback__)
@@ -44,12 +46,19 @@ class CaptureFailedError(HarnessError):
 class CapturedStep:
     """One training step as one graph, or as several graphs that share a memory pool and are replayed in order.
 
-    `bodies`: the step's body, or several by label (`forward`, `backward`). The last tensor that one of them returns is
-    the 0-d loss. `state`: tensors that the bodies change; tensors reachable from `roots` need no name (see
-    `StateGuard`). `static`: the buffers whose addresses the graphs contain. `stream`: must exist as long as the graphs.
-    Consecutive captures should share it, because each new stream leaves cuBLAS workspaces of 64 MiB behind. `outputs`:
-    called after the bodies are captured. Each replay writes the tensors that it returned, such as metrics. These are in
-    `self.outputs`, and wherever the step itself keeps them.
+    bodies: the step's body, or several bodies by label (`forward`, `backward`). The last tensor that a body returns is
+    the 0-d loss.
+
+    state: tensors that the bodies change. Tensors that are reachable from `roots` need not be listed (see
+    `StateGuard`).
+
+    static: the buffers whose addresses the graphs contain.
+
+    stream: must exist as long as the graphs. Consecutive captures should share it, because each new stream keeps cuBLAS
+    workspaces of 64 MiB.
+
+    outputs: called after the bodies are captured. It returns tensors, such as metrics, that each replay writes. They
+    are in `self.outputs`, and in the attributes in which the step itself keeps them.
     """
 
     def __init__(
@@ -82,7 +91,7 @@ class CapturedStep:
         self.host_numbers: list[HostNumber] | None = None
 
     def capture(self) -> None:
-        """Warm up, undo the warm-up, and capture. Raises `CaptureFailedError`."""
+        """Warm up, undo the warm-up, and capture. Raise `CaptureFailedError` if any of this fails."""
         try:
             with preparing():
                 guard = self._warm_up()
@@ -90,14 +99,14 @@ class CapturedStep:
             raise CaptureFailedError("the warm-up before a capture", error) from error
         changes = HostChanges(self._roots, of_device=True)
         try:
-            # Do this outside the guard's `with` block. Inside it, the guard's optimizer hook would be recorded as part
+            # Capture outside the guard's `with` block. Inside it, the guard's optimizer hook would be recorded as part
             # of the step.
             self._capture_bodies()
             self.outputs = dict(self._read_outputs())
             self._kept = changes.kept_up(self.outputs)
             self.host_changes = changes.found(self._kept)
-            # restore the host's values, because replays overwrite the graph's memory, and with it tensors that the body
-            # kept
+            # Restore the values on the host. Otherwise the body would keep tensors in the graph's memory, which replays
+            # overwrite.
             changes.restore()
         except Exception as error:
             self.release()
@@ -142,7 +151,8 @@ class CapturedStep:
             body()
 
     def _follow_numbers(self) -> None:
-        """Run the bodies twice, first to find the Python numbers that they change, then to find what reads these."""
+        """Run the bodies twice: first to find the Python numbers that they change, then to find the code that reads
+        these numbers."""
         if can_follow():
             self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
         else:

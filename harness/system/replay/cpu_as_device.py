@@ -1,6 +1,6 @@
-"""Treat a CPU as a device: find which tensors a device would hold, and which reads would wait for it.
+"""Treat a CPU as a device: find which tensors would be on a device, and which reads would wait for the device.
 
-Reads of values on the host are found while a step executes on real tensors.
+The step executes on real tensors while its reads on the host are recorded.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ LIFT = torch.ops.aten.lift_fresh.default
 
 
 class HostMade:
-    """The host's memory: what a watched step created only from numbers in its code, and did not move to the device.
+    """The host's memory: the tensors that a watched step created only from numbers in its code, and did not move to the
+    device.
 
     All other memory counts as the device's: batches, parameters, state, and everything computed from them. recorded:
-    True if the step is recorded. Then the step's counters count as the device's, because replays must repeat them.
+    True if the step is recorded for replays. In that case, step counters also count as the device's, because replays
+    must repeat them.
     """
 
     def __init__(self, *, recorded: bool = False) -> None:
         self.recorded = recorded
-        self._known: dict[int, StorageWeakRef] = {}  # references to memory, which prevent the reuse of its address
+        self._known: dict[int, StorageWeakRef] = {}  # references to the memory, so that its address is not used again
 
     def has(self, tensor: Tensor) -> bool:
         return bool(self._known) and torch._C._has_storage(tensor) and _reference(tensor).cdata in self._known
@@ -56,14 +58,15 @@ class HostMade:
             self._known.pop(_reference(tensor).cdata, None)
 
     def alone(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return True if the operator computes a tensor on the host, from the host's memory only."""
+        """Return True if the operator computes a tensor on the host, and reads only the host's memory."""
         device = kwargs.get("device")
         if device is not None and torch.device(device).type != "cpu":
             return False
         return func is LIFT or all(map(self.has, tensors_in([*args, *kwargs.values()])))
 
     def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        """Update the host's memory after an operator: add tensors that it made, or remove tensors that it changed."""
+        """Update the set of the host's memory after an operator: add tensors that it created, or remove tensors that it
+        changed."""
         if self.alone(func, args, kwargs):
             for tensor in tensors_in(returned):
                 self.add(tensor)
@@ -97,9 +100,10 @@ def names_a_device(
     frame: FrameType,
     is_on_device: Callable[[Tensor], bool | None],
 ) -> bool | None:
-    """Return True if a call names the device as the place of its result, False for the host, None if it names no place.
+    """Return True if a call places its result on the device, False if on the host, None if the call names no place.
 
-    frame: the caller's frame. is_on_device: returns the place of a tensor that the call names instead of a device.
+    frame: the caller's frame. is_on_device: returns the place of a tensor, if the call names a tensor instead of a
+    device.
     """
     if func is Tensor.cuda:
         return True
@@ -114,7 +118,8 @@ def names_a_device(
 
 
 def caller() -> FrameType:
-    """Return the frame of the code that called a torch function. Skip frames of function modes that pass calls on."""
+    """Return the frame of the code that called a torch function. Skip frames of function modes that only pass on the
+    call."""
     frame = sys._getframe(2)
     while (back := frame.f_back) is not None and "__torch_function__" in _names(frame, back):
         frame = back
@@ -122,7 +127,8 @@ def caller() -> FrameType:
 
 
 def _names(frame: FrameType, back: FrameType) -> tuple[str, str]:
-    """Return the frame's name, and for an interceptor's `execute` the name of the frame that called it."""
+    """Return the frame's function name and, for an interceptor's `execute`, the name of the calling function, else
+    ""."""
     name = frame.f_code.co_name
     return name, back.f_code.co_name if name == "execute" else ""
 
@@ -133,7 +139,8 @@ def is_of_an_optimizer(frame: FrameType) -> bool:
 
 
 def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu". A variable with the value "cpu" would name the GPU on a machine that has one."""
+    """Return True for a literal "cpu". A variable with the value "cpu" would have the value "cuda" on a machine with a
+    GPU."""
     if str(device) != "cpu":
         return False
     if is_of_an_optimizer(frame):
@@ -144,10 +151,7 @@ def _means_the_host(device: object, frame: FrameType) -> bool:
     return ('"cpu"' in call or "'cpu'" in call) and "cuda" not in call
 
 
-# Execute a step on a CPU as a device would: a read counts as a wait only if a device would wait for it.
-#
-# A dispatch mode that watches the step may have two attributes. `host` is the memory that the mode knows to be the
-# host's. `read` is called where a tensor is read without an operator, and returns what the host reads.
+# Execute a step on a CPU as if on a device: a read counts as a wait only if the host would wait for a device there.
 
 # name of torch's function that lists the devices for which optimizers accept `capturable=True`
 _DEVICES = "_get_capturable_supported_devices"
@@ -159,11 +163,12 @@ READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__for
 
 
 class OnADevice(Interceptor):
-    """Within the block, makes active dispatch modes see on a CPU what they would see on a device.
+    """Within the block, shows to dispatch modes on a CPU the calls that they would see on a device.
 
     `one_hot` with a given number of classes reads no value, although torch on a CPU reads the smallest and the largest
     class to check them. A function that reads the CPU's memory without calling an operator is reported as a read.
-    Memory moved to a device counts as the device's, and counters of torch's optimizers and averages as the host's.
+    Memory that is moved to a device counts as the device's. The counters of torch's optimizers and averages count as
+    the host's.
     """
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -192,11 +197,12 @@ class OnADevice(Interceptor):
 
 @contextmanager
 def as_on_a_device() -> Iterator[None]:
-    """Execute a step so that a dispatch mode on a CPU sees what it would see on a device.
+    """Execute the block so that a dispatch mode on a CPU sees the calls that it would see on a device.
 
     In the block, torch's optimizers accept `capturable=True` on a CPU. Nothing else changes if the block is inside
-    another such block, or if no dispatch mode distinguishes host and device. This avoids a function mode, which is
-    called at every operation and every read of a tensor's attribute, and under which torch.compile would compile again.
+    another such block, or if no active dispatch mode distinguishes host and device. In these cases no function mode is
+    used, because it is called at every operation and every read of a tensor's attribute, and because it makes
+    torch.compile compile again.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
@@ -214,7 +220,7 @@ def _devices_and_cpu(supports_xla: bool = True) -> list[str]:
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    if num_classes < 0:  # the largest class is read from the tensor, for which a GPU also waits
+    if num_classes < 0:  # torch then reads the largest class from the tensor, and on a GPU waits for it, too
         return torch.nn.functional.one_hot(tensor, num_classes)
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
@@ -226,18 +232,19 @@ def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if hasattr(mode, "read"):
             tensor = mode.read(tensor, f"Tensor.{func.__name__}")
-    tensor = tensor.clone()  # a value that is read from a device is a copy
+    tensor = tensor.clone()  # reading a value from a device gives a copy
     for host in hosts:
         host.add(tensor)
     return func(tensor, *args, **kwargs)
 
 
 def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
-    return not hosts or not hosts[-1].has(tensor)  # the innermost entry sees every call
+    return not hosts or not hosts[-1].has(tensor)  # only the last entry sees every call
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
-    """Mark a result as the device's memory. If it is a given tensor, copy it first, because that stays the host's."""
+    """Mark a result as the device's memory, and return it. If the result is one of the `given` tensors, copy it first,
+    because the given tensor stays in the host's memory."""
     if not isinstance(returned, Tensor) or _is_on_device(hosts, returned):
         return returned
     returned = returned.clone() if any(returned is each for each in given) else returned
@@ -247,13 +254,14 @@ def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]
 
 
 def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
-    """Update an `AveragedModel`. Its count of updates is on the host unless its owner moved it."""
+    """Update an `AveragedModel`. Its count of updates is on the host, unless user code moved it."""
     _know([average.n_averaged])
     _update_parameters(average, *given, **named)
 
 
 def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-    """Mark an optimizer's 0-d state, such as step counters, as the host's unless the update is fused or capturable."""
+    """Mark an optimizer's 0-d state, such as step counters, as the host's memory, unless the update is fused or
+    capturable."""
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):
             continue
@@ -263,7 +271,7 @@ def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None
 
 
 def _know(counts: Iterable[Tensor]) -> None:
-    """Mark tensors as memory of the host. In a recording, do nothing, because replays must repeat the count."""
+    """Mark tensors as the host's memory. In a recording, do nothing, because replays must repeat the count."""
     hosts = [each for each in _hosts() if not each.recorded]
     for count in counts:
         for host in hosts:
@@ -280,7 +288,7 @@ _SHOWN = 8
 
 
 class Waits(Observer):
-    """Counts, by line, the operations in the block that need the values of tensors on `device`."""
+    """Counts, for each line of code, the operations in the block that read values of tensors on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

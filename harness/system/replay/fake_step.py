@@ -1,7 +1,8 @@
-"""Run user steps on fake tensors. If torch cannot run an operator on fake tensors, it is executed on zeros, on a CPU.
+"""Run user steps on fake tensors, which have shapes but no values. Operators without support for them run on zeros, on
+a CPU.
 
-Few user-defined operators are registered for fake tensors. Some of torch's own fake versions hold only for a GPU (that
-of `_grouped_mm` accepts only bfloat16). Execution on zeros gives the shapes of the results. It does not show whether a
+Few user-defined operators are registered for fake tensors. Some of torch's own fake versions hold only for a GPU:
+`_grouped_mm` accepts only bfloat16. Execution on zeros gives the shapes of the results. It does not show whether a
 user-defined operator waits for the device.
 """
 
@@ -46,26 +47,27 @@ class FakeTensorsLeftError(HarnessError):
 
 
 def note_mode(mode: FakeTensorMode) -> None:
-    """Remember a mode by a weak reference, for `no_fake_tensors_left`. Every fake tensor keeps its mode alive."""
+    """Store a weak reference to a mode for `no_fake_tensors_left`. Every fake tensor keeps its mode alive."""
     _modes.append(weakref.ref(mode))
 
 
 @contextmanager
 def no_fake_tensors_left() -> Iterator[None]:
-    """Decorate a function that executes something on fake tensors and undoes it.
+    """Decorate a function that executes something on fake tensors and then undoes the execution.
 
-    Raises `FakeTensorsLeftError` if a fake tensor remains after the function returned. The error names its holders.
+    Raise `FakeTensorsLeftError` if a fake tensor remains after the function has returned. The error names the objects
+    that hold it.
     """
-    # While the collector is disabled, no object moves to an older generation. So the collection afterwards looks only
-    # at young objects. `gc.freeze` cannot be used: its `gc.unfreeze` releases everything that the process froze, and
-    # each later collection would take 0.25 s.
+    # While the collector is disabled, no object moves to an older generation. Therefore the collection afterwards only
+    # has to examine young objects. `gc.freeze` cannot be used: its `gc.unfreeze` releases everything that the process
+    # froze, and each later collection would take 0.25 s.
     enabled, earlier = gc.isenabled(), len(_modes)
     gc.disable()
     try:
         yield
     except BaseException as error:
         reason: BaseException | None = error
-        while reason is not None:  # the tracebacks of an error hold the local variables of the step
+        while reason is not None:  # an error's tracebacks keep the step's local variables alive
             traceback.clear_frames(reason.__traceback__)
             for frame, _ in traceback.walk_tb(reason.__traceback__):
                 _ = frame.f_locals  # reading `f_locals` again drops the earlier values
@@ -80,10 +82,11 @@ def no_fake_tensors_left() -> Iterator[None]:
 
 
 def _require_none(error: BaseException | None, earlier: int) -> None:
-    """Raise `FakeTensorsLeftError` if fake tensors of a mode exist that was noted after the first `earlier` modes."""
+    """Raise `FakeTensorsLeftError` if fake tensors of a new mode exist. Modes after the first `earlier` ones are
+    new."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
-    gc.collect(1)  # what the function created is in the young generations
+    gc.collect(1)  # the function's objects are in the young generations
     if any(mode() is not None for mode in modes):
         gc.unfreeze()
         gc.collect()
@@ -101,12 +104,14 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
 
 
 def _holders(values: list[Any]) -> set[str]:
-    """Name what holds `values`, directly or in containers, as `Class.attribute`, `module.name` or `function`.
+    """Return names of the objects that hold `values`: `Class.attribute`, `module.name` or `function`. Search
+    containers, too.
 
-    Objects that torch's internals hold are left out, because they are not the training's.
+    Objects that torch's internals hold are left out, because they do not belong to the training.
     """
     found = set[str]()
-    level = {id(each): (each, "") for each in values}  # object ids -> the object, and the path from it to a value
+    # object id -> the object, and the path from it to one of `values`
+    level = {id(each): (each, "") for each in values}
     seen = {id(level), id(values), *level}
     for _ in range(_DEEPEST):
         held = [each for each, _ in level.values()]
@@ -136,7 +141,7 @@ def _holders(values: list[Any]) -> set[str]:
 
 
 def _named(holder: Any, value: object, path: str) -> str:
-    """Return the path from a holder to its entry `value`, followed by `path`."""
+    """Return the path from a holder to its entry `value`, with `path` appended."""
     if isinstance(holder, list | tuple | deque | set):
         return f"[]{path}"
     own = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
@@ -149,10 +154,10 @@ def _is_internal(module: object) -> bool:
 
 
 class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Executes operators on fake tensors. Operators that use only the host's memory (`host`) get real values.
+    """Executes operators on fake tensors. Operators that use only the host's memory (`host`) compute real values.
 
-    unseen: the user-defined operators that were executed on zeros. refusal: where the first was called, and why torch
-    cannot run it on fake tensors.
+    unseen: the user-defined operators that were executed on zeros. refusal: the place of the first call of such an
+    operator, and why torch cannot run the operator on fake tensors.
     """
 
     def __init__(self) -> None:
@@ -173,7 +178,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self.host.note(func, args, kwargs, None)
         if _reads_what_it_draws_from(func, *args, **kwargs):
             raise DataDependentOutputException(func)
-        # while an operator runs, the inner calls that it makes run on the device
+        # operators that this operator calls run on the device
         outer, self._within = self._within, True
         try:
             return _without_values(super().dispatch(func, types, args, kwargs))
@@ -185,20 +190,22 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self._within = outer
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise `DataDependentOutputException` if the tensor, whose value the step reads, is on the device."""
+        """Raise `DataDependentOutputException` if the tensor is on the device, because the step reads its value on the
+        host."""
         if not self.host.has(tensor):
             raise DataDependentOutputException(called)  # type: ignore[arg-type]
         return tensor
 
     def _on_zeros(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object], error: RuntimeError) -> object:
-        """Execute an operator on zeros. Raises `error` if the kernel refuses zeros, needs values, or is on a device."""
+        """Execute an operator on zeros and return its result. Raise `error` if the operator fails on zeros, needs
+        values, or is on a device."""
         needs_values = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
         if not isinstance(func, OpOverload) or needs_values & {*func.tags}:
             raise error
         flat, spec = _pytree.tree_flatten((args, kwargs))
         if any(isinstance(each, FakeTensor) and each.fake_device.type != "cpu" for each in flat):
-            # On a real device better watchers exist, and an untrusted kernel may do anything with zeros. So do not run
-            # it.
+            # Do not run the operator on a real device. Other checks exist there, and an untrusted kernel may do
+            # anything with zeros.
             raise error
         try:
             found = run_fallback_kernel(self, func, flat, spec, error)
@@ -213,7 +220,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _without_values(returned: Any) -> Any:
-    """Return an operator's result after dropping the real values that torch stores on fake tensors of one element."""
+    """Return an operator's result, without the real values that torch stores on fake tensors of one element."""
     for tensor in tensors_in(returned):
         if isinstance(tensor, FakeTensor):
             tensor.constant = None
@@ -222,15 +229,17 @@ def _without_values(returned: Any) -> Any:
 
 @contextmanager
 def on_fake_tensors() -> Iterator[FakeStepMode]:
-    """Execute a block on fake tensors. Compiled code runs uncompiled, because it would write to missing memory."""
+    """Execute the block on fake tensors. Compiled code runs uncompiled, because a fake tensor has no memory to write
+    to."""
     with as_written(), standing_in((FakeTensor,), "tolist", Tensor.tolist), FakeStepMode() as mode:
         note_mode(mode)
         yield mode
 
 
 def _reads_what_it_draws_from(func: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return True for a `multinomial` with one sample or without replacement. On any device, it checks its
-    probabilities on the host, and torch has no tag for that.
+    """Return True for a `multinomial` with one sample or without replacement.
+
+    Such a call checks its probabilities on the host, on any device. torch has no tag for this read.
     """
     if func is not torch.ops.aten.multinomial.default:
         return False

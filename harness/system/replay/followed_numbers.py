@@ -1,11 +1,14 @@
-"""Follow Python numbers that a step keeps changing, and list operators that do not repeat their bits on CUDA.
+"""Follow Python numbers that each step changes, and list operators whose results on CUDA may differ between
+repetitions.
 
 A replay executes no Python, so a Python number keeps its value from the capture. If the step only counts with the
 number, only the count is wrong. If the number affects a comparison or a tensor, the captured step trains differently.
-This may begin only after all compared steps (`if done > 50`). So the harness checks for what a number is used.
+The first effect may come only after all compared steps (`if done > 50`). Therefore the harness checks what a number is
+used for.
 
-A `Followed` object replaces a number. Arithmetic and `math` return further `Followed` objects. Formatting as text does
-not count as reading. C code that requires a number refuses the object, and then the number counts as read.
+A `Followed` object replaces a number. Arithmetic and functions of `math` return further `Followed` objects. Writing the
+number as text does not count as a read. C code that requires a plain number refuses the object. In that case the number
+counts as read.
 """
 
 from __future__ import annotations
@@ -44,17 +47,18 @@ _ROUNDINGS: dict[str, Callable[..., Any]] = {
 
 
 class HostNumber(NamedTuple):
-    """A changing number. name: its path. read: for what and where the step reads it; None if the step only counts."""
+    """A number that each step changes. name: its path. read: what the step reads it for, and where; None if the step
+    only counts."""
 
     name: str
     read: str | None
 
 
 class Followed:
-    """A number, with the `names` of the numbers from which it is computed. `notes`: what each of these numbers was
-    first read for and on which line, by name.
+    """An object that replaces a number. names: the numbers from which its value is computed.
 
-    `isinstance` sees the type of the replaced number.
+    notes: name of each number -> what the number was first read for, and on which line. For `isinstance`, the object
+    has the type of the replaced number.
     """
 
     def __init__(self, value: Any, names: frozenset[str], notes: dict[str, str]) -> None:
@@ -97,7 +101,8 @@ def _is_followed(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or the arguments of a call, with each followed number replaced by a plain one."""
+    """Return a value in which each followed number is replaced by a plain number. The value is a number or a call's
+    arguments."""
     if _is_followed(value):
         return value.value
     if type(value) is dict:
@@ -114,10 +119,11 @@ def _in(value: Any) -> Iterator[Followed]:
 
 
 def _calculated(function: Callable[..., Any], *given: Any) -> Any:
-    """Calculate with plain numbers. A resulting number is followed, too. Any other result counts as a reading."""
+    """Call the function with plain numbers. Return a resulting number as a followed number. Any other result counts as
+    a read."""
     sources, result = [*_in(given)], function(*_plain(given))
     if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
-        return result  # the remainder of a division by 1 is always 0: gradients are accumulated over one batch
+        return result  # the remainder by 1 is always 0, as when gradients are accumulated over one batch
     parts = result if type(result) is tuple else (result,)
     if all(type(each) in (int, float) for each in parts):
         names = frozenset().union(*(each.names for each in sources))
@@ -135,9 +141,10 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
-    """Convert a followed number to a plain one. This counts as a reading, unless it is for formatting a text by `%`."""
+    """Convert a followed number to a plain number. This counts as a read, unless the number is formatted as text with
+    `%`."""
     caller = sys._getframe(2)
-    # at a BINARY_OP this can only be formatting by `%`, because arithmetic has its own methods
+    # At a BINARY_OP this can only be a text that is formatted with `%`, because arithmetic has separate methods.
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
         ours.note("made a plain number, or an index,")
     return function(ours.value)
@@ -171,7 +178,7 @@ for _special, _function in _special_methods():
 
 
 class _GivenToTorch(Interceptor):
-    """Notes followed numbers among the arguments of torch functions, and passes on plain numbers."""
+    """Notes followed numbers among the arguments of torch functions. Calls the functions with plain numbers."""
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for each in _in([args, kwargs]):
@@ -181,7 +188,8 @@ class _GivenToTorch(Interceptor):
 
 @contextmanager
 def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
-    """Replace, within the block, the slots' numbers by followed ones, for which `math` returns followed results."""
+    """Within the block, replace the numbers in the slots by followed numbers. `math` then returns followed results for
+    them."""
     functions = [(name, each) for name, each in vars(math).items() if callable(each) and not name.startswith("__")]
     for slot in slots:
         slot.put(Followed(slot.value(), frozenset({slot.name}), notes))
@@ -202,11 +210,12 @@ def can_follow() -> bool:
 
 
 def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bool) -> list[HostNumber]:
-    """Execute `body` twice: to find the numbers that it changes, then to follow them. Return these numbers.
+    """Execute `body` twice: first to find the numbers that it changes, then to follow these numbers. Return the
+    numbers.
 
-    `body` must have run once before, because a replay does not need numbers that only the first execution changes, such
-    as a flag that something was built. If the step cannot run with the replacement of a number, the number counts as
-    read. The caller must undo the executions.
+    `body` must have run once before. A number that only the first execution changes, such as a flag that something was
+    built, needs no replay. If the step cannot run with the replacement of a number, the number counts as read. The
+    caller must undo the executions.
     """
     changes = HostChanges(roots, of_device=of_device)
     body()
@@ -216,13 +225,13 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
         notes = {}
         for slot in slots:
             alone = _read_in(body, [slot])
-            notes |= {slot.name: "given to code that takes no stand-in"} if alone is None else alone
+            notes |= {slot.name: "given to code that takes only a plain number"} if alone is None else alone
     return [HostNumber(slot.name, notes.get(slot.name)) for slot in slots]
 
 
 def _read_in(body: Callable[[], object], slots: Sequence[Slot]) -> dict[str, str] | None:
-    """Execute `body` with followed numbers in the slots. Return what each number is read for, by name, or None if the
-    execution raises because of `Followed`."""
+    """Execute `body` with followed numbers in the slots. Return what each number is read for, by name. Return None if
+    the execution raises an error because of the followed numbers."""
     notes = dict[str, str]()
     try:
         with as_written(), _following(slots, notes):
@@ -241,9 +250,9 @@ def _always(_call: Call) -> bool:
 
 class Unrepeated(NamedTuple):
     documented: str  # the name in torch's documentation
-    # Names of ATen operators. Only those of the backward pass, if only that pass is meant. "" if CUDA dispatches none.
+    # Names of ATen operators; only backward operators if torch lists only the backward pass; "" if CUDA calls none.
     operators: str
-    deterministic: bool  # True: torch also has a form that repeats its bits
+    deterministic: bool  # True: torch also has a deterministic form
     when: Callable[[Call], bool] = _always
 
 
@@ -331,7 +340,7 @@ for _row in UNREPEATED:
 
 
 def unrepeated(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator's name if torch documents that a repetition of this call may give other bits, else None."""
+    """Return the operator's name if torch documents that this call may give different bits each time, else None."""
     rows = _rows(func)
     if not rows:
         return None

@@ -2,16 +2,17 @@
 
 | category | what is in it |
 | --- | --- |
-| `parameters` | those of every module that the step reaches, named by the adapter or not |
-| `buffers` | registered buffers: running statistics, counters of batches |
+| `parameters` | parameters of every module that the step reaches, even if the adapter does not name them |
+| `buffers` | registered buffers, such as running statistics and counters of batches |
 | `optimizer` | moments and steps, learning rates and other settings, schedulers, the scale of a `GradScaler` |
-| `generators` | torch's, numpy's and Python's, global ones and those that the step holds |
-| `tensors` | tensors in attributes, lists and closures, such as averaged weights; numpy's arrays |
+| `generators` | generators of torch, numpy and Python: the global ones and those that the step holds |
+| `tensors` | tensors in attributes, lists and closures, such as averaged weights, and numpy's arrays |
 
 The names of state do not depend on an adapter's variable names, unless two things would otherwise share a name.
 Prefixes of wrappers (`_orig_mod.` of `torch.compile`, `module.` of `DistributedDataParallel`) are removed. Settings of
-optimizers and schedulers are compared by value, because a captured step may need its learning rate in a float32 tensor
-where an uncaptured step has a number. How an optimizer executes its update (`capturable`, `fused`) is not state.
+optimizers and schedulers are compared by value. For example, a captured step may keep its learning rate in a float32
+tensor, and an uncaptured step in a Python number. Options of an optimizer that only select how it executes its update
+(`capturable`, `fused`) are not state.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from harness.system.sharded_tensors import local
 
 StateByCategory = dict[str, dict[str, Tensor]]
 _COMPILED = "_orig_mod."
-# The way in which `as_tensor` writes a number, and the size in bytes of the longest text that `number_of` reads.
+# A pattern for a number that `as_tensor` wrote, and the length in bytes of the longest text that `number_of` reads.
 _NUMBER, _LONGEST = re.compile(rb"(?:int|float) (-?[0-9][0-9.e+-]*)"), 32
 _NO_SETTINGS = {"params", "capturable", "differentiable", "foreach", "fused"}
 
@@ -58,7 +59,7 @@ def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) 
 
 
 def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCategory:
-    """Return the found state as tensors by category and name, without the `parameters` that the adapter names."""
+    """Return the state in `found` as tensors by category and name, without the `parameters` that the adapter names."""
     known = {same(tensor) for tensor in parameters.values()}
     by_identity = {id(tensor): plain_name(name) for name, tensor in parameters.items()}
     registered: dict[str, list[_Entry]] = {"parameters": [], "buffers": []}
@@ -82,7 +83,7 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
         _Entry(f"{path}.{name}", f"{path}.{name}", vars(each)[name])
         for path, each in found.scalers.items()
         for name in ("_scale", "_growth_tracker")
-        if vars(each).get(name) is not None  # a disabled scaler has neither of the two
+        if vars(each).get(name) is not None  # a disabled scaler has neither attribute
     ]
     drawn = generators.states(found.generators)
     hanging = found.arrays | found.tensors
@@ -98,9 +99,9 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
 
 
 def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return modules by path, with each DistributedDataParallel, compiled or not, replaced by its inner model.
+    """Return modules by path. Each DistributedDataParallel, compiled or not, is replaced by its inner model.
 
-    If the step also holds the inner model directly, that model keeps its own path.
+    If the step also holds the inner model directly, the inner model keeps its own path.
     """
     found, held = {}, {id(module) for module in modules.values()}
     for path, module in modules.items():
@@ -128,7 +129,7 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator
         for parameter in group["params"]:
             name = names.get(id(parameter), str(position))
             position += 1
-            if id(parameter) not in names:  # for example a master copy, which perhaps only the optimizer holds
+            if id(parameter) not in names:  # such as a master copy, which may be reachable only through the optimizer
                 yield f"{name}.held", parameter
             if parameter in optimizer.state:
                 yield from _leaves(name, optimizer.state[parameter])
@@ -142,14 +143,16 @@ def _state_dict(scheduler: LRScheduler) -> dict[str, Any]:
 
 
 def _setting(value: Any) -> Any:
-    """Round a setting to float32 if it is a float or a 0-d floating-point tensor. Return others unchanged."""
+    """Return a setting rounded to float32 if it is a float or a 0-d floating-point tensor. Return other settings
+    unchanged."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         value = value.item()
     return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of tensors and plain values in dictionaries, lists and tuples. Skip functions and objects."""
+    """Yield (path, value) of each tensor and plain value in dictionaries, lists and tuples. Skip functions and other
+    objects."""
     inside: list[tuple[str, Any]]
     if issubclass(type(value), dict):
         inside = asked(lambda: [(str(key), each) for key, each in value.items()], [])
@@ -164,9 +167,9 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tensor]:
-    """Return tensors by name: the short name if no other short or long name equals it, else the long name.
+    """Return tensors by name. The name is the short name if it is unique among all names, else the long name.
 
-    taken: names in use outside `entries`.
+    taken: names outside `entries` that are already in use.
     """
     names, clashing = [entry.short for entry in entries], True
     while clashing:
@@ -184,7 +187,8 @@ def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tens
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return a tensor unchanged. Return other values' type and text as a uint8 tensor [n]; NaN then equals NaN."""
+    """Return a tensor unchanged. Return any other value's type and text as a uint8 tensor [n]. As text, NaN equals
+    NaN."""
     if isinstance(value, Tensor):
         return value
     return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)
@@ -202,7 +206,8 @@ def is_text(tensor: Tensor) -> bool:
 
 
 def number_of(tensor: Tensor) -> float | None:
-    """Return the single finite number in a tensor, also in one from `as_tensor`. Return None for anything else."""
+    """Return the single finite number in a tensor, even if `as_tensor` wrote the number as text. Return None for other
+    tensors."""
     if tensor.is_meta or tensor.is_complex():
         return None
     if tensor.numel() == 1:

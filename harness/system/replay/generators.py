@@ -1,6 +1,7 @@
-"""Read and set every random generator that a step can draw from: torch's, numpy's and Python's global ones.
+"""Read and set every random generator that a step can draw from: generators of torch, numpy and Python.
 
-If a step sets a generator's state, this is noted, because no replay repeats it and replays draw other numbers.
+If a step sets a generator's state, this module notes the place. No replay sets the state again, so replays would draw
+different numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.random  # import it here, because numpy would import it at its first use, perhaps during another import
+import numpy.random  # otherwise numpy imports it at its first use, perhaps during another import
 import torch
 from torch import Tensor
 
@@ -35,7 +36,7 @@ def global_generators() -> dict[str, Accessors]:
 
 
 def host_generators() -> dict[str, Accessors]:
-    """Return `global_generators` without those of devices. These generators may be read while a device captures."""
+    """Return `global_generators` without the generators of devices. The remaining ones may be read during a capture."""
     return {
         "torch.cpu": (torch.get_rng_state, torch.set_rng_state),
         "numpy": (np.random.get_state, np.random.set_state),
@@ -44,7 +45,7 @@ def host_generators() -> dict[str, Accessors]:
 
 
 def accessors_of(generator: object) -> Accessors | None:
-    """Return the functions that read and set a generator object, or None for any other object."""
+    """Return the functions that read and set the state of a generator object; None for any other object."""
     if isinstance(generator, torch.Generator):
         return generator.get_state, generator.set_state  # type: ignore[return-value]
     if isinstance(generator, random.Random):
@@ -71,21 +72,21 @@ def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
 
 
 def restore(generators: Mapping[str, Accessors], known: Mapping[str, Any]) -> None:
-    """Restore the states that `states` returned. Leave generators unchanged that were added later."""
+    """Restore the states that `states` returned. Do not change generators that appeared later."""
     for name, state in known.items():
         if name in generators:
             generators[name][1](state)
 
 
 def as_tensor(state: Any) -> Tensor:
-    """Return a generator's state as bytes [n], for a digest."""
+    """Return a generator's state as a tensor of bytes [n], to compute a digest from."""
     if isinstance(state, Tensor):
         return state.detach().cpu()
     return torch.frombuffer(bytearray(pickle.dumps(state, protocol=4)), dtype=torch.uint8)
 
 
 def seed_all(seed: int) -> None:
-    """Seed every global generator, so that no arm continues with the random numbers that another arm left."""
+    """Seed every global generator. Otherwise an arm would continue with the generator states that another arm left."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what a trainer may draw from
@@ -96,7 +97,8 @@ _set, _seed = torch.random.set_rng_state, torch.random.manual_seed
 
 @contextmanager
 def noted_generator_states() -> Iterator[list[str]]:
-    """Yield a list of the places in the block that call `torch.set_rng_state` or `torch.manual_seed`."""
+    """Yield a list of texts that name each place in the block that calls `torch.set_rng_state` or
+    `torch.manual_seed`."""
     told: list[str] = []
 
     def note(how: str) -> None:
@@ -116,19 +118,19 @@ def noted_generator_states() -> Iterator[list[str]]:
         yield told
 
 
-# Restore the process's generators after an import, because numbers that are drawn during an import do not belong to the
+# Restore the process's generators after an import. Numbers that are drawn during an import do not belong to the
 # training.
 #
-# Libraries draw random numbers for their own purposes while they are imported. rich does so, and httpx, transformers
-# and many other packages import rich. The first arm in a process imports such a package, and a later arm does not.
-# Without the restoration, the two arms would draw different numbers.
+# Libraries draw random numbers for their own purposes while they are imported. For example, rich does so, and many
+# packages such as httpx and transformers import rich. The first arm in a process imports such a package, and a later
+# arm does not. Without the restoration, the two arms would draw different numbers.
 
 
 class UndrawnImports:
-    """An import finder after whose imports the generators are restored. It wraps the loader that another finder finds.
+    """An import finder that restores the generators after each import. It wraps the loader that another finder returns.
 
-    Imports inside an import are not wrapped. Nor are imports by other threads than the training's, because restoring
-    after them would undo draws of the training.
+    Imports inside an import are not wrapped. Imports by other threads than the training thread are not wrapped either,
+    because restoring after them would undo draws of the training.
     """
 
     def __init__(self) -> None:
@@ -138,7 +140,7 @@ class UndrawnImports:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that another finder finds, with a loader that restores the generators after the import."""
+        """Return the spec that another finder returns, with a loader that restores the generators after the import."""
         if getattr(self._thread, "importing", False) or not self._looks():
             return None
         others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
@@ -152,7 +154,8 @@ class UndrawnImports:
         return threading.get_ident() == self.trains
 
     def _look_after(self, loader: Any) -> None:
-        """Wrap a loader's `exec_module`. Skip read-only loaders, and classes, because all imports share them."""
+        """Wrap a loader's `exec_module`. Skip read-only loaders. Skip loaders that are classes, because all imports
+        share them."""
         if not hasattr(loader, "exec_module") or "exec_module" in getattr(loader, "__dict__", {}):
             return
         execute = loader.exec_module
@@ -174,7 +177,7 @@ class UndrawnImports:
 def _generators_kept() -> Callable[[], None]:
     """Return a function that restores the current states of the host's generators."""
     host = host_generators()
-    # do not copy the states, because in a pass under fake tensors the copies would be fake
+    # The states must not be copied, because the copies would be fake tensors while a step runs on fake tensors.
     known = {name: get() for name, (get, _) in host.items()}
     return lambda: restore(host, known)
 
@@ -183,7 +186,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """Restore, from now on, the generators after each import by this thread, but not after other threads' imports."""
+    """From now on, restore the generators after each import by this thread, but not after imports by other threads."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

@@ -1,5 +1,8 @@
-"""Read the places, besides attributes, dictionaries and lists, that hold a training's objects: names of modules, data
-of classes, caches of functions, variables of generators, and the objects behind iterators and views."""
+"""Read the less usual places in which a training keeps objects, in addition to attributes, dictionaries and lists.
+
+These places are names of modules, data of classes, caches of functions, variables of Python generators, and the objects
+behind iterators and views.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ import torch
 
 from harness.evidence.modules import is_users as is_users_code
 
-# Matches, in a key, a number that may be an address, a hash or a time, so that it differs from process to process.
+# Matches a number in a key that may be an address, a hash or a time. Such a number differs between processes.
 _OF_A_PROCESS = re.compile(r"(?<![.\d])\d{10,}|0x[0-9a-f]{8,}", re.IGNORECASE)
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 # Standard classes in which scripts keep settings and state. Other standard classes (threads, loggers, files) are not
@@ -60,14 +63,14 @@ LruCache = functools._lru_cache_wrapper
 
 
 class OwnPart:
-    """The attributes that user code sets on an object of a library's class, such as a trainer that the library drives.
+    """The attributes that user code set on an object of a library's class, such as the library's trainer.
 
-    Attributes that the library's own functions assign are left out, unless they are user callables. Objects of the
-    library's own classes are left out as well.
+    Attributes that the library's own functions assign are left out, unless their values are user callables. Objects of
+    the library's own classes are left out as well.
     """
 
     def __init__(self, owner: object, libraries: frozenset[str]) -> None:
-        """Store the object and the libraries that drive it. libraries: the top-level names of their packages."""
+        """Store the object and the libraries that control it. libraries: the top-level names of their packages."""
         self.owner, self._libraries = owner, libraries
 
     def current(self) -> list[tuple[str, Any]]:
@@ -94,7 +97,8 @@ def _bound_by(kind: type) -> frozenset[str]:
 
 
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of a class's own data. Skip functions and all else that is read by `__get__`."""
+    """Yield name and value of each data attribute of a class. Skip functions and all other values with a `__get__`
+    method."""
     for name, value in list(vars(kind).items()):
         kind_of_value: Any = type(value)
         read_through = asked(partial(hasattr, kind_of_value, "__get__"), True)
@@ -112,7 +116,7 @@ def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
 
 
 def seen_through(value: Any) -> list[Any] | None:
-    """Return the objects behind a view, an iterator or a context variable; None for any other object."""
+    """Return the objects behind a view, an iterator or a context variable; None for a value of another type."""
     if isinstance(value, ContextVar):
         return [value.get(None)]
     iterates = module_of(type(value)) in _ITERATORS and hasattr(type(value), "__next__")
@@ -122,7 +126,8 @@ def seen_through(value: Any) -> list[Any] | None:
 
 
 def locals_of(generator: GeneratorType[Any, Any, Any]) -> list[tuple[str, Any]]:
-    """Return an unfinished generator's local variables, and the generator that it delegates to."""
+    """Return an unfinished Python generator's local variables, and the generator that it delegates to, as (path,
+    value)."""
     if generator.gi_frame is None:
         return []
     names = list(generator.gi_frame.f_locals.items())
@@ -134,8 +139,10 @@ def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 
 
 def key_name(key: Any, index: int) -> str:
-    """Return the name of a dictionary entry: its key. Return its index if the key is an object or contains an address
-    or a hash (`moments[id(parameter)]`), because these differ between processes.
+    """Return the name of a dictionary entry: its key as text, or else its index.
+
+    The index is used if the key is an object or contains an address or a hash (`moments[id(parameter)]`), because such
+    keys differ between processes.
     """
     parts = key if issubclass(type(key), tuple) else (key,)
     name = asked(partial(str, key), "") if all(issubclass(type(part), ATOMS) for part in parts) else ""
@@ -168,9 +175,10 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
 
 
 def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
-    """Return what `question` returns, or `otherwise` if it raises, as a read of a proxy or lazy property may.
+    """Return the result of `question()`, or `otherwise` if the call raises an exception.
 
-    The search must use this function wherever an object may run its own code to answer.
+    The search for state must use this function for each read that may run an object's own code, such as a proxy or a
+    lazy property.
     """
     try:
         return question()
@@ -179,16 +187,17 @@ def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
 
 
 def module_of(thing: object) -> str:
-    """Return the name of the module that defines an object. For a class, bypass its metaclass, which may raise."""
+    """Return the name of the module that defines an object. For a class, bypass the metaclass, because it may raise an
+    error."""
     if issubclass(type(thing), type):
         return str(type.__getattribute__(thing, "__module__") or "")
     return str(asked(lambda: getattr(thing, "__module__", ""), "") or "")
 
 
 def names_of(code: CodeType) -> frozenset[str]:
-    """Return the names that a function's code looks up or binds, including those in functions inside it.
+    """Return the names that a function's code reads or assigns, including names in functions inside it.
 
-    Names that pytest adds for its assertions are left out, because they lead to everything that pytest runs.
+    Names that pytest adds for its assertions are left out, because they lead to all objects of pytest.
     """
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     own = frozenset(name for name in code.co_names if not name.startswith("@"))
@@ -196,7 +205,7 @@ def names_of(code: CodeType) -> frozenset[str]:
 
 
 def is_users(kind: type) -> bool:
-    """Return True if a class belongs to no installed package, so that its methods and data are the training's own."""
+    """Return True if a class belongs to no installed package. Its methods and data then belong to the training."""
     module = module_of(kind)
     file = getattr(sys.modules.get(module), "__file__", None)
     return module == "__main__" or (file is not None and is_users_file(file))
@@ -225,5 +234,5 @@ def is_users_callable(value: Any) -> bool:
 
 @functools.cache
 def is_users_file(file: str) -> bool:
-    """Return True if a file is user code. Only names in modules of user code are restored."""
+    """Return True if a file is user code. Global names are restored only in modules of user code."""
     return is_users_code(Path(file))

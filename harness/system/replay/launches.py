@@ -1,8 +1,9 @@
-"""Announce kernels that are launched without a torch operator, and replace torch's own functions for a block.
+"""Announce kernels that are launched without a torch operator, and replace functions of torch for a block.
 
 No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`). A
-trainer that launches kernels in another way must call `announced`; otherwise the harness does not see the launches.
-torch's functions are replaced so that a step finds itself captured, and so that compiled code runs uncompiled.
+trainer that launches kernels in another way must call `announced`. Otherwise the harness does not see the launches.
+Functions of torch are replaced so that a step's code believes that it is captured, or so that compiled code runs
+uncompiled.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from harness.devices.graphs import answering_whether_captured, is_capturing
 from harness.system.replay.sites import asked_at
 
 Launch = Callable[[], object]
-# Where Triton launches a kernel: a compiled kernel, and a kernel that is interpreted because there is no GPU.
+# The module and class with which Triton launches a kernel: on a GPU, and interpreted on a machine without a GPU.
 _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
 
 
@@ -31,20 +32,21 @@ class LaunchWatch(Protocol):
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch, caller: FrameType
     ) -> object:
-        """Launch the kernel, read the arguments before and after, and return what the launch returns."""
+        """Call `launch`, read the arguments before and after the call, and return the result of `launch`."""
 
 
-watches: list[LaunchWatch] = []  # only the last entry is informed about launches
+watches: list[LaunchWatch] = []  # only the last entry is called for a launch
 _announcing = False
 
 
 def is_watched() -> bool:
-    """Return True if a launch must be announced: a watch exists, and the launch is not part of an announced launch."""
+    """Return True if a launch must be announced: a watch is active, and the launch is not inside another announced
+    launch."""
     return bool(watches) and not _announcing
 
 
 def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> object:
-    """Launch a kernel by `launch`, observed by the last watch. Return what `launch` returns.
+    """Call `launch` so that the last watch observes it, and return its result.
 
     name: the kernel's name. args: its arguments, including its tensors. kwargs: settings that also affect its result.
     The line that called the announcing function counts as the line of the launch.
@@ -65,7 +67,7 @@ def triton_announced() -> Iterator[None]:
     """Announce the launches of Triton's kernels within the block."""
     replaced = []
     for module, name in _TRITON:
-        # Do not import Triton without a GPU, because a system may have to configure Triton before its import.
+        # Without a GPU, Triton is not imported here, because a system may have to configure Triton before the import.
         owner = getattr(_imported(module), name, None)
         if owner is not None and "run" in vars(owner):
             replaced.append((owner, owner.run))
@@ -80,7 +82,7 @@ def triton_announced() -> Iterator[None]:
 def _imported(module: str) -> object:
     try:
         return import_module(module) if has_cuda() else sys.modules.get(module)
-    except Exception:  # Triton is missing, or this driver cannot use it, so it launches no kernels
+    except Exception:  # Triton is missing or cannot use this driver, so it launches no kernels
         return None
 
 
@@ -99,7 +101,7 @@ def _announcing_run(run: Callable[..., object]) -> Callable[..., object]:
 
 @contextmanager
 def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
-    """Replace the function `name` of each module by `stand_in` within the block."""
+    """Replace the function `name` of each module or class by `stand_in` within the block."""
     before = [getattr(module, name) for module in modules]
     try:
         for module in modules:
@@ -112,10 +114,10 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
 
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
-    """Make `torch.cuda.is_current_stream_capturing()` return True to all code except torch, within the block. Yield a
-    list of the lines that call this function.
+    """Within the block, make `torch.cuda.is_current_stream_capturing()` return True to all callers outside of torch.
 
-    A real capture does not use this, because compiled code may rely on the identity of torch's own function.
+    Yield a list of the lines that call this function. A real capture does not use this context, because compiled code
+    may depend on the identity of torch's own function.
     """
     asked: list[str] = []
 
@@ -132,23 +134,25 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """Compile nothing within the block, and run compiled code uncompiled. Yield the list of lines that call it."""
+    """Within the block, compile nothing and run compiled code uncompiled. Yield a list of the lines that call compiled
+    code."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []
-    # torch's own callback, or the callback of a block around this one, which notes calls, too
+    # The callback of torch, or the callback of an enclosing `as_written` block, which must also note the calls.
     outer = eval_frame._callback_from_stance
 
-    # torch calls this at each call of compiled code; with None or False nothing would be compiled
+    # torch calls this function at each call of compiled code. With `compiler` None or False, torch would compile
+    # nothing.
     def run_eagerly(compiler: Any) -> None:
         outer(compiler)
         if compiler in (None, False):
             return
         place = asked_at()
-        place = place if place[0] != "?" else "the step itself"  # no line of user code called it
+        place = place if place[0] != "?" else "the step itself"  # no line of user code made this call
         if place not in calls:
             calls.append(place)
 
-    # Two mechanisms are needed: the stance does not note calls, and a step may set another stance.
+    # The stance alone is not enough, because it does not note calls, and because a step may set another stance.
     with torch.compiler.set_stance("force_eager"), standing_in((eval_frame,), "_callback_from_stance", run_eagerly):
         yield calls

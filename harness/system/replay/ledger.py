@@ -1,13 +1,14 @@
-"""Find the sources from which the tensors of a training are computed, and which of the tensors a later step reads.
+"""Find from which tensors each tensor of a training is computed, and which tensors a later step reads.
 
-Each operator passes the sources of its inputs on to its results. A tensor that outlives its step gets a mark when a
-later step reads it. A mark that reaches parameters, an optimizer, other state, the loss or the host shows that the
+Each operator passes the sources of its inputs on to its results. A tensor that still exists after its step gets a mark
+when a later step reads it. If the mark reaches parameters, an optimizer, other state, the loss or the host, the
 training uses the tensor. For example, the mark of a running sum of losses only reaches that sum, so the training does
-not use it. Memory is identified by its storage, so views of it are the same memory. Results of compiled code, and
-memory from outside of the steps, count as data, because no operator shows their sources.
+not use the sum. Memory is identified by its storage, so a tensor and its views are the same memory. Results of compiled
+code count as data, because no operator shows their sources. Memory that was created outside of the steps counts as
+data, too.
 
-The first value of tensors that were created from constants is remembered, because optimizers create their state in the
-first step and change it there, but a capture begins before that step.
+The first value of each tensor that was created from constants is stored. Optimizers create their state in the first
+step and change it there, but a capture begins before that step.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from harness.system.replay.cpu_as_device import LIFT, tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import local
 
-_SMALL = 64  # a tensor with several values is copied if it has at most this number of elements
+_SMALL = 64  # tensors with more elements than this are not copied
 _aten = torch.ops.aten
-# Operators that fill a tensor with one number -> how to read the number from the operator's arguments.
+# Operators that fill a tensor with one number, and functions that read this number from the operator's arguments.
 _FILLED: dict[Any, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys((_aten.zeros, _aten.zeros_like, _aten.new_zeros), lambda _arguments: 0),
     **dict.fromkeys((_aten.ones, _aten.ones_like, _aten.new_ones), lambda _arguments: 1),
@@ -46,17 +47,17 @@ _LIFTED = {_aten.lift_fresh, _aten.lift_fresh_copy}
 
 
 class FirstValues(Observer):
-    """Within the block, remembers the first value of each tensor that is created only from numbers."""
+    """Within the block, stores the first value of each tensor that is created only from numbers."""
 
     def __init__(self) -> None:
         super().__init__()
-        # tensor -> its one number, or the values of a small tensor on the host
+        # tensor -> the number that fills it, or a copy on the host if it is small
         self._values: Any = WeakTensorKeyDictionary()
         self._empty: Any = WeakTensorKeyDictionary()
         self._changed: Any = WeakTensorKeyDictionary()
 
     def put_back(self, tensor: Tensor) -> bool:
-        """Restore the first value of the tensor. Return False if that value is unknown."""
+        """Restore the first value of the tensor and return True. Return False if the first value is unknown."""
         if tensor not in self._values:
             return False
         value = self._values[tensor]
@@ -84,18 +85,19 @@ class FirstValues(Observer):
 
 
 def writing_to(tensor: Tensor) -> AbstractContextManager[object]:
-    """Allow in-place changes of the tensor in the block. torch lets only inference mode write to inference tensors."""
+    """Allow in-place changes of the tensor in the block. torch allows changes of an inference tensor only in inference
+    mode."""
     return torch.inference_mode() if tensor.is_inference() else nullcontext()
 
 
 def copy_into(tensor: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor; if ranks share the tensor, into this rank's part."""
+    """Copy a value into a tensor. If the tensor is divided among ranks, copy into this rank's part."""
     with writing_to(tensor):
         local(tensor).copy_(value)
 
 
-# Bits that show what the content of memory was computed from; all higher bits are marks. WHOLE: from parameters, and
-# not only through a single number.
+# Bits for the sources of memory's content. WHOLE: computed from parameters, and not only through a single number. All
+# higher bits are marks.
 PARAMETERS, DATA, WHOLE = 1, 2, 4
 _MADE_OF, _FIRST_MARK = PARAMETERS | DATA | WHOLE, 3
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
@@ -110,19 +112,19 @@ _CONDITIONS = frozenset({"condition", "mask"})  # names of arguments that only s
 
 
 class Effect(NamedTuple):
-    """The effects of an operator on its arguments, each given by position or name."""
+    """The effects of an operator. `writes` and `chooses` name arguments by position or name."""
 
     writes: frozenset[int | str]
     chooses: frozenset[int | str]
     replaces: bool  # True: the operator overwrites all earlier values
     by_shape: bool  # True: the result has the shape of an argument, but depends on none of its values
     draws: bool
-    tells: bool  # True: the operator gives the host a value
+    tells: bool  # True: the host reads a value through the operator
 
 
 @cache
 def effect_of(func: OpOverload) -> Effect:
-    """Return an operator's effect, derived from its schema."""
+    """Return an operator's effect, read from the operator's schema."""
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator has no schema
         return Effect(frozenset(), frozenset(), replaces=False, by_shape=False, draws=False, tells=False)
@@ -144,9 +146,9 @@ def effect_of(func: OpOverload) -> Effect:
 class Memory:
     """Facts about one storage.
 
-    is_kept: a parameter, buffer or optimizer holds it. is_early: a loose tensor held it before the first step.
-    is_given: it was not created by an operator of a step.
-    is_unseen: it was created by a step that was not followed.
+    is_kept: a parameter, buffer or optimizer holds it. is_early: a tensor that no module or optimizer holds had this
+    memory before the first step. is_given: it was not created by an operator of a step. is_unseen: it was created by a
+    step that was not followed.
     """
 
     __slots__ = (
@@ -160,12 +162,13 @@ class Memory:
         self.made_in = stretch  # the stretch (a step or an evaluation) in which the content was computed
         self.written: int | None = None  # the last step that wrote to the memory
         self.is_kept = self.is_early = self.is_unseen = False
-        # mark: the mark of its content, given if a later step read it. marks: all its marks.
+        # mark: the mark of the present content, 0 if no later step has read it. marks: all marks, also of earlier
+        # contents.
         self.mark = self.marks = 0
 
 
 class Ledger(Observer):
-    """Observe the steps of one execution. Enter it around each step that is followed, and call `ended` after each step.
+    """Observe the steps of one execution. Enter it around each followed step, and call `ended` after each step.
 
     failure: the error that stopped the ledger, or None. The training continues without the ledger.
     """
@@ -174,44 +177,48 @@ class Ledger(Observer):
         super().__init__()
         self.failure: str | None = None
         self.step = 0
-        # number of the present step or evaluation; memory that is read in a later one has outlived its own stretch
+        # The number of the present step or evaluation. Memory that is read in a later stretch was kept longer than its
+        # own stretch.
         self._stretch = 0
-        self._memories: dict[int, Memory] = {}  # references to memory, which prevent the reuse of an address
+        self._memories: dict[int, Memory] = {}  # references to memory, so that its address is not used again
         self._sources: list[int] = []  # index of a mark -> the sources of the memory with this mark
         self._reached = 0  # marks whose content reached state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the tensors' memory as kept by parameters, buffers or optimizers, whatever is written to it later."""
+        """Mark the tensors' memory as kept by parameters, buffers or optimizers. Later writes do not change this
+        mark."""
         for memory in self._in(list(tensors)):
             memory.is_kept = True
 
     def begin_with(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the memory of loose tensors (held by no module or optimizer) from before the first step. Its content
-        counts as data until a step writes to it; a single number counts as a setting instead."""
+        """Mark the memory of tensors that exist before the first step and that no module or optimizer holds.
+
+        The content counts as data until a step writes to it. A single number counts as a setting instead.
+        """
         for tensor in tensors:
             for memory in self._in(tensor):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Add the memory of tensors that unfollowed steps created. This memory has no sources until a step writes to
-        it."""
+        """Add the memory of tensors that unfollowed steps created. This memory has no sources until a followed step
+        writes to it."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
                 memory.born, memory.made_in = self.step - 1, self._stretch - 1
 
     def passed(self) -> None:
-        """Note the end of a step that was not followed."""
+        """Count the end of a step that was not followed."""
         self.step += 1
         self._stretch += 1
 
     def evaluated(self) -> None:
-        """Note the end of an evaluation between two steps. Forget memory that no longer exists."""
+        """Count the end of an evaluation between two steps. Drop entries of memory that no longer exists."""
         self._stretch += 1
         self._forget_gone()
 
     def ended(self, loss: object) -> None:
-        """Note the end of a step, and that its loss is used. Forget memory that no longer exists."""
+        """Count the end of a step, and mark its loss as used. Drop entries of memory that no longer exists."""
         for memory in self._in(loss):
             self._reached |= self._read(memory)
         self.passed()
@@ -221,12 +228,13 @@ class Ledger(Observer):
         self._memories = {key: each for key, each in self._memories.items() if not _is_gone(each.reference)}
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
-        """Return the facts about a tensor's memory, or None if no step showed that memory."""
+        """Return the facts about a tensor's memory; None if no followed step used this memory."""
         has_storage = type(tensor) in _PLAIN and torch._C._has_storage(tensor)
         return self._memories.get(tensor.untyped_storage()._cdata) if has_storage else None
 
     def read_marks(self, also: Iterable[Memory] = ()) -> int:
-        """Return the marks of all memory that the training uses, directly or not. also: further used memory."""
+        """Return the marks of all memory that the training uses, directly or indirectly. also: further memory that
+        counts as used."""
         reached, waiting = 0, self._reached & ~_MADE_OF
         for memory in also:
             waiting |= memory.made_of & ~_MADE_OF
@@ -248,7 +256,7 @@ class Ledger(Observer):
         return returned
 
     def _note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        if func is LIFT:  # these numbers come from the host; a single number is a setting and not data
+        if func is LIFT:  # the numbers come from the host; a single number counts as a setting and not as data
             self._in([*args, returned], DATA if args[0].numel() > 1 else 0)
             return
         effect = effect_of(func)
@@ -296,7 +304,7 @@ class Ledger(Observer):
                 self._sources[memory.mark.bit_length() - 1 - _FIRST_MARK] = memory.made_of
 
     def _in(self, value: Any, made_of: int | None = None) -> Sequence[Memory]:
-        """Return the `Memory` of all tensors in a value. Add an entry for memory that is not known yet.
+        """Return the `Memory` of all tensors in a value. Add an entry for unknown memory.
 
         made_of: the sources of new memory; None if no operator created it, as for a batch.
         """
@@ -323,12 +331,12 @@ class Ledger(Observer):
             )
             self._memories[storage._cdata] = memory
         if type(tensor) is nn.Parameter:
-            memory.is_kept = True  # a parameter is kept, even if the training assigned other memory to it
+            memory.is_kept = True  # a parameter is always kept, even if the training assigned new memory to it
         return (memory,)
 
 
 def is_of_torch(tensor: Tensor) -> bool:
-    """Return True if torch allocated the memory of a tensor, and not, for example, numpy."""
+    """Return True if torch allocated the tensor's memory. Return False if, for example, numpy allocated it."""
     return type(tensor) in _PLAIN and torch._C._has_storage(tensor) and tensor.untyped_storage().resizable()
 
 
@@ -337,6 +345,6 @@ def _is_gone(reference: StorageWeakRef) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Return True if a tensor, or each tensor of a list, uses the whole of its storage."""
+    """Return True if a tensor, or each tensor of a list, takes up its whole storage."""
     tensors = value if isinstance(value, list | tuple) else [value]
     return all(each.numel() * each.element_size() >= each.untyped_storage().nbytes() for each in tensors)

@@ -1,4 +1,4 @@
-"""Define the base classes of modes that observe a step's calls of operators and of torch functions."""
+"""Define the base classes of modes that observe which operators and torch functions a step calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode under which compiled code stays compiled. Its operators are seen only in `as_written`.
+    """A dispatch mode that leaves compiled code compiled. It sees the operators of compiled code only within
+    `as_written`.
 
     A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's. Under such a mode, a step
     executes as it would on a device. Other subclasses do not change the step.
@@ -44,7 +45,7 @@ def leaves_the_step(mode: object) -> bool:
 
 
 class Interceptor(TorchFunctionMode):
-    """A function mode, which sees calls of torch's functions and reads of a tensor's attributes."""
+    """A function mode. It sees calls of torch's functions and reads of a tensor's attributes."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,12 +1,12 @@
 """Record the ATen operations of a function while it executes, and repeat them on the same tensors.
 
-A dispatch mode observes them below autograd, so backward passes and optimizers are recorded like other code. torch's
-`make_fx` records the same, but builds a fake tensor, with its own mode, next to each value. For a step of the reference
-trainer's tiny model, `make_fx` took 3.1 s of processor time; this module takes 0.2 s.
+A dispatch mode below autograd observes the operations. Therefore backward passes and optimizers are recorded like other
+code. torch's `make_fx` records the same operations, but builds a fake tensor with its own mode for each value. For a
+step of the reference trainer's tiny model, `make_fx` took 3.1 s of processor time, and this module takes 0.2 s.
 
-The size of a loss's terms is measured, because large terms that cancel leave their rounding error in a loss near 0.
-They may cancel in a sum over a batch, as advantages do. They may also cancel within each element of the batch: a margin
-that is just met, an estimate of a divergence.
+This module also measures the size of the terms of a loss. Large terms that cancel leave a large rounding error in a
+loss near 0. They may cancel in a sum over a batch, as advantages do. They may also cancel within each element of the
+batch, as in an estimate of a divergence.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from harness.system.replay.observer import Observer
 from harness.system.replay.placement import executed
 from harness.system.replay.sites import Site, site_to_note
 
-# Name the operators that a step runs, in order to detect a captured step that runs other kernels than the plain step.
+# Name the operators that a step runs, to detect a captured step that runs other kernels than the plain step.
 #
-# Libraries run other code during a capture: transformers keeps the causal mask, so that attention runs in another
-# kernel. Both results are correct, but their rounding differs. A kernel with dropout also draws other random numbers.
+# Libraries run other code during a capture. For example, transformers then passes a causal mask, so that attention runs
+# in another kernel. Both results are correct, but their rounding differs. A kernel with dropout also draws other random
+# numbers.
 
 # Operators that move or create memory and do not round. They do not count, because a capture copies its batch and a
 # plain step need not.
@@ -49,7 +50,7 @@ _MOVES = frozenset(
 
 
 def operator_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator's name and its given optional tensors' names, or None if the operator never rounds."""
+    """Return the name of an operator and of the optional tensors that it got; None if the operator does not round."""
     name, optional = _known(func)
     if name is None or not optional:
         return name
@@ -66,15 +67,16 @@ def _known(func: OpOverload) -> tuple[str | None, tuple[tuple[int, str], ...]]:
     return name, tuple((place, each.name) for place, each in arguments if str(each.type) == "Optional[Tensor]")
 
 
-# Names of arguments. If such an argument is 0 or False, the operator draws no random numbers.
+# Names of arguments. An operator with such an argument draws no random numbers if the argument is 0 or False.
 _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
 def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: object) -> str | None:
-    """Describe a call that draws random numbers: operator and layouts of its tensors. Return None for other calls.
+    """Return a text for a call that draws random numbers: the operator and the layouts of its tensors. Return None for
+    others.
 
     Data types, shapes and order in memory decide which element gets which number. The form of an operator (in place,
-    `out`, `_like`) does not change what it draws.
+    `out`, `_like`) does not change the numbers that it draws.
     """
     name, read = _drawing(func)
     if name is None:
@@ -95,9 +97,9 @@ def _is_number(value: object) -> bool:
 
 @cache
 def _drawing(func: OpOverload) -> tuple[str | None, tuple[tuple[str, int, Any], ...]]:
-    """Return the name of an operator that may draw (else None), and the arguments that decide whether it draws."""
+    """Return the name of an operator that may draw, else None, and the arguments that decide whether it draws."""
     arguments, read = [*enumerate(func._schema.arguments)], {*_DRAWS_BY, "generator"}
-    # this also finds kernels of other packages, which lack the tag
+    # The argument also identifies kernels of other packages, which lack torch's tag.
     drops_out = any(each.name == "dropout_p" for _, each in arguments)
     if not drops_out and torch.Tag.nondeterministic_seeded not in func.tags:
         return None, ()
@@ -112,8 +114,11 @@ def _layout(tensor: Tensor) -> str:
 
 
 class OperatorWatch(Observer):
-    """Collects the operators that are executed in the block. `names`: the set of these operators, except those inside
-    compiled code. `draws`: the calls that draw random numbers, in order."""
+    """Collects the operators that are executed in the block.
+
+    names: the set of these operators, except operators inside compiled code. draws: the calls that draw random numbers,
+    in order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +128,7 @@ class OperatorWatch(Observer):
 
     @property
     def form(self) -> str:
-        """Return the digest of all operators in order, with types, shapes and strides of their inputs and results."""
+        """Return a digest of all operators in order, with the types, shapes and strides of their inputs and results."""
         return self._form.hexdigest()[:16]
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,7 +146,8 @@ _repetitions = 0  # number of repetitions that are running
 _repeated: _Operation | None = None  # the operation that a repetition is calling now
 _COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
-_PINNED = torch.ops.aten.is_pinned.default  # the harness calls this operator during a recording; it reads no values
+# the harness itself calls this operator during a recording; it reads no values
+_PINNED = torch.ops.aten.is_pinned.default
 
 
 @dataclass(frozen=True)
@@ -153,26 +159,27 @@ class _Result:
 
 @dataclass
 class _Operation:
-    """One recorded call. In its arguments, a `_Result` stands for each tensor that every repetition computes anew."""
+    """One recorded call. In its arguments, a `_Result` stands for each tensor that every repetition computes again."""
 
     function: OpOverload
     arguments: list[Any]
     keywords: dict[str, Any]
     results: list[tuple[int, int]]  # for each result: its index in the returned value, and its place among all results
     last_used: list[int]  # places whose values no later operation needs
-    with_gradients: bool  # torch's grad mode, which may decide what a kernel keeps for a backward pass
+    with_gradients: bool  # torch's grad mode; a kernel may keep tensors for a backward pass only in this mode
     of_inference: bool = False  # True: the operation writes in inference mode, as torch requires for inference tensors
     site: Site | None = None  # the place at which the step called the operation; None: places are not noted
 
 
 class Operations:
-    """Recorded operations. A call repeats them, and returns new values of what the recorded function returned."""
+    """Recorded operations. A call of this object repeats them, and returns new values of the recorded function's
+    result."""
 
     def __init__(self, operations: list[_Operation], returned: list[Any], places: int, draws: list[str]) -> None:
         """Store a recording, and find where each result is used last. draws: the operators that draw, in order."""
         self._operations, self._returned, self._places, self.draws = operations, returned, places, draws
         needed = set(_places(returned))
-        # go backwards to find the last use of each value, so that memory is freed as early as in the function itself
+        # The last use of each value is found from the end. Each value is then freed as early as in the function itself.
         for operation in reversed(operations):
             used = _places([*operation.arguments, *operation.keywords.values()])
             own = {*used, *(place for _, place in operation.results)}
@@ -196,7 +203,7 @@ class Operations:
     def __call__(self) -> list[Tensor]:
         global _repeated  # noqa: PLW0603
         values: list[Any] = [None] * self._places
-        # Call the operations below autograd, because they were recorded there.
+        # The operations were recorded below autograd, so they must also be called below autograd.
         with _repeating(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
             for operation in self._operations:
                 _repeated = operation
@@ -224,20 +231,21 @@ def _repeating() -> Iterator[None]:
 
 
 def is_repeated() -> bool:
-    """Return True while a recording is repeated. Repetitions never wait, because a waiting step cannot be recorded."""
+    """Return True while a recording is repeated. A repetition never waits for the device, because a step that waits
+    cannot be recorded."""
     return _repetitions > 0
 
 
 def repeated_site() -> Site | None:
-    """Return where the step called the operation that is being repeated; None outside of a repetition."""
+    """Return the place at which the step called the operation that is being repeated; None outside of a repetition."""
     return _repeated.site if _repeated is not None and _repetitions else None
 
 
 def record(function: Callable[[], list[Tensor]]) -> Operations:
-    """Execute `function`, which returns tensors, and record its operations.
+    """Execute `function`, which returns tensors, and return its recorded operations.
 
-    Raises RuntimeError if the host reads a value that the recording computes. Repetitions would reuse whatever the host
-    computed from the old value.
+    Raise RuntimeError if the host reads a value that the recording computes. Each repetition would otherwise use a
+    result that the host computed from the old value.
     """
     with _Recording() as recording, _no_earlier_casts():
         returned = function()
@@ -287,7 +295,8 @@ class _Recording(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise RuntimeError unless the tensor, which the host reads, is made from constants alone."""
+        """Raise RuntimeError, because the host reads the tensor. Return the tensor if it is computed only from
+        constants."""
         if not self.host.has(tensor):
             raise RuntimeError(f"{called} gives the host a value of the step")
         return tensor
@@ -298,8 +307,10 @@ class _Recording(Observer):
         self.places += 1
 
     def _find_shared(self, given: Iterable[Tensor]) -> None:
-        """Record a view for each tensor that shares a result's memory without an operation, as `nn.Parameter(result)`
-        does, because repetitions need the tensor too. Raises RuntimeError if its type differs from that of the result.
+        """Record a view for each tensor that shares a result's memory although no operation created it, such as
+        `nn.Parameter(result)`.
+
+        Repetitions need this tensor, too. Raise RuntimeError if its data type differs from the type of the result.
         """
         for tensor in given:
             place = None if tensor in self._results else self._memory.place_of(tensor)
@@ -317,7 +328,7 @@ class _Recording(Observer):
             self._keep(tensor)
 
     def known(self, value: Any) -> Any:
-        """Return `value` with each tensor that the recording computes replaced by its `_Result`."""
+        """Return `value`, with each tensor that the recording computes replaced by its `_Result`."""
         if isinstance(value, Tensor):
             return self._results.get(value, value)
         if isinstance(value, tuple | list):
@@ -326,19 +337,20 @@ class _Recording(Observer):
 
 
 class _Memory:
-    """Knows which memory a tensor uses: that of a result, by its position, or memory from before the recording."""
+    """Stores which memory a tensor uses: the memory of a result, by the result's position, or memory from before the
+    recording."""
 
     def __init__(self) -> None:
-        # Storage -> a reference, which prevents the reuse of its address, and the form of the memory.
+        # Storage -> a reference, so that its address is not used again, and the data type and position of the result.
         self._places: dict[int, tuple[StorageWeakRef, tuple[torch.dtype, int] | None]] = {}
 
     def computed(self, tensor: Tensor, place: int) -> None:
-        """Note the memory of a result. The memory of a view of an earlier tensor is already known."""
+        """Store the memory of a result. If the result is a view of an earlier tensor, its memory is already stored."""
         if torch._C._has_storage(tensor):
             self._note(tensor, (tensor.dtype, place))
 
     def place_of(self, tensor: Tensor) -> tuple[torch.dtype, int] | None:
-        """Return type and position of the first result in the tensor's memory, or None for memory from before the
+        """Return data type and position of the first result in the tensor's memory; None for memory from before the
         recording."""
         return self._note(tensor, None) if torch._C._has_storage(tensor) else None
 
@@ -366,9 +378,10 @@ def _places(value: Any) -> Iterator[int]:
 @contextmanager
 def _no_earlier_casts() -> Iterator[None]:
     """Clear autocast's cache before and after the block. Otherwise each repetition would use weights that were
-    converted before the recording.
+    converted to another data type before the recording.
 
-    Within the block the cache works as in a plain step, in which a weight's gradients are added in the converted type.
+    Within the block the cache works as in a plain step. There, all gradients of a weight are added in the converted
+    type.
     """
     torch.clear_autocast_cache()
     try:
@@ -378,10 +391,11 @@ def _no_earlier_casts() -> Iterator[None]:
 
 
 _SUMS = {"sum", "mean"}
-_FOLLOWED = 1 << 16  # number of elements; larger tensors, such as activations, count by their values
+_FOLLOWED = 1 << 16  # number of elements; for larger tensors, such as activations, the values themselves count as terms
 _ADDITIONS = {"add", "sub", "rsub"}
 _SCALINGS = {"mul", "div"}
-# Operators that keep the size of the terms. `relu` and similar operators may cut off the rounding error of a sum.
+# Operators whose result has terms of the same size. `relu` and similar operators may cut off the rounding error of a
+# sum.
 _SAME = {
     "relu",
     "clamp",
@@ -401,15 +415,15 @@ _SAME = {
 
 
 class LossTerms(Observer):
-    """Computes the size of each number in the block: the sum of its terms' absolute values."""
+    """Computes, for each tensor in the block, the size of each element: the sum of the absolute values of its terms."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sizes: Any = WeakTensorKeyDictionary()
 
     def size_of(self, value: Any) -> Any:
-        """Return the size of each element of a value: the sum of the absolute values of its terms, or the absolute
-        value of the element if its terms are unknown."""
+        """Return the size of each element of a value: the sum of the absolute values of its terms. If the terms are
+        unknown, return the absolute value of the element."""
         if not isinstance(value, Tensor):
             return abs(value)
         known = self._sizes.get(value)
@@ -419,11 +433,11 @@ class LossTerms(Observer):
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         returned = func(*args, **kwargs)
-        # Do not follow a tensor that ranks share, because its sum may need all ranks.
+        # A tensor that is divided among ranks is not followed, because a sum over it may need all ranks.
         plain = type(returned) is Tensor and returned.layout is torch.strided and returned.is_floating_point()
         if plain and returned.numel() <= _FOLLOWED:
             size = None
-            with suppress(RuntimeError, TypeError):  # if this fails, the tensor counts by its value
+            with suppress(RuntimeError, TypeError):  # after an error, the absolute value of the tensor counts
                 size = self._followed(func, args, kwargs)
             if size is not None and size.numel() == returned.numel():
                 self._sizes[returned] = size.detach().reshape(returned.shape)
@@ -432,7 +446,7 @@ class LossTerms(Observer):
     def _followed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         name = func._schema.name.removeprefix("aten::").removesuffix("_")
         if name in _SUMS and func._schema.is_mutable:
-            return None  # the operator writes to memory of the step, which no other call may do
+            return None  # the operator changes memory of the step, so it must not be called again
         if name in _SUMS:
             terms: Tensor = self.size_of(args[0])
             if args[1:]:

@@ -1,12 +1,14 @@
-"""Predict on a CPU which tensors a training would keep on the host of a GPU, and which it would copy in every step.
+"""Predict on a CPU which tensors a training would keep on the host of a GPU, and which tensors each step would copy.
 
-torch without CUDA aborts the process if autograd meets a fake tensor of a CUDA device. Therefore the step runs on the
+torch without CUDA ends the process if autograd meets a fake tensor of a CUDA device. Therefore the step runs on the
 CPU, and calls of torch functions are observed from the opening of the training on. A call that names a device places
-its result there (`x.to(device)`, `torch.zeros(3, device=device)`). A result that is computed from a placed tensor is
-placed as well. Other new tensors are on the host. The place of tensors from before the opening is unknown.
+its result on this device (`x.to(device)`, `torch.zeros(3, device=device)`). A result that is computed from a placed
+tensor is on the device as well. Other new tensors are on the host. The place of tensors from before the opening is
+unknown.
 
-A dispatch mode sees a user-defined operator, but no operator that its kernel calls. If the kernel is in Python or calls
-torch, another mode inside the kernel can observe these. A C++ kernel that reads memory itself shows nothing.
+A dispatch mode sees a user-defined operator, but not the operators that the operator's kernel calls. If the kernel is
+in Python or calls torch, a second mode inside the kernel observes these operators. A C++ kernel that reads memory
+directly cannot be observed.
 """
 
 from __future__ import annotations
@@ -30,37 +32,41 @@ from harness.system.replay.launches import standing_in
 from harness.system.replay.observer import Interceptor, Observer, leaves_the_step
 from harness.system.replay.sites import asked_at
 
-# Namespaces of operators whose name and tags show whether they wait for the device.
+# Namespaces of torch's operators. Their names and tags show whether they wait for the device.
 _OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
 _UNTAGGED = {torch.ops.aten.is_nonzero.default, torch.ops.aten.multinomial.default}
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """Execute an operator. Return its result, and the names of the operators that it called and that needed values on
-    the host (one entry per call)."""
+    """Execute an operator. Return its result, and the names of inner operators that need values on the host, one name
+    per call.
+
+    Inner operators are the operators that a user-defined operator calls.
+    """
     if is_of_torch(func):
         return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
     plain = bool(given) and all(_is_plain(tensor) for tensor in given)
-    # If another dispatch mode is active, it must get the operator, too.
+    # Another active dispatch mode must also see the operator, so the operator is then called in the usual way.
     others = not all(map(leaves_the_step, _get_current_dispatch_mode_stack()))
     if not plain or others:
         return func(*args, **kwargs), []
     with _Inside() as inside, _Read(inside.needed):
-        # Call it below the calling mode, which would otherwise get the same operator again.
+        # Call the operator below the calling mode. Otherwise this mode would get the same operator again.
         returned = func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
     return returned, inside.needed
 
 
 @cache
 def is_of_torch(func: OpOverload) -> bool:
-    """Return True for an operator of torch. The answer is cached, because it is needed for each operation."""
+    """Return True for an operator of torch. The result is cached, because this function is called for each
+    operation."""
     return func.namespace in _OF_TORCH
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor is an ordinary one in the CPU's memory. Other detectors exist for tensors on a GPU."""
+    """Return True if the tensor is an ordinary tensor in the CPU's memory. Tensors on a GPU have other detectors."""
     ordinary = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return ordinary and tensor.device.type == "cpu"
 
@@ -77,7 +83,7 @@ class _Inside(Observer):
 
 
 class _Read(Interceptor):
-    """Collects calls that copy from a device to the host, or that read the CPU's memory without an operator."""
+    """Collects calls that copy from a device to the host, and calls that read the CPU's memory without an operator."""
 
     def __init__(self, needed: list[str]) -> None:
         super().__init__()
@@ -90,7 +96,8 @@ class _Read(Interceptor):
 
 
 def _is_host(value: object) -> bool:
-    """Return True if a text or device names the CPU. Do not convert other values to text, which would read a tensor."""
+    """Return True if a text or a device names the CPU. Do not convert other values to text, because this would read a
+    tensor."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
 
 
@@ -103,18 +110,20 @@ _UNKNOWN_PLACE = "?"
 
 
 class _Memory(NamedTuple):
-    reference: StorageWeakRef  # a reference that prevents the reuse of the memory's address
+    reference: StorageWeakRef  # a reference, so that the memory's address is not used again
     side: Side
-    step: int  # number of the watched step that created the memory; 0: none
+    step: int  # number of the watched step that created the memory; 0: created outside of watched steps
 
 
 class Placement(Interceptor):
-    """Notes on which side, device or host, each tensor would be. The training must be opened in the block.
+    """Records for each tensor whether it would be on the device or on the host. The training must be opened in the
+    block.
 
-    copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows that only
-    from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown: lines that
-    move a tensor of unknown place to the device. unrepeated: operators that may not repeat their bits on CUDA, each
-    with its line. of_cpu: lines where torch's own optimizer reads a value, but only on a CPU.
+    copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows such a
+    copy only from pinned memory. changes: lines that change a tensor on the host. No replay repeats this change.
+    unknown: lines that move a tensor of unknown place to the device. unrepeated: operators whose results on CUDA may
+    differ between repetitions, each with its line. of_cpu: lines where an optimizer of torch reads a value, but only on
+    a CPU.
     """
 
     def __init__(self) -> None:
@@ -122,7 +131,7 @@ class Placement(Interceptor):
         self._sides: dict[int, _Memory] = {}
         self._standing_in = ExitStack()
         self._steps, self._watching = 0, False
-        self._lines: dict[object, str] = {}  # node of the autograd graph -> the line of code that created it
+        self._lines: dict[object, str] = {}  # autograd node -> the line of code that created it
         self._forget()
 
     def _forget(self) -> None:
@@ -133,7 +142,7 @@ class Placement(Interceptor):
         self.of_cpu: list[str] = []
 
     def __enter__(self) -> Self:
-        for name in _FROM_MEMORY:  # function modes do not see calls of these functions, so replace them
+        for name in _FROM_MEMORY:  # function modes do not see these functions, so they are replaced
             self._standing_in.enter_context(standing_in((torch,), name, self._on_host(getattr(torch, name))))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -152,7 +161,7 @@ class Placement(Interceptor):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the step that is executed in the block. Keep the noted lines of the last watched step only."""
+        """Watch the step that is executed in the block. Drop the lines that an earlier watched step recorded."""
         self._steps += 1
         self._forget()
         self._watching = True
@@ -164,8 +173,8 @@ class Placement(Interceptor):
             self._lines.clear()
 
     def side_of(self, tensor: Tensor) -> Side | None:
-        """Return where a tensor would be, "device" or "host". Return None if the tensor has no memory, or is older than
-        the opened training."""
+        """Return where a tensor would be: "device" or "host". Return None if the tensor has no memory, or existed
+        before the training was opened."""
         memory = self._memory(tensor)
         return None if memory is None else memory.side
 
@@ -186,7 +195,7 @@ class Placement(Interceptor):
         if named is not None or func in _TO_HOST:
             returned = self._moved(returned, given, "device" if named else "host")
         elif None not in sides or "device" in sides:
-            # If one argument's place is unknown and no argument is on the device, the result's place stays unknown.
+            # The result's place stays unknown if one argument's place is unknown and no argument is on the device.
             for tensor in tensors_in(returned):
                 if self.side_of(tensor) is None:
                     self._put(tensor, "device" if "device" in sides else "host")
@@ -195,7 +204,8 @@ class Placement(Interceptor):
         return returned
 
     def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
-        """Put a call's result on the given side. If it is already on the other side, return a copy, as a GPU would."""
+        """Place a call's result on the given side, and return it. If the result is on the other side, return a copy, as
+        on a GPU."""
         if not isinstance(returned, Tensor):
             return returned
         memory = self._memory(returned)
@@ -219,7 +229,7 @@ class Placement(Interceptor):
         *,
         named: bool | None,
     ) -> None:
-        """Note what a call would do on a GPU: copy to the device, or change a tensor of the host."""
+        """Record what a call would do on a GPU: copy data to the device, or change a tensor on the host."""
         if func in _FROM_DATA or func in MOVES:
             source = next(iter(args[1:] if func is Tensor.new_tensor else args), None)
             side = self.side_of(source) if isinstance(source, Tensor) else "host"
@@ -228,7 +238,7 @@ class Placement(Interceptor):
         elif func in _INDEXED:
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
             from_host = any(isinstance(each, list) or self._is_on_host(each) for each in indices)
-            # This includes a table on the host in which the step looks something up by an index on the device.
+            # This also finds a table on the host that the step indexes with a tensor on the device.
             if "device" in sides and (from_host or sides[0] == "host"):
                 self.note(self.copies)
         elif func is Tensor.copy_ and [*sides[:2]] == ["device", "host"] and given[1].numel():
@@ -255,7 +265,7 @@ class Placement(Interceptor):
             lines.append(place)
 
     def _note_nodes(self, made: Iterable[Tensor]) -> None:
-        """Remember which line created each autograd node, because the node's operators run in the backward pass."""
+        """Store which line created each autograd node. In the backward pass, the node's operators get this line."""
         line, level = "", [tensor.grad_fn for tensor in made]
         while level:
             node = level.pop()
@@ -265,13 +275,13 @@ class Placement(Interceptor):
                 level += [each for each, _ in node.next_functions]
 
     def line(self) -> str:
-        """Return the line that executes now or, in a backward pass, the line that created the node."""
+        """Return the line that executes now. In a backward pass, return the line that created the autograd node."""
         node = torch._C._current_autograd_node()
         return asked_at() if node is None else self._lines.get(node) or asked_at()
 
 
 class _Operators(Observer):
-    """Notes the operators in the block that may not repeat their bits on CUDA."""
+    """Records the operators in the block whose results on CUDA may differ between repetitions."""
 
     def __init__(self, placement: Placement) -> None:
         super().__init__()
@@ -288,7 +298,8 @@ class _Operators(Observer):
 
 
 def _has_capturable_form() -> bool:
-    """Return True if the caller is an update of torch's own optimizers that reads no value with `capturable=True`."""
+    """Return True if the caller is an update of torch's own optimizers. With `capturable=True`, such an update reads no
+    value."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_of_an_optimizer(frame):
         frame = frame.f_back

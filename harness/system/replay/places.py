@@ -1,9 +1,11 @@
-"""Model the places where a training keeps values. All kinds of place are read, compared, restored and named alike.
+"""Model the places where a training keeps values. Every kind of place has the same methods to read, compare and
+restore.
 
-`reachable` finds places, `snapshots` remembers many of them at once. A slot is one entry of a place.
+The module `reachable` finds places. The module `snapshots` stores the content of many places at once. A slot is one
+entry of a place.
 
-Most optimizers keep named tensors for each parameter. Some keep lists of tensors (Shampoo's statistics). Some keep one
-count for all parameters together (MADGRAD), next to the entries of parameters.
+Most optimizers keep named tensors for each parameter. Some optimizers keep lists of tensors, such as Shampoo's
+statistics. Some keep one count for all parameters together next to the entries of the parameters, as MADGRAD does.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from harness.system.replay.ledger import FirstValues, writing_to
 from harness.system.sharded_tensors import local
 
 ABSENT = object()  # stands for the value of a name that is not bound
-# Bytes. A larger array is considered a data set and not state, because every trial execution would have to copy it.
+# In bytes. A larger array counts as a data set and not as state. Otherwise every trial execution would copy the array.
 LARGEST = 2**28
-# The class of the links in the chain of a bounded cache. The class has no public name.
+# The class of the links in the internal list of a bounded cache. The class has no public name.
 _LINK = next(
     (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")), None
 )
-# For each kind of owner: how a name is bound and unbound. For objects, this also works in a frozen dataclass.
+# For each kind of owner: the functions that set and delete a name. For objects, they also work in a frozen dataclass.
 _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
     (dict, operator.setitem, operator.delitem),
     (type, setattr, delattr),
@@ -44,7 +46,7 @@ _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
 )
 _CONTENTS = "cell_contents"
 _PLAIN = (bool, int, float, str, type(None))
-_SHOWN = 40  # largest number of characters of a value that are shown
+_SHOWN = 40  # largest number of characters of a value in a text
 
 
 class Slot(NamedTuple):
@@ -56,7 +58,8 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Return a key that is equal for slots of the same entry, although each search creates new `Place` objects."""
+        """Return a key that is equal for slots of the same entry. Each search creates new `Place` objects, so these
+        differ."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -67,7 +70,7 @@ class Slot(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A slot with its former and its current value."""
+    """A slot with its earlier and its present value."""
 
     slot: Slot
     was: Any
@@ -82,7 +85,7 @@ Stays = Callable[[Slot, Any], bool]
 
 
 class Place:
-    """A dictionary as a place. Other kinds of place are subclasses, which override how their owner is read and filled.
+    """A dictionary as a place. Subclasses are for other kinds of place, and define how their owner is read and filled.
 
     is_shared: True if the whole process shares the place, such as names of modules and data of classes.
     """
@@ -106,7 +109,7 @@ class Place:
         self.owner.update(entries)
 
     def entries(self, held: Any) -> Collection[tuple[Any, Any]]:
-        """Return key and value of each entry. held: what `read` returned."""
+        """Return key and value of each entry. held: the content that `read` returned."""
         found: Collection[tuple[Any, Any]] = held.items()
         return found
 
@@ -115,23 +118,25 @@ class Place:
         return joined(self.path, key_name(key, index))
 
     def is_as(self, before: Any) -> bool:
-        """Return True if the place still contains the same objects as `before`, in the same order."""
+        """Return True if the place still contains the same objects as `before`, in the same order. before: result of
+        `read`."""
         now = self.read()
         if isinstance(now, dict):
-            # compare hashes, because keys may be tensors, and `==` of tensors returns a tensor
+            # Hashes are compared, because keys may be tensors, and `==` of two tensors returns a tensor.
             if [*map(hash, now)] != [*map(hash, before)]:
                 return False
             now, before = now.values(), before.values()
         return len(now) == len(before) and all(map(operator.is_, now, before))
 
     def restore(self, before: Any, stays: Stays) -> None:
-        """Restore the entries of `before`. Keep a new entry if `stays` returns True for it."""
+        """Restore the entries of `before`, the result of an earlier `read`. Keep a new entry if `stays` returns True
+        for it."""
         held, now = dict(self.entries(before)), enumerate(self.entries(self.read()))
         came = ((Slot(self, key, self.name(key, index)), each) for index, (key, each) in now if held.get(key) is None)
         self.fill({**held, **{slot.key: each for slot, each in came if stays(slot, each)}})
 
     def changes(self, before: Any) -> Iterator[Change]:
-        """Yield the entries that differ from `before`."""
+        """Yield the entries that differ from `before`, the result of an earlier `read`."""
         was, now = dict(self.entries(before)), dict(self.entries(self.read()))
         for index, key in enumerate(dict.fromkeys([*was, *now])):
             one, other = was.get(key, ABSENT), now.get(key, ABSENT)
@@ -142,7 +147,7 @@ class Place:
 class Elements(Place):
     """A list or a deque as a place. The keys are indices."""
 
-    grew_to: int | None = None  # length after the first of several executions; None: there was no execution yet
+    grew_to: int | None = None  # length after the first of several executions; None before the first execution
 
     def read(self) -> list[Any]:
         return list(self.owner)
@@ -155,8 +160,8 @@ class Elements(Place):
         return [*enumerate(held)]
 
     def restore(self, before: list[Any], stays: Stays) -> None:
-        # if the length is neither the earlier one nor the one after the first execution, every execution extends the
-        # list
+        # If the present length is neither the earlier one nor the length after the first execution, every execution
+        # extends the list.
         is_log = len(self.owner) not in (len(before), self.grew_to)
         super().restore(before, (lambda _slot, _value: False) if is_log else stays)
 
@@ -169,14 +174,17 @@ class Elements(Place):
 
 
 class Bindings(Place):
-    """Names of a module that code uses, the data of a class, an object's slots, or a closure's variable. Such places
-    have no dictionary of their own, or one whose other entries are not the training's.
+    """Names of a module that code uses, the data of a class, an object's slots, or a closure's variable.
+
+    These places have no dictionary that belongs only to the training.
     """
 
     def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
-        """Store an owner: a module's dictionary (with the `names` in it), a class, a cell, or an object with slots."""
+        """Store the owner: a module's dictionary, a class, a cell, or an object with slots. names: the names to read in
+        a module."""
         super().__init__(owner, path)
-        self.is_shared = isinstance(owner, dict | type)  # modules and classes are shared; slots belong to one object
+        # modules and classes are shared; the slots belong to one object
+        self.is_shared = isinstance(owner, dict | type)
         self.identity = id(owner), names
         self._bind, self._unbind = next(ways for kind, *ways in _WAYS if isinstance(owner, kind))
 
@@ -217,7 +225,7 @@ class _Whole(Place):
 
 
 class Memo(_Whole):
-    """The results that `functools.cache` or `lru_cache` keeps of a function. They can only be cleared together."""
+    """The results of a function that `functools.cache` or `lru_cache` keeps. They can only be deleted all together."""
 
     is_shared = True
 
@@ -227,12 +235,14 @@ class Memo(_Whole):
         return size
 
     def results(self) -> list[Any]:
-        """Return the kept results, read from the objects to which the cache refers (`gc.get_referents`). In their list,
-        the dictionary of results comes just before the function. In a bounded cache, keys and results come before that
-        dictionary."""
+        """Return the kept results, read from the objects to which the cache refers (`gc.get_referents`).
+
+        In the list of these objects, the dictionary of results comes just before the function. In a bounded cache, keys
+        and results come before that dictionary.
+        """
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
-        # `__wrapped__` was replaced, so the cache cannot be found
+        # The position is 0 if `__wrapped__` was replaced. The dictionary of results then cannot be found.
         if not function or not isinstance(held[function - 1], dict):
             return []
         cache, chain = held[function - 1], held[: function - 1]
@@ -244,7 +254,8 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """Clear a cache that was empty before or has fake results. Keep others, as training may need old results."""
+        """Clear the cache if it was empty before or contains fake results. Otherwise keep it, because training may need
+        old results."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
@@ -255,11 +266,11 @@ class Memo(_Whole):
 
 
 class Values(_Whole):
-    """Data that can change in place and contains no tensor: numpy arrays, sets, bytearrays, arrays of numbers."""
+    """Data without tensors that can be changed in place: numpy arrays, sets, bytearrays, arrays of numbers."""
 
     @staticmethod
     def has(value: object) -> bool:
-        """Return True if a value is data that can change in place, and is small enough to copy."""
+        """Return True if a value is data that can be changed in place and is small enough to copy."""
         if isinstance(value, np.ndarray):
             return bool(value.flags.writeable) and value.nbytes <= LARGEST
         return isinstance(value, set | bytearray | array) and sys.getsizeof(value) <= LARGEST
@@ -284,17 +295,17 @@ class Values(_Whole):
         return f"{type(self.owner).__name__}, changed in place"
 
 
-# torch's optimizers whose lazily created tensors start at zero. For these, a missing tensor and a tensor of zeros give
-# the same training.
+# Optimizers of torch that create their tensors in the first update, filled with zeros. With these optimizers, a missing
+# tensor and a tensor of zeros give the same training.
 _STARTS_AT_ZERO = (
     *(torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop),
     *(torch.optim.RAdam, torch.optim.SGD),
 )
-_WHOLE = object()  # stands in the place of the name, if the entry is not the dictionary of a parameter
+_WHOLE = object()  # stands for the name, if the entry does not belong to a parameter's dictionary
 
 
 class StateError(HarnessError):
-    """A trial execution created optimizer state whose first value the harness does not know."""
+    """A trial execution created optimizer state, and the harness does not know the first value of this state."""
 
 
 class OptimizerState(Place):
@@ -309,7 +320,7 @@ class OptimizerState(Place):
         return found
 
     def name(self, key: tuple[Any, Any], _index: int) -> str:
-        """Return the entry's name, such as `state.0.exp_avg`, with a number for each parameter."""
+        """Return the entry's name, such as `state.0.exp_avg`. The number counts the parameters."""
         number = next((str(number) for number, each in enumerate(self.owner.state) if each is key[0]), "")
         return joined(joined(self.path, f"state.{number}"), "" if key[1] is _WHOLE else str(key[1]))
 
@@ -331,9 +342,9 @@ class OptimizerState(Place):
             self.put(key, value)
 
     def begin_anew(self, key: tuple[Any, Any], value: Any, first_values: FirstValues) -> None:
-        """Reset lazily created state under this key to its first value.
+        """Reset state that the first execution created under this key to its first value.
 
-        Raises `StateError` if that value is unknown, because the state was not created from numbers alone.
+        Raise `StateError` if that value is unknown, because the state was not created only from numbers.
         """
         parts = [part for part in parts_of(value) if part is not None]
         dampened = any(group.get("dampening", 0) for group in self.owner.param_groups)
@@ -361,7 +372,7 @@ def _described(numbers: list[Any]) -> str:
 
 
 def contents(cell: CellType) -> Any:
-    """Return what a closure's cell holds, or `ABSENT` if it is empty."""
+    """Return the content of a closure's cell; `ABSENT` if the cell is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -373,7 +384,7 @@ def joined(path: str, name: str) -> str:
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Yield the values inside lists, tuples and dictionaries."""
+    """Yield the values inside lists, tuples and dictionaries, also nested. Yield any other value itself."""
     if isinstance(value, dict | list | tuple):
         for each in value.values() if isinstance(value, dict) else value:
             yield from parts_of(each)
@@ -384,7 +395,7 @@ def parts_of(value: Any) -> Iterator[Any]:
 def _manner(was: Any, now: Any) -> str:
     if type(was) is type(now) and not isinstance(now, _PLAIN):
         return f"another {type(now).__name__}"
-    # two floats may differ only by rounding, so show the digits that differ
+    # The texts must show the digits that differ, because two floats may differ only by rounding.
     if isinstance(was, float) and isinstance(now, float):
         return ", then ".join(told_apart(was, now))
     return f"{_shown(was)}, then {_shown(now)}"

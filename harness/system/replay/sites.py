@@ -1,7 +1,8 @@
-"""Find where a step calls each operator: the user's line, the module, and the pass of autograd.
+"""Find where a step calls each operator: the line of user code, the module, and whether in the forward or backward
+pass.
 
-Autograd's engine runs torch's own backward operators, which no line of user code calls. Such an operator gets the line
-and the module of its forward operator. Autograd gives both operators the same sequence number.
+In a backward pass, autograd calls torch's own backward operators, and no line of user code does. Such an operator gets
+the line and the module of its forward operator. Autograd gives both operators the same sequence number.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Place(NamedTuple):
 
 
 def innermost(frames: Iterable[tuple[str, int]]) -> Place:
-    """Return the last of `frames` (file, line; outermost first) that is user code or a planted fault.
+    """Return the last of `frames` that is user code or a planted fault. frames: (file, line), outermost first.
 
-    Returns `?` as the file, and line 0, if there is no such frame.
+    Return `?` as the file, and line 0, if there is no such frame.
     """
     known = list(frames)
     for file, line in reversed(known):
@@ -49,7 +50,7 @@ def innermost(frames: Iterable[tuple[str, int]]) -> Place:
 
 
 def of_traceback(trace: TracebackType | None) -> Place:
-    """Return the innermost line of user code, a library or a planted fault at which an exception was raised."""
+    """Return the innermost line of user code, a library or a planted fault in the traceback of an exception."""
     return innermost((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace))
 
 
@@ -61,28 +62,30 @@ def of_current_stack() -> Place:
 
 @cache
 def is_own(file: str) -> bool:
-    """Return True for a file of user code that belongs to no installed package."""
+    """Return True for a file of user code. Files of installed packages and files with planted faults are not user
+    code."""
     return is_users_or_library(file) and not file.endswith(_PLANTED) and is_users(Path(file))
 
 
 @cache
 def is_users_or_library(file: str) -> bool:
-    """Return True for a file of user code, of a library besides torch, or with a planted fault."""
+    """Return True for a file of user code, of a library other than torch, or with a planted fault."""
     return not _is_machinery(file) or file.endswith(_PLANTED)
 
 
 def _is_machinery(file: str) -> bool:
-    # The profiler records relative file names, and torch.compile generates files. Both count as machinery.
+    # The profiler records relative file names, and torch.compile generates files. Both count as torch's own code here.
     if file.startswith((_TORCH, "<", "torch/", "harness/")) or "/torchinductor_" in file or is_harness(Path(file)):
         return True
     if not file.startswith("/"):
         return Path(file).parts[0].removesuffix(".py") in sys.stdlib_module_names
-    # Installed packages may lie below the folder of the standard library. They count as user code here.
+    # The folder of the standard library may contain installed packages. They do not belong to the standard library.
     return file.startswith(_STANDARD_LIBRARY) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
 
 
 def asked_at() -> str:
-    """Return the line that is executing now and, if it is in a library, the user's line that called the library."""
+    """Return the line that is executing now, as text. If this line is in a library, add the user's line that called the
+    library."""
     place, frame = of_current_stack(), own_frame_of_stack()
     if frame is None or (relative(frame.file), frame.line) == place:
         return f"{place.file}:{place.line}"
@@ -90,7 +93,7 @@ def asked_at() -> str:
 
 
 def made_to_wait(error: BaseException) -> str:
-    """Return advice to keep an optimizer's update from reading values, or "" if no update raised the error."""
+    """Return advice on how to keep an optimizer's update from reading values; "" if no update raised the error."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     updates = [
         number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
@@ -107,14 +110,14 @@ def made_to_wait(error: BaseException) -> str:
     if able:
         return f"; make {name} with {able[0]}"
     return (
-        f"; {name} has no form without host reads, so no capture can hold it; train with another optimizer, or "
+        f"; {name} always reads values on the host, so it cannot be captured; train with another optimizer, or "
         "claim no capture"
     )
 
 
 def called_at(error: BaseException) -> str:
-    """Return the text to append to the place where an exception was raised: the code of its line or, if the place is in
-    a library, the user's line that called the library."""
+    """Return a text that adds to the place of an exception: the code of its line. If the place is in a library, the
+    text is the user's line that called the library."""
     frame, place = innermost_frame(error), of_traceback(error.__traceback__)
     if frame is None:
         return ""
@@ -128,13 +131,14 @@ BACKWARD: Literal["backward"] = "backward"
 BETWEEN: Literal["between"] = "between"
 _CALLS_MODULE: CodeType = nn.Module._call_impl.__code__
 _RUNS_BACKWARD: CodeType = graph._engine_run_backward.__code__
-# largest number of autograd nodes of one operator; a larger number means that another thread's numbers were read
+# The largest number of autograd nodes that one operator creates. A larger number means that the nodes of another thread
+# were counted.
 _MOST_NODES = 64
-_QUOTED = 100  # largest number of characters of a line that are quoted
+_QUOTED = 100  # largest number of characters of a quoted line
 
 
 class Site(NamedTuple):
-    """Where an operator was called. `line` is empty if only code of the harness and of torch led to the call."""
+    """Where an operator was called. line: empty if only code of the harness and of torch made the call."""
 
     phase: Literal["between", "forward", "backward"]
     module: str
@@ -143,17 +147,17 @@ class Site(NamedTuple):
 
 
 class SiteFinder:
-    """Finds the site of the operator that is being called. names: the paths of modules, by `id(module)`."""
+    """Finds the site of the operator that is being called. names: the path of each module, by `id(module)`."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
-        # the number that autograd gave the node of the forward operator -> the operator's site
+        # sequence number of an autograd node -> the site of the node's forward operator
         self._of_node: dict[int, Site] = {}
-        # thread -> the number of its next node, because each thread numbers its own nodes
+        # thread -> the sequence number of its next node, because each thread numbers its own nodes
         self._next_node = {get_ident(): _next_node()}
 
     def find(self, caller: FrameType | None = None) -> Site:
-        """Return the site of the operator that is being called. caller: the frame to begin at."""
+        """Return the site of the operator that is being called. caller: the innermost frame to examine."""
         begin = sys._getframe(1) if caller is None else caller
         in_backward = torch._C._current_graph_task_id() != -1
         own, library, modules = _walked(begin, stops=in_backward)
@@ -187,10 +191,11 @@ _Line = tuple[str, str]
 
 
 def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Line | None, list[nn.Module]]:
-    """Walk the stack outwards. Return the innermost line of user code, the innermost line of a library inside it, and
-    the modules that are being called, innermost first.
+    """Walk the stack outwards. Return the innermost line of user code, the innermost library line inside it, and the
+    modules.
 
-    stops: True to stop at the frame that runs a backward pass.
+    The modules are those whose call is active, innermost first. stops: True to stop at the frame that runs a backward
+    pass.
     """
     library: _Line | None = None
     own: _Line | None = None
@@ -214,8 +219,8 @@ def _line(file: str, function: str, number: int) -> _Line:
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Return each module's path by `id(module)`. With several outermost modules, a path begins with its outermost
-    one."""
+    """Return each module's path by `id(module)`. If there are several outermost modules, each path begins with the path
+    of its outermost module."""
     found: dict[int, str] = {}
     inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
     alone = {path: module for path, module in outermost.items() if id(module) not in inner}
@@ -231,7 +236,7 @@ _finder: Any = None
 
 @contextmanager
 def sites_noted(finder: SiteFinder) -> Iterator[None]:
-    """Make recordings within the block store the site of each operation."""
+    """Within the block, make recordings store the site of each operation."""
     global _finder  # noqa: PLW0603
     before, _finder = _finder, finder
     try:

@@ -1,4 +1,4 @@
-"""Remember what places contain, list what has changed since then, and restore the former content."""
+"""Store the content of places, list what has changed since then, and restore the earlier content."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _UNREADABLE = object()
 
 
 class Snapshot:
-    """Shallow copies of places. A place that raises when it is read is skipped."""
+    """Shallow copies of places. A place that raises an error when it is read is skipped."""
 
     def __init__(self, places: Iterable[Place] = ()) -> None:
         self._held: dict[tuple[object, ...], tuple[Place, Any]] = {}
         self.add(places)
 
     def add(self, places: Iterable[Place]) -> None:
-        """Remember more places as they are now."""
+        """Store the present content of more places."""
         for place in places:
             held = asked(place.read, _UNREADABLE) if place.identity not in self._held else _UNREADABLE
             if held is not _UNREADABLE:
@@ -40,7 +40,8 @@ class Snapshot:
         return any(True for _ in self._others())
 
     def changes(self) -> list[Change]:
-        """Return the changed slots. List a slot once, even if it was found twice, such as a global of two functions."""
+        """Return the changed slots. Each slot is listed once, even if it was found twice, such as a global of two
+        functions."""
         found: dict[tuple[int, Any], Change] = {}
         for place, held in self._others():
             for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called here
@@ -48,12 +49,13 @@ class Snapshot:
         return [*found.values()]
 
     def restore(self, stays: Stays = lambda _slot, _value: False) -> None:
-        """Restore the former content of every place. Keep a new entry if `stays` returns True for it."""
+        """Restore the stored content of every place. Keep a new entry if `stays` returns True for it."""
         for place, held in self._others():
             place.restore(held, stays)
 
     def grown(self) -> None:
-        """Note the lengths of lists after the first execution. A list that also grows in the second one is a log."""
+        """Store the lengths of lists after the first execution. A list that also grows in the second execution is a
+        log."""
         for place, _ in self._held.values():
             if isinstance(place, Elements):
                 place.grew_to = asked(partial(len, place.owner), None)
@@ -66,35 +68,34 @@ class Snapshot:
                     yield Slot(place, key, place.name(key, index)), value
 
     def _others(self) -> Iterator[tuple[Place, Any]]:
-        """Return the places whose content has changed, with their former content."""
+        """Return the places whose content has changed, each with its stored content."""
         return ((place, held) for place, held in self._held.values() if not asked(partial(place.is_as, held), True))
 
 
-# Find what one execution of a step changes on the host: numbers, numpy arrays, tensors that are bound to a new object
-# or get other memory, and the host's generators. If a device's graph is replayed, tensors in the host's memory count,
-# too.
-#
-# A replay executes no Python and repeats none of these changes. A training that needs them goes wrong without an error.
+# Find what one execution of a step changes on the host: numbers, numpy arrays, tensors that are replaced by another
+# object or get other memory, and the host's generators. If replays run a device's graph, changes of tensors in the
+# host's memory count, too.
 
 _NUMBERS = (bool, int, float)
 KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that every replay stores in the slot
 
 
 def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
-    """Put a replay's results into the slots in which the recorded execution stored its results (`self.accuracy = …`).
+    """Put a replay's results into the slots in which the captured step stored its results (`self.accuracy = …`).
 
-    A replay executes no Python. Without this, its results would stay in memory that nothing reads.
+    A replay executes no Python. Without this function, code that reads the slots would not see the new results.
     """
     for slot, name in kept:
         slot.put(results[name])
 
 
 class HostChanges:
-    """Finds what one execution of a step changes on the host. Create the object before the execution, and call its
-    methods before the execution is undone."""
+    """Finds what one execution of a step changes on the host. Create the object before the execution. Call its methods
+    before the execution is undone."""
 
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
-        """Remember current values. of_device: True if replays run a device's graph, which repeats no CPU work."""
+        """Store the present values. of_device: True if replays run a device's graph. Such replays repeat no work of the
+        CPU."""
         self._roots, self._of_device = roots, of_device
         found = reach(*roots)
         memories = [] if of_device else _memories(found)
@@ -113,7 +114,7 @@ class HostChanges:
     def kept_up(self, results: Mapping[str, Tensor]) -> KeptUp:
         """Return the slots in which the execution stored results. results: the tensors of the results, by name.
 
-        Slots of a list that grew are left out, because a replay appends nothing.
+        Slots of a list that became longer are left out, because a replay appends nothing.
         """
         by_elements = {same(tensor): name for name, tensor in results.items()}
         held = [*self._places.tensors(), *self._kept_by_optimizers.tensors()]
@@ -128,7 +129,8 @@ class HostChanges:
         ]
 
     def found(self, kept: KeptUp) -> list[str]:
-        """Return the path and kind of each change, except changes of slots in `kept`, which replays repeat."""
+        """Return a text with path and kind for each change. Leave out changes of slots in `kept`, which replays
+        repeat."""
         changes = [str(each) for each in self._changes(self._places, kept)]
         changes += [
             f"{path} (a tensor on the host, changed in place)"
@@ -145,7 +147,7 @@ class HostChanges:
         return list(dict.fromkeys([*changes, *drawn]))
 
     def replaced(self, kept: KeptUp) -> list[tuple[str, Tensor]]:
-        """Return (path, former tensor) for each slot in which replays store a result."""
+        """Return (path, earlier tensor) for each slot in which replays store a result."""
         bound = {slot.identity for slot, _ in kept}
         changes = [each for each in self._places.changes() if each.slot.identity in bound]
         return [(each.slot.name, each.was) for each in changes if isinstance(each.was, Tensor)]
@@ -164,8 +166,8 @@ class HostChanges:
         return [each for each in snapshot.changes() if each.slot.identity not in bound]
 
     def _drawn(self) -> dict[str, bytes | str]:
-        """Return the states of the host's generators. For a recording, skip torch's generators, because its replays
-        draw from them as well."""
+        """Return the states of the host's generators. For a recording, skip torch's generators, because the recording's
+        replays draw from them as well."""
         with _disable_current_modes():
             return {
                 name: state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state)
@@ -175,10 +177,10 @@ class HostChanges:
 
 
 def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
-    """Return the storage of each loose tensor on the host, as a view of its bytes [n], uint8."""
+    """Return the memory of each tensor on the host that no module holds, as an array of its bytes [n], uint8."""
     strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
     storages = [each.untyped_storage() for each in strided]
-    # Read by addresses, because inside a recorded step a call of torch would be recorded as part of the step.
+    # The memory is read by its address. Inside a recorded step, a call of torch would be recorded as part of the step.
     return [
         np.ctypeslib.as_array((ctypes.c_uint8 * each.nbytes()).from_address(each.data_ptr()))
         for each in storages
@@ -187,7 +189,7 @@ def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
 
 
 def _is_of_a_tensor(place: Place, memories: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Return True for an array in a tensor's memory. A replay repeats what is computed there."""
+    """Return True for an array that shares a tensor's memory. A replay repeats the computations of this memory."""
     array = place.owner if isinstance(place, Values) else None
     return isinstance(array, np.ndarray) and any(np.may_share_memory(array, memory) for memory in memories)
 

@@ -1,9 +1,11 @@
 """Undo the effects of a trial execution of a step on values, `.grad`, optimizer state, generators and attributes.
 
-Warm-up steps, the fake pass and the recording of a traced step all execute the step's body before it counts. If they
-were not undone, the captured arm would start ahead, or its `.grad` and attributes would hold fake tensors.
+Warm-up steps, the fake pass (an execution on tensors without values) and the recording of a traced step all execute the
+step's body before the first counted step. If these executions were not undone, the captured arm would start from a
+later state, or its `.grad` and attributes would hold fake tensors.
 
-The addresses of static buffers that a capture reads and writes are watched: a buffer that moves is no longer trained.
+This module also watches the addresses of static buffers that a capture reads and writes. If a buffer moves, replays no
+longer train it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ State = Callable[[], Mapping[str, Tensor]]
 
 
 class _Known(NamedTuple):
-    """A tensor's former state. memory: a tensor that shares its former memory. value: its values, on the host."""
+    """A tensor's earlier state. memory: a tensor that shares its earlier memory. value: its values, on the host."""
 
     tensor: Tensor
     memory: Tensor
@@ -43,11 +45,12 @@ class _Known(NamedTuple):
 
 
 class StateGuard:
-    """Remembers the state at the beginning of the block, and restores it at the end, in place, so that addresses do not
-    change. `restore` does so before the end, and can keep newly created state.
+    """Stores the state at the beginning of the block, and restores it at the end. It restores in place, so addresses
+    stay equal.
 
-    `state` names tensors that the body changes. Tensors reachable from `roots` need not be named (see `reachable`). Nor
-    do parameters and state of any `torch.optim` optimizer that steps in the block: a global pre-step hook finds them.
+    `restore` restores the state before the end of the block, and can keep newly created state. `state` names tensors
+    that the body changes. Tensors reachable from `roots` need not be named (see `reachable`). Parameters and state of a
+    `torch.optim` optimizer that steps in the block need not be named either, because a global pre-step hook finds them.
     """
 
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
@@ -55,7 +58,7 @@ class StateGuard:
         self._known: dict[int, _Known] = {}
         self._first_values = FirstValues()
         self._stepped: set[int] = set()  # ids of the optimizers that made a step
-        # tensors that the first execution created, each with its value
+        # tensors that the first execution created, each with a copy of its value
         self._created: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
@@ -69,7 +72,8 @@ class StateGuard:
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._is_restored = False
-        # The hook runs after the backward pass, so the earlier value of `.grad` is unknown. It is restored to None.
+        # The hook runs after the backward pass, so the earlier value of `.grad` is unknown. `.grad` is then set to
+        # None.
         self._hook = register_optimizer_step_pre_hook(
             lambda optimizer, *_: self._remember_optimizer(optimizer, known_gradient=False)
         )
@@ -82,8 +86,11 @@ class StateGuard:
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
-        """Observe the step's first execution, which happens in the block: which tensors it creates, and their values.
-        `restore` then shows whether later executions change these tensors."""
+        """Record which tensors the step's first execution creates, and their values. This execution happens in the
+        block.
+
+        `restore` then checks whether later executions change these tensors.
+        """
         with self._first_values:
             yield
         self._places.grown()
@@ -96,11 +103,12 @@ class StateGuard:
         return self._places.changed()
 
     def restore(self, *, keep_created: bool = False) -> None:
-        """Restore everything. With `keep_created`, lazily created state (of an optimizer, a gradient scaler, a table)
-        stays, reset to its first value.
+        """Restore everything. With `keep_created`, keep state that the first execution created, and reset it to its
+        first value.
 
-        A capture needs that, because state created inside a capture would be created again by every replay. Raises
-        `StateError` for state that later executions change and that was not created from numbers alone.
+        Such state belongs to an optimizer, a gradient scaler or a table. A capture needs it, because every replay would
+        otherwise create the state again. Raise `StateError` for state that later executions change and that was not
+        created only from numbers.
         """
         with _disable_current_modes(), torch.no_grad():
             kept = self._begin_anew() if keep_created else set()
@@ -128,9 +136,9 @@ class StateGuard:
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
 
     def _begin_anew(self) -> set[int]:
-        """Reset created tensors to their first values, and return the identities of those that stay.
+        """Reset created tensors to their first values, and return the ids of the tensors to keep.
 
-        Tensors that every execution creates again do not stay.
+        Tensors that every execution creates again are not kept.
         """
         stay = [(path, tensor) for path, tensor in self._new_tensors() if id(tensor) in self._created]
         for path, tensor in stay:
@@ -150,7 +158,7 @@ class StateGuard:
         if id(tensor) in self._known:
             return
         with _disable_current_modes(), torch.no_grad():
-            # Remember frozen tensors, too, because an adversarial training freezes and unfreezes them.
+            # Frozen tensors are stored, too, because an adversarial training freezes and unfreezes tensors.
             is_number = tensor.is_floating_point() or tensor.is_complex()
             is_trained = tensor.is_leaf and is_number and not tensor.is_inference()
             gradient = tensor.grad if is_trained and known_gradient else None
@@ -183,7 +191,8 @@ def _is_made_of(value: Any, kept: set[int]) -> bool:
 
 
 def _put_back_gradient(known: _Known) -> None:
-    """Restore gradient and `requires_grad`. A step may change the latter, or write undetached values to the tensor."""
+    """Restore gradient and `requires_grad`. A step may change `requires_grad`, or write undetached values to the
+    tensor."""
     tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
@@ -193,15 +202,19 @@ def _put_back_gradient(known: _Known) -> None:
 
 
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
-    """Give the tensor its former memory back if a step assigned other memory to `.data`, as 8-bit optimizers and
-    swapped averages do. After an execution on fake tensors, the assigned memory has no values."""
-    elsewhere = tensor.device != memory.device  # memory without values has no address, so compare only the devices
+    """Give the tensor its earlier memory back if a step assigned other memory to `.data`.
+
+    8-bit optimizers and swapped averages do this. After an execution on fake tensors, the assigned memory has no
+    values.
+    """
+    # memory without values has no address, so then only the devices are compared
+    elsewhere = tensor.device != memory.device
     if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
         tensor.data = memory
 
 
 def _put_back(tensor: Tensor, value: Tensor) -> None:
-    """Copy a saved value back. Skip expanded tensors, whose elements share memory and cannot be written to."""
+    """Copy a stored value back. Skip expanded tensors. Their elements share memory, so they cannot be written to."""
     held = local(tensor)
     strided = held.layout is torch.strided
     if not strided or all(stride or size <= 1 for size, stride in zip(held.shape, held.stride(), strict=True)):
@@ -209,16 +222,19 @@ def _put_back(tensor: Tensor, value: Tensor) -> None:
 
 
 def _saved(tensor: Tensor) -> Tensor:
-    """Return a copy of the tensor, or of this rank's part of it. The copy is on the host because it exists during
-    warm-up and capture, when the device's memory is at its peak."""
+    """Return a copy of the tensor, or of this rank's part of it, on the host.
+
+    The copy exists during warm-up and capture, when most of the device's memory is in use.
+    """
     return local(tensor).detach().to("cpu", copy=True)
 
 
-MOVED = 0  # stands for the address of a buffer that moved; no buffer has this address
+MOVED = 0  # stands for the address of a moved buffer; no buffer has this address
 
 
 class StaticAddresses:
-    """Watches the buffers that `static` names. `check` before each replay costs one comparison per buffer."""
+    """Watches the buffers that `static` names. `check` is called before each replay, and makes one comparison per
+    buffer."""
 
     def __init__(self, static: State) -> None:
         self._static = static
@@ -226,17 +242,18 @@ class StaticAddresses:
         self.moved: set[str] = set()
 
     def remember(self) -> None:
-        """Remember the current addresses as the addresses at capture."""
+        """Store the present addresses as the addresses at the capture."""
         self.captured = self._addresses()
 
     def check(self) -> None:
-        """Note every buffer whose address differs from that at capture. A noted buffer stays noted."""
+        """Record the name of every buffer that is not at its address of the capture. A recorded name stays recorded."""
         now = self._addresses()
         if now != self.captured:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
 
     def seen(self) -> dict[str, int]:
-        """Return each buffer's address, or `MOVED` if it had another one at any replay, for a `CaptureRecord`."""
+        """Return each buffer's address for a `CaptureRecord`; `MOVED` if the buffer had another address at any
+        replay."""
         return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:
@@ -244,10 +261,10 @@ class StaticAddresses:
 
 
 def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the tensors' addresses. For a tensor that wraps other tensors (a DTensor, a quantized weight), return the
-    addresses of the inner tensors.
+    """Return the tensors' addresses by name. For a tensor that wraps other tensors (a DTensor, a quantized weight),
+    return the addresses of the inner tensors.
 
-    Run no operation, because operations near a replay are counted as the step's.
+    The function runs no operation, because operations near a replay count as operations of the step.
     """
     found: dict[str, int] = {}
     for name, tensor in tensors.items():

@@ -1,9 +1,10 @@
 """Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
 
-Each execution is undone before the next. First comes the fake pass, in which a host sync fails. If it created lazy
-state or waited, real executions create that state. If it waited, a second fake pass follows, because a CUDA graph's
-warm-up also does what only the first step does. Last, the recording (`operations`) executes the step. A replay runs the
-recorded operators on the same tensors. A replay is not a CUDA graph: it shows what would break a capture, but nothing
+Each trial execution is undone before the next one. First the step runs on fake tensors, which have no values (the fake
+pass). A host sync fails there. If the step created state in this first execution, or waited, the step is executed on
+real tensors to create that state. If it waited, a second fake pass follows, because a CUDA graph's warm-up also
+executes what only the first step does. Last, the step is executed and recorded (`operations`). A replay runs the
+recorded operators on the same tensors. A replay is not a CUDA graph. It shows what would break a capture, but nothing
 about speed, memory or loading.
 """
 
@@ -33,7 +34,7 @@ from harness.system.replay.state import State, StateError, StateGuard, StaticAdd
 from harness.system.sharded_tensors import is_distributed
 from harness.system.users_code import text_of
 
-# Matches torch's error if a real tensor is assigned the memory of a tensor without values (device "meta").
+# Matches torch's error when memory of a tensor without values (device "meta") is assigned to a real tensor.
 _ON_META = re.compile(r"type '?meta\b|two devices, .*\bmeta\b")
 OF_THE_CAPTURE = "replaced by another tensor: each replay reads the tensor of the capture"
 _ASSIGNED_MEMORY = "change tensors in place, with `copy_`, because no replay repeats an assignment to their `.data`"
@@ -61,7 +62,7 @@ def is_prepared() -> bool:
 
 
 class HostSyncError(HarnessError):
-    """The step's body needs a value that only a host sync can give, so the body cannot be captured."""
+    """The step's body reads a value on the host and waits for the device, so the body cannot be captured."""
 
     def __init__(self, operation: str, file: str, line: int, called: str = "") -> None:
         self.operation, self.file, self.line = operation, file, line
@@ -78,13 +79,14 @@ class NotTraceableError(HarnessError):
 
 
 class TracedStep:
-    """A step recorded from `body` (the device work of one step; returns the 0-d loss).
+    """A recorded step. body: does the device work of one step, and returns the 0-d loss.
 
-    `state` names tensors that the body changes; those reachable from `roots` need no name (see `StateGuard`). `static`
-    names the buffers whose addresses the recording holds.
-    `outputs` is called after the body while recording. Every replay recomputes the tensors that it returns (gradients,
-    metrics). They are in `self.outputs`, and wherever the step itself keeps them. Recording does not change the state,
-    so step 0 is replayed like every other step.
+    state: names tensors that the body changes. Tensors that are reachable from `roots` need no name (see `StateGuard`).
+    static: names the buffers whose addresses the recording holds. outputs: called after the body while recording. Every
+    replay computes the tensors that it returns, such as gradients and metrics. They are in `self.outputs`, and in the
+    attributes in which the step itself keeps them.
+
+    Recording does not change the state, so step 0 is replayed like every other step.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class TracedStep:
         roots: Sequence[object] = (),
         under: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Prepare a recording. under: returns a context around the recorded body, whose operators are recorded, too."""
+        """Prepare a recording. under: returns a context for the body. The context's operators are recorded as well."""
         self._body, self._state, self._roots, self._under = body, state, roots, under
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
@@ -116,7 +118,8 @@ class TracedStep:
         self.replays = 0
 
     def record(self) -> None:
-        """Run the fake pass, then record. After `HostSyncError` or `NotTraceableError` the state is as before."""
+        """Run the fake pass, then record. Raise `HostSyncError` or `NotTraceableError`; the state is then as before the
+        call."""
         with preparing():
             self._record()
 
@@ -155,21 +158,22 @@ class TracedStep:
         self.buffers.remember()
 
     def _require_whole(self) -> None:
-        """Raise `NotTraceableError` if ranks share tensors: a fake pass would leave FSDP2's buffers without values."""
+        """Raise `NotTraceableError` if tensors are divided among ranks, because a fake pass would leave FSDP2's buffers
+        without values."""
         named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
             raise NotTraceableError(
                 "a recorded step must work on tensors that one rank holds whole",
                 where=spread[0],
-                got=f"{counted(len(spread), 'tensor')} that ranks share (DTensor)",
+                got=f"{counted(len(spread), 'tensor')} divided among ranks (DTensor)",
                 remedy="leave the step uncaptured on this machine, because a recording does not see the gathered "
                 "tensors",
             )
 
     def _require_waits(self, recorded: Operations) -> None:
-        """Raise `NotTraceableError` if Python waits for a collective in the step. A replay would not wait, and would
-        read an unfinished result."""
+        """Raise `NotTraceableError` if Python code waits for a collective in the step. A replay would not wait, and
+        would read an unfinished result."""
         unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
         if unawaited:
             raise NotTraceableError(
@@ -188,7 +192,7 @@ class TracedStep:
             done = fake_pass(self._body, self._state, self._roots)
         except HarnessError:
             raise
-        except Exception as error:  # fake tensors refused it, or the step itself has a defect
+        except Exception as error:  # the step cannot run on fake tensors, or it has a defect
             place = of_traceback(error.__traceback__)
             raise NotTraceableError(
                 "the step must run on tensors without values",
@@ -237,14 +241,16 @@ class TracedStep:
             return follow(self._body, self._roots, of_device=False)
 
     def _create_state(self) -> None:
-        """Create lazy state before the recording. Raises `NotTraceableError` if that is impossible."""
+        """Create the state that only a first execution creates, before the recording. Raise `NotTraceableError` if this
+        fails."""
         try:
             self._execute_twice()
         except StateError as error:
             raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
 
     def _execute_twice(self) -> None:
-        """Execute the body twice. The second execution shows whether it changes state that the first one created."""
+        """Execute the body twice. The second execution shows whether the body changes state that the first execution
+        created."""
         with StateGuard(self._state, self._roots) as guard:
             with as_written():
                 with guard.first_execution():
@@ -258,7 +264,8 @@ class TracedStep:
 
 
 class FakePass(NamedTuple):
-    """A fake pass's result. created_state: an optimizer or the body created state. unseen: see `FakeStepMode`."""
+    """The result of a fake pass. created_state: True if an optimizer or the body created state. unseen: see
+    `FakeStepMode`."""
 
     created_state: bool
     unseen: list[str]
@@ -266,10 +273,10 @@ class FakePass(NamedTuple):
 
 @no_fake_tensors_left()
 def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePass:
-    """Run `body` on fake tensors, and undo its effects.
+    """Run `body` on fake tensors, undo its effects, and return a `FakePass`.
 
-    Raises `HostSyncError` with the file and line at which the body needs a real value. It detects `.item()`,
-    `.tolist()`, `bool(tensor)` and operators whose output shape depends on values, but not `print(tensor)`.
+    Raise `HostSyncError` with the file and line at which the body needs a real value. The function detects `.item()`,
+    `.tolist()`, `bool(tensor)` and operators whose output shape depends on values. It does not detect `print(tensor)`.
     """
     with StateGuard(state, roots) as guard:
         try:

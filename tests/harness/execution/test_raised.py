@@ -44,9 +44,9 @@ class Noted(Exception):  # noqa: N818
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (Speechless(), "Speechless: (RuntimeError when asked for its message)"),
-        (Leaves(), "Leaves: (SystemExit when asked for its message)"),
-        (NoText(), "NoText: (TypeError when asked for its message)"),
+        (Speechless(), "Speechless: (its message cannot be read: RuntimeError)"),
+        (Leaves(), "Leaves: (its message cannot be read: SystemExit)"),
+        (NoText(), "NoText: (its message cannot be read: TypeError)"),
         (Nameless("x"), "Nameless: x"),
         (Noted("x"), "Noted: x"),
         (ValueError("x"), "ValueError: x"),

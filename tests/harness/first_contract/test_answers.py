@@ -110,7 +110,7 @@ def test_a_source_line_that_waits_for_the_device_is_quoted_with_its_fix(code: st
 
 def test_an_optimizer_without_a_fused_form_gets_no_advice_to_use_it(project: Path) -> None:
     (project / "step.py").write_text("optimizer.step()\n")
-    message = "arm captured never replayed a capture: aten::item at step.py:1; Own has no form without host reads"
+    message = "arm captured never replayed a capture: aten::item at step.py:1; Own always reads values on the host"
     _, mend = advice("candidate_not_captured", [("step.py", 1)], [project], "", message)
     assert mend.startswith("-> this optimizer reads a value on the host")
 

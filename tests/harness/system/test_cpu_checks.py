@@ -222,7 +222,7 @@ def test_an_optimizer_that_waits_reports_whether_it_has_a_fused_form(made: type[
 
     with pytest.raises(HostSyncError) as caught:
         fake_pass(body, lambda: {"weight": weight}, [optimizer])
-    way = "OwnUpdate has no form without host reads, so no capture can hold it; train with another optimizer"
+    way = "OwnUpdate always reads values on the host, so it cannot be captured; train with another optimizer"
     way = way if made is OwnUpdate else "make OwnFused with `fused=True`"
     assert f"; {way}" in str(caught.value)
 
@@ -243,7 +243,7 @@ def test_a_reading_closure_is_not_blamed_on_the_optimizer_that_calls_it() -> Non
         with pytest.raises(RuntimeError) as caught:
             raises()
         said = made_to_wait(caught.value)
-        assert not said or said.startswith("; Refused has no form without host reads")
+        assert not said or said.startswith("; Refused always reads values on the host")
 
 
 class Trained(StepFunctionSystem):

@@ -161,7 +161,7 @@ def test_a_number_that_a_later_step_reads_is_named_with_line(changes: Callable[[
 
 
 def test_a_number_passed_to_c_code_counts_as_read() -> None:
-    assert reading_of(annealed) == "given to code that takes no stand-in"
+    assert reading_of(annealed) == "given to code that takes only a plain number"
 
 
 def built_once(kept: Kept) -> None:

@@ -179,7 +179,8 @@ def test_a_self_capturing_step_without_a_capture_record_is_refused() -> None:
         says = None
 
     with pytest.raises(
-        HarnessError, match="a function that takes `captured` must return a report of what its step captured; found no"
+        HarnessError,
+        match=r"a function with the argument `captured` must also return a function that reports .* capture; found no",
     ):
         Silent().open(WORKLOAD, Arm.model_validate({"capture": "none"}))
 

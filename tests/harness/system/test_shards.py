@@ -152,7 +152,7 @@ def test_a_step_on_shards_is_not_recorded_and_training_continues(alone: DeviceMe
         detached: Tensor = loss.detach()
         return detached
 
-    with pytest.raises(NotTraceableError, match=r"2 tensors that ranks share \(DTensor\)"):
+    with pytest.raises(NotTraceableError, match=r"2 tensors divided among ranks \(DTensor\)"):
         TracedStep(step, dict, roots=[step]).record()
     assert type(step()) is Tensor
 
