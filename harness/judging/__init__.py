@@ -1,1 +1,2 @@
-"""Provide what all judges share: checks of a comparison, the sheet of figures, reason codes, and the registry."""
+"""Provide the code that all judges share: checks of a comparison, the sheet of figures, reason codes, and the
+registry."""

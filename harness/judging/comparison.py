@@ -1,8 +1,9 @@
 """Run the checks that all judges of comparisons share, in one order, before and after a judge's own check.
 
-A judge calls `captured` and notes its measurements. It calls `begin` (finite losses, equal start and work) before its
-own check, and `end` (training happened, finite and equal ends) after it. Last, it calls `held`, which checks that
-states were recorded and returns PASS. A check that the kind's row leaves out (`harness.kinds.checks`) is skipped.
+A judge first calls `captured` and records its measurements. Before its own check, it calls `begin`, which checks for
+finite losses and for equal start and work. After its own check, it calls `end`, which checks that training happened and
+that the ends are finite and equal. Last, it calls `held`. This function checks that states were recorded, and returns
+PASS. A check that the table row of the claim's kind leaves out (`harness.kinds.checks`) is skipped.
 """
 
 from __future__ import annotations
@@ -34,27 +35,25 @@ from harness.kinds import kind_of
 from harness.kinds.checks import names_of
 from harness.numbers import counted
 
-# A repetition runs in another process, with another hash seed, another process number and another starting time.
+# A repetition runs in another process, with a different hash seed, process number and starting time.
 UNREPEATED = (
     "the baseline does not do the same when it runs again, so nothing follows for the candidate; seed the "
     "numbers that the baseline draws with constants, and not with the time, `hash()` or the process id"
 )
-Executions = Mapping[str, ArmEvidence]  # the names that messages use -> evidence of the executions
+Executions = Mapping[str, ArmEvidence]  # name of an execution in messages -> its evidence
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group of executions, which are compared with its first one.
+    """A group of executions. Each of them is compared with the first one.
 
-    roles: the role (`ROLES`) of each execution that has one, by the execution's name.
-    apart: parts of executions, such as halves of a training. Of these, only frozen tensors and finite ends are checked.
-    own: names of shared checks that the judge makes itself.
-    same_system: True if one system trains all executions.
-    same_formats: True if all executions store frozen tensors and other state in the same format.
-    rounded: True if trainable parameters are compared after rounding to the coarser of two data types.
-    more_in: the name of an execution that may start with tensors that the other executions lack.
-    bits: True if the end states must be equal in bits.
-    run: the run that contains the control which the guards name.
+    roles: the role (`ROLES`) of each execution that has a role, by the execution's name. apart: executions that are
+    only a part of a training, such as one half. For them, only frozen tensors and finite ends are checked. own: names
+    of shared checks that the judge makes by itself. same_system: True if one system trains all executions.
+    same_formats: True if all executions store frozen tensors and other state in the same format. rounded: True if
+    trainable parameters are compared after rounding to the less precise of two data types. more_in: the name of an
+    execution that may start with additional tensors. bits: True if the end states must be equal in bits. run: the run
+    that contains the control which the guards name.
     """
 
     executions: Executions
@@ -71,7 +70,8 @@ class Group:
 
 
 class Comparison:
-    """Runs the shared checks of one claim. Pass each group to `begin`, then to `end`, before `held` is called."""
+    """Runs the shared checks of one claim. The judge passes each group to `begin` and to `end`, and then calls
+    `held`."""
 
     def __init__(self, part: AnyPart, context: Context, sheet: Sheet) -> None:
         self._part, self._context, self._sheet = part, context, sheet
@@ -81,7 +81,7 @@ class Comparison:
         timed_by = getattr(part, "trajectory", None)  # the id of the claim whose rules the timed steps must satisfy
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
-        self._unread = ""  # for the message: tensors that no step reads and that differ at the end
+        self._unread = ""  # the part of the message about tensors that no step reads and that differ at the end
         self._warm: dict[str, int] = {}  # name of an arm -> number of plain steps before its capture
 
     def captured(
@@ -92,13 +92,13 @@ class Comparison:
         throughout: bool = True,
         of_replays: bool = False,
     ) -> None:
-        """Raise INCONCLUSIVE if an arm that must replay a capture did not do so in every step.
+        """Raise INCONCLUSIVE if an arm that must replay a capture did not replay one in every step.
 
-        An arm must replay a capture if it declares one, or is the candidate of a claim that names a mechanism.
-        watched: True if the device work of replays is compared with the nodes of the captured graphs.
-        throughout: False if the judge itself checks for steps outside the capture.
-        of_replays: True if the judge's own check is about replays. Otherwise work outside the graphs only leaves the
-        claim undecided, because the judge's check can still find a violation.
+        An arm must replay a capture if it declares a capture, or if it is the candidate of a claim that names a
+        mechanism. watched: True if the device work of replays is compared with the nodes of the captured graphs.
+        throughout: False if the judge itself checks for steps outside the capture. of_replays: True if the judge's own
+        check is about replays. If it is False, work outside the graphs only leaves the claim undecided, because the
+        judge's check can still find a violation.
         """
         demanded = self._context.mechanism(self._part)
         for execution in executions:
@@ -123,13 +123,14 @@ class Comparison:
                 self._require_watched(arm, capture, steps, of_replays)
 
     def note_warm(self, arm: str, steps: JudgedSteps) -> None:
-        """Keep the number of plain steps that the arm made before its capture, for the message of PASS."""
+        """Store the number of plain steps that the arm executed before its capture, for the message of PASS."""
         if steps.warm:
             self._warm[arm] = steps.warm
             self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
-        """Leave the claim undecided if a step reads a host number that no replay changes and no contract explains."""
+        """Leave the claim undecided if a step reads a Python number that no replay changes and that the contract does
+        not explain."""
         numbers = capture.host_numbers or ()
         self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values
@@ -144,14 +145,14 @@ class Comparison:
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
         if capture.mechanism == "traced":
-            # Work that is added or missing changes the training and is found there. The capture claim judges the amount
-            # of work.
+            # Additional or missing work changes the training, and other checks find this change. The capture claim
+            # judges the amount of work.
             found = untraced(arm, capture, steps) or unreplayed(arm, capture, self._context.outside_bounds(arm), steps)
         else:
             found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
         if found is not None:
             known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
-            # These findings are made only after a check that all launches belonged to the counted graphs.
+            # These findings come only after a check that all launches belonged to the counted graphs.
             counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
             last = (reasons.OUTPUT_NOT_FROM_REPLAY, reasons.REPLAY_UNPROVEN, reasons.WORK_AFTER_STEP)
             stays_open = found.reason in last or (counted_ones_ran and not of_replays)
@@ -159,7 +160,8 @@ class Comparison:
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
-        """Raise FAIL if the names of the parameters differ between executions. Call this before a look-up by name."""
+        """Raise FAIL if the names of the parameters differ between executions. Call this before parameters are looked
+        up by name."""
         require_same_parameters(group.executions)
 
     def finite_ends(self, executions: Executions) -> None:
@@ -167,7 +169,8 @@ class Comparison:
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Raise `Settled` unless losses are finite, and all executions started with equal state and did the same work.
+        """Raise `Settled` if a loss is not finite, or if the executions did not start with equal state and do the same
+        work.
 
         If only a repetition of the baseline differs, raise INCONCLUSIVE, because the baseline does not repeat itself.
         """
@@ -199,7 +202,8 @@ class Comparison:
                 require_equal_start_state(name, execution, *_first(state), group.more_in)
 
     def end(self, group: Group, skipped_at_most: int = 0) -> None:
-        """Raise `Settled` unless the guards hold, all executions trained, and ends are finite (with `bits`: equal)."""
+        """Raise `Settled` if a guard does not hold, an execution did not train, or an end is not finite; with `bits`,
+        also if ends differ."""
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
@@ -229,11 +233,12 @@ class Comparison:
         return self._sheet.held(f"{message}{warm}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
-        """Raise FAIL if a tensor that is not in `noisy` has different values at the ends of the executions."""
+        """Raise FAIL if a tensor has different values at the ends of the executions. Tensors in `noisy` may differ."""
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
-        """Return the group's executions that need this shared check; none if the judge makes it itself."""
+        """Return the executions of the group that need this shared check; none if the judge makes the check by
+        itself."""
         if check in group.own:
             return {}
         return {
@@ -248,7 +253,10 @@ def _but_repetitions(group: Group) -> Executions:
 
 
 def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless a control did the same work as the baseline and its end is recorded and finite."""
+    """Raise `Settled` unless a control did the same work as the baseline, and its end is recorded and finite.
+
+    name, theirs: the names of control and baseline in messages.
+    """
     control = {name: execution}
     require_finite(control, sheet)
     require_same_work({theirs: baseline, **control}, sheet)
@@ -257,7 +265,8 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Raise INCONCLUSIVE if judged steps ran outside the capture, or if replays are missing for observable steps."""
+    """Raise INCONCLUSIVE if judged steps ran outside the capture, or if there are fewer replays than observable
+    steps."""
     if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
@@ -267,7 +276,7 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
 
 
 def _age(capture: CaptureEvidence) -> str:
-    """Return "older" as the arm's role if the evidence is from a version whose probe did not watch steps, else ""."""
+    """Return the role "older" if the evidence is from a version whose probe did not watch steps, else ""."""
     return "older" if capture.every_step is None and capture.device_work is None else ""
 
 
@@ -276,6 +285,7 @@ def _first(executions: Executions) -> tuple[str, ArmEvidence]:
 
 
 def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
-    """Return the executions with the candidate's first, because guards check batches and training of the first one."""
+    """Return the executions with the candidate as the first. Guards check batches and training of the first
+    execution."""
     candidate = part.arms()[part.candidate_path]
     return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

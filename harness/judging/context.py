@@ -1,6 +1,6 @@
-"""Provide all that a judge may read: the contract, the claim, and the evidence of its runs.
+"""Provide all data that a judge may read: the contract, the claim, and the evidence of its runs.
 
-The functions raise `Settled` if evidence is missing, so a judge can rely on each value that they return.
+The functions raise `Settled` if evidence is missing. Therefore a judge can rely on each returned value.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from harness.kinds import probe_named
 from harness.kinds.captures.model import Capture
 from harness.numbers import counted
 
-# if this number of last losses are equal, the training is considered to stand still; the replay check repeats some of
-# the last steps
+# If this number of last losses are equal, the training counts as standing still. The check of replays repeats some of
+# the last steps.
 LAST_LOSSES = 5
 
 
 @dataclass(frozen=True)
 class Context:
-    """All that is known about one unit (contract, claim, workload). runs: the evidence of its runs, in planned order.
-    gpu: the facts about the machine's GPU from the header of the run directory."""
+    """All data about one unit (contract, claim, workload). runs: the evidence of the unit's runs, in the planned order.
+
+    gpu: the facts about the machine's GPU from the header of the run directory.
+    """
 
     contract: Contract
     claim: AnyClaim
@@ -42,11 +44,11 @@ class Context:
     gpu: GpuFacts
 
     def at_rank(self, rank: int) -> Context:
-        """Return this unit with only the evidence of one rank, from the runs that have this rank."""
+        """Return the context of this unit with the evidence of one rank only, from all runs that have this rank."""
         return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
-        """Return the part of a claim with those of its conditional bounds that apply to this unit."""
+        """Return the part of a claim with the values of its conditional bounds that apply to this unit."""
         return part.resolved(self.situation(part))
 
     def situation(self, part: AnyPart) -> Situation:
@@ -54,8 +56,11 @@ class Context:
         return situation_of(part, self.workload, self.gpu, self.runs)
 
     def outside_bounds(self, arm: str) -> Bounds:
-        """Return how much work a step of the arm may do outside its graphs: the strictest bounds of the contract's
-        `capture` claims about the arm, or the default bounds where there is no such claim."""
+        """Return how much work a step of the arm may do outside its graphs.
+
+        These are the strictest bounds in the contract's `capture` claims about the arm. Without such a claim, return
+        the default bounds.
+        """
         found = self._captures_of(arm)
         if not found:
             return DEFAULT
@@ -63,21 +68,23 @@ class Context:
         return Bounds(min(shares), min(each.outside_operations_at_most for each in found))
 
     def skipped_steps_at_most(self, arm: str) -> int:
-        """Return how many updates the arm may leave out, as a dynamic loss scale requires: the strictest bound of the
-        contract's `capture` claims about the arm, or 0 if there is no such claim."""
+        """Return how many updates the arm may skip, for example because of a dynamic loss scale.
+
+        This is the strictest bound in the contract's `capture` claims about the arm; 0 if there is no such claim.
+        """
         return min((each.skipped_steps_at_most for each in self._captures_of(arm)), default=0)
 
     def plain_arms(self, part: AnyPart) -> set[str]:
         """Return the arms of the part that must not capture: declared uncaptured, and compared with a captured arm.
 
         The comparison may be in any claim of the contract. Any claim may also require an arm without a capture
-        (`plain_path`). An arm that the part judges alone is compared with its twin, an arm that differs only in
-        `capture`. All other arms may capture without being declared as captured, as compiled code does. So may the
-        candidate of a claim that names a mechanism.
+        (`plain_path`). An arm that the part judges alone counts as compared with an arm that differs only in `capture`.
+        All other arms may capture without a declaration, as compiled code does. The candidate of a claim that names a
+        mechanism may do so, too.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
-        # Do not use `model_dump`. Judges run in threads, and a model that was first built in a thread crashed Python
-        # 3.13.0.
+        # `model_dump` is not used, because judges run in threads, and a model that was first built in a thread crashed
+        # Python 3.13.0.
         settings = {name: {**dict(arm), "capture": None, "warm_steps": None} for name, arm in arms.items()}
         captured = {name for name, arm in arms.items() if arm.capture != "none"}
         twins = {name for name in named if any(settings[name] == settings[other] for other in captured)}
@@ -95,7 +102,8 @@ class Context:
         return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
-        """Return how many steps of an execution are judged, and how many of these steps watchers cannot observe."""
+        """Return the numbers of an execution's judged steps, and of the steps among them that watchers cannot
+        observe."""
         capture = execution.capture
         captures, made = (0, 0) if capture is None else (capture.captures, capture.warm_steps)
         warm = min(made, self.contract.arms[execution.start.arm].warm_steps)
@@ -111,7 +119,7 @@ class Context:
         return [execution for run in self.runs for execution in run.arms.get(arm, [])]
 
     def mechanism(self, part: AnyPart) -> str | None:
-        """Return the replay mechanism that the part or its claim names, or None."""
+        """Return the replay mechanism that the part or its claim names; None if neither names one."""
         return part.mechanism or self.claim.mechanism
 
     def same_system(self, arm: str, other: str) -> bool:
@@ -120,14 +128,14 @@ class Context:
         return len(systems) == 1
 
     def only_run(self, probe: ProbeName) -> RunEvidence:
-        """Return a probe's first run. Raise `Settled` if there is none, or as `sound_runs` does."""
+        """Return the first run of a probe. Raise `Settled` if there is no run, or for the reasons of `sound_runs`."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
         return runs[0]
 
     def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
-        """Return the first run of a probe that executed an arm. Raise `Settled` as `only_run` does."""
+        """Return the first run of a probe that executed the arm. Raise `Settled` for the reasons of `only_run`."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
         if found is None:
@@ -135,7 +143,8 @@ class Context:
         return found
 
     def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
-        """Return all runs of a probe. Raise ERROR if a worker died, NOT_RUN if this machine cannot execute a run."""
+        """Return all runs of a probe. Raise ERROR if a worker died, and NOT_RUN if this machine cannot execute a
+        run."""
         runs = [run for run in self.runs if run.probe == probe]
         for run in runs:
             if run.death is not None:
@@ -148,7 +157,7 @@ class Context:
 
 
 def compared_arms(part: AnyPart) -> tuple[str, str] | None:
-    """Return the part's candidate and baseline, or None if it does not compare two arms."""
+    """Return the names of the part's candidate and baseline; None if the part does not compare two arms."""
     baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
     return None if candidate is None or baseline is None or candidate == baseline else (candidate, baseline)
 
@@ -162,15 +171,18 @@ def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[Run
 
 
 def obstacle_reason(obstacle: Obstacle) -> str:
-    """Return the verdict's reason code for an obstacle: its own code if that leads to NOT_RUN or is
-    `system_not_described`, else `not_available`."""
+    """Return the verdict's reason code for an obstacle.
+
+    This is the obstacle's own code if the code leads to NOT_RUN or is `system_not_described`, else `not_available`.
+    """
     known = reasons.reason_of(obstacle.reason)
     stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
     return obstacle.reason if stands else reasons.NOT_AVAILABLE
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
-    """Return the first `number` executions of an arm. Raise ERROR if one is missing, unfinished or inconsistent."""
+    """Return the first `number` executions of an arm. Raise ERROR if one of them is missing, unfinished or
+    inconsistent."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
     if not executions:  # an arm is not executed if another arm that it needs has failed
@@ -187,7 +199,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
 
 
 class _Partial(ArmEvidence):
-    """An execution in which some parts of the recording failed. Reading such a part raises `Settled`."""
+    """An execution in which the recording of some parts failed. Reading such a part raises `Settled`."""
 
     _run_id: str
 
@@ -205,7 +217,7 @@ class _Partial(ArmEvidence):
         return read(name)
 
     def records(self, kind: type[OfPackage]) -> list[OfPackage]:
-        getattr(self, tag(kind), None)  # reading the field settles the verdict if the recorder of this part failed
+        getattr(self, tag(kind), None)  # this raises `Settled` if the recording of this part failed
         return super().records(kind)
 
 
@@ -225,7 +237,7 @@ def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> N
 
 
 def executed(run: RunEvidence, arm: str) -> ArmEvidence:
-    """Return the first execution of an arm. Raise `Settled` as `replicas` does."""
+    """Return the first execution of an arm. Raise `Settled` for the reasons of `replicas`."""
     return replicas(run, arm, 1)[0]
 
 
@@ -258,8 +270,11 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
-    """Return an arm's capture record. Raise `Settled` if the record is missing, contradicts the harness's own count, or
-    names another mechanism than `demanded`."""
+    """Return the capture record of an arm.
+
+    Raise `Settled` if the record is missing, contradicts the harness's own count, or names a mechanism other than
+    `demanded`.
+    """
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
@@ -273,7 +288,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
         )
     sheet.mechanism = capture.mechanism or demanded
     seen = execution.end.replays if execution.end is not None else None
-    # Replays by direct calls of the driver are not counted here. A profile shows these launches.
+    # The harness does not count replays by direct calls of the driver. A profile shows these launches.
     if seen is not None and capture.captured and seen < capture.replays and (seen or capture.mechanism == "traced"):
         settle(
             reasons.LAUNCHES_UNOBSERVED,
@@ -284,9 +299,9 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
 
 
 def require_uncaptured(part: AnyPart, context: Context) -> None:
-    """Raise FAIL if an arm that must not capture did capture. Otherwise two captured arms would be compared.
+    """Raise FAIL if an arm that must not capture did capture. Otherwise the claim would compare two captured arms.
 
-    The harness itself counts captures, in the record of every arm's end. Older evidence may lack the count.
+    The harness counts captures in the record of every arm's end. Older evidence may lack this count.
     """
     for arm in sorted(context.plain_arms(part)):
         executions = [each for run in context.runs for seen in (run, *run.ranks) for each in seen.arms.get(arm, [])]

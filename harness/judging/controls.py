@@ -1,4 +1,4 @@
-"""Measure with controls how much two arms differ by rounding alone, and whether a baseline repeats its own bits."""
+"""Measure with controls how much two arms differ only by rounding, and whether a baseline repeats its own bits."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from harness.judging.series import EXACT, Losses, difference, losses, values
 from harness.judging.sheet import Sheet, instead, number, settle, some
 from harness.judging.verdict import Judgement
 
-# The code below measures how much rounding alone makes two arms differ. The control arm is the baseline with initial
-# parameters that were changed ("nudged") by one rounding.
+# The code below measures how far rounding alone moves two arms apart. The control arm is a baseline whose initial
+# parameters were changed by one rounding ("nudged").
 #
-# A candidate may round in many places, for example by adding in another order, but the control was nudged only once. So
-# a candidate's distance from the baseline may be a multiple of the control's distance. An even larger multiple is
-# allowed if most tensors have it. The median tensor's multiple therefore measures how much the candidate rounds.
+# A candidate may round in many places, for example because it adds in another order, but the control was changed only
+# once. Therefore a candidate's distance from the baseline may be a multiple of the control's distance. An even larger
+# multiple is allowed if most tensors have it: the median tensor's multiple measures how much the candidate rounds.
 
-AS_ROUNDING = 10.0  # allowed multiple of the control's distance, because tensors react differently to one rounding
+# allowed multiple of the control's distance, because one rounding changes tensors by different amounts
+AS_ROUNDING = 10.0
 MORE_ROUNDING = 10.0  # largest additional multiple; correct steps in float32 needed 1, wrong steps showed 600
-# state that is not nudged in the control; tensors of other categories may be copies of parameters
+# State that is not changed at the control's start. Tensors of other categories may be copies of parameters.
 SAME_IN_CONTROL = ("buffers", "generators")
 
 
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
-    """Return for each step how much rounding may change a series: a multiple of the control's largest distance so far.
+    """Return, for each step, by how much rounding may change a series: a multiple of the control's largest distance so
+    far.
 
     metric: the name of the series, such as the loss. The control's distance is its distance from the baseline.
     """
@@ -46,8 +48,8 @@ def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) 
 
 
 class Distance(Protocol):
-    """Distances of one tensor: `apart` between both arms' ends, `control` between the control's end and the baseline's,
-    `moved` between start and end."""
+    """Distances of one tensor. apart: between both arms' ends. control: between the ends of control and baseline.
+    moved: between the baseline's start and end."""
 
     @property
     def apart(self) -> float: ...
@@ -60,9 +62,8 @@ class Distance(Protocol):
 class Rounding(NamedTuple):
     """How much rounding changes most of the candidate's tensors.
 
-    ratio: the median over tensors of (distance between the arms / distance of the control from the baseline); at least
-    1.
-    share: the median over tensors of (distance of the control from the baseline / `moved`).
+    ratio: the median over tensors of `apart` divided by `control`; at least 1. share: the median over tensors of
+    `control` divided by `moved`. `Distance` explains these three distances.
     """
 
     ratio: float
@@ -71,20 +72,21 @@ class Rounding(NamedTuple):
     def capped(self, at_most: float) -> float:
         """Return the ratio up to which rounding excuses a tensor that exceeds the bound `at_most`.
 
-        The ratio is at most `MORE_ROUNDING`, because larger distances in all tensors are not rounding. It is also so
-        small that a tensor whose control has the median share gets no excuse beyond `at_most`.
+        The ratio is at most `MORE_ROUNDING`, because larger distances in all tensors are no rounding. It is also
+        limited so that a tensor whose control has the median share may not exceed `at_most`.
         """
         typical = at_most / (AS_ROUNDING * self.share) if self.share else math.inf
         return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
 
     def reach(self, each: Distance) -> float:
-        """Return the largest distance of this tensor that rounding explains, measured by its own control, or by the
-        control of most tensors if that gives more."""
+        """Return the largest distance of this tensor that rounding explains. It is measured by the tensor's control, or
+        by the control of most tensors if this gives a larger distance."""
         return AS_ROUNDING * self.ratio * max(each.control, self.share * each.moved)
 
 
 def measured_rounding(distances: Sequence[Distance]) -> Rounding:
-    """Measure how much rounding changes the candidate, from the tensors that differ between control and baseline."""
+    """Return how much rounding changes the candidate, measured on the tensors that differ between control and
+    baseline."""
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
         return Rounding(1.0, 0.0)
@@ -97,7 +99,7 @@ def _is_measured(each: Distance) -> bool:
 
 
 def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless the nudged control did the baseline's work, and only parameters differed at the start."""
+    """Raise `Settled` unless the control did the baseline's work, and only its parameters differed at the start."""
     name = f"control {control.start.arm}"
     require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
@@ -125,8 +127,11 @@ REMEDY = (
 
 
 def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement, changed if it fails because of different bits. It becomes INCONCLUSIVE if the baseline does
-    not repeat its own bits. Otherwise the operators that only one arm ran are added."""
+    """Return the judgement, changed if the claim fails because bits differ.
+
+    The judgement becomes INCONCLUSIVE if the baseline does not repeat its own bits. Otherwise the operators that only
+    one arm ran are added to the message.
+    """
     arms = compared_arms(part)
     if judgement.reason not in OF_BITS or getattr(part, "equality", None) == "within" or arms is None:
         return judgement
@@ -139,9 +144,8 @@ def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Ju
 
 
 def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
-    """Return the operators that only the arm ran, and those that only the baseline ran. Both are empty if an arm's
-    operators are unknown.
-    """
+    """Return two lists: operators that only the arm ran, and operators that only the baseline ran. If the operators of
+    one are unknown, return two empty lists."""
     ours, theirs = (
         {name for each in executions if each.end is not None for name in each.end.operators or ()}
         for executions in (arm, baseline)
@@ -150,13 +154,13 @@ def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence])
 
 
 def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[str]) -> str:
-    """Return the sentence about the operators that only one of the two arms ran."""
+    """Return a sentence that names the operators that only one of the two arms ran."""
     ran = {candidate: ours, baseline: theirs}
     return ", and ".join(f"only arm {arm} ran {some(operators)}" for arm, operators in ran.items() if operators)
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
-    """Add to the judgement which operators only one arm ran, because different kernels round differently."""
+    """Return the judgement with the operators that only one arm ran, because different kernels round differently."""
     ours, theirs = other_operators(context.executions(candidate), context.executions(baseline))
     if not ours and not theirs:
         return judgement
@@ -166,7 +170,8 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
-    """Return how two executions differ that had equal start and batches; None if all such executions are equal."""
+    """Return a text that says how two executions with equal start and batches differ; None if there are no such
+    executions."""
     for one, other in combinations(executions, 2):
         if _work(one) != _work(other):
             continue

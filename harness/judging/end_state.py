@@ -1,4 +1,4 @@
-"""Check the state that training ends with: finite in every claim, and equal where a claim requires equal bits."""
+"""Check the state at the end of a training: finite in every claim, and equal where a claim requires equal bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.judging.context import end_of
 from harness.judging.sheet import OF_GROUP, Sheet, number, settle, some
 from harness.numbers import counted
 
-# The code below excuses counts that may have different final values: those in a claim's `may_end_apart`, and Python
+# The code below excuses counts whose final values may differ: the counts in a claim's `may_end_apart`, and Python
 # numbers that no replay changes.
 
 _OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")  # matches the path to the optimizer's state of one parameter
@@ -21,23 +21,27 @@ EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
 def own_name(path: str) -> str:
-    """Return the name under which an optimizer's number is compared, from the number's path. It is group and name, or,
-    for a number in a parameter's state, `.` and name. Return "" if the path is not an optimizer's."""
+    """Return the name under which an optimizer's number is compared; "" if the path is not in an optimizer.
+
+    The name is the parameter group and the number's name, or, for a number in a parameter's state, `.` and the number's
+    name.
+    """
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
 
 
 class ExcusedEnds:
-    """The tensors (`category name`) that a claim excuses if their values differ at the end.
+    """The tensors (`category name`) whose values at the end may differ, because a claim excuses them.
 
-    Only counts are excused: numbers that are whole in every record. So no tensor that training reads is excused.
-    counted: paths of Python numbers that captured steps count and never read.
+    Only counts are excused: numbers that are integers in every record. Therefore no tensor with fractions is excused.
+    counted: paths of Python numbers that captured steps only count and never read.
     """
 
     def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
-        """Store the excuses of the judged claim (`own`, by name with reason) and of a claim that it names (`others`).
+        """Store the excuses of the judged claim (`own`, name to reason) and of another claim that it refers to
+        (`others`).
 
-        An excuse in `others` may stay unused. host_values: numbers that replays need not update, by path.
+        An excuse in `others` may stay unused. host_values: paths of numbers that replays need not update.
         """
         self._own, self._named, self._host_values = own, {*own, *others}, host_values
         self.counted: set[str] = set()
@@ -45,7 +49,8 @@ class ExcusedEnds:
         self._compared = False
 
     def excuses(self, name: str, *ends: State | None) -> bool:
-        """Return True if the tensor `name` is excused: it is a count in all of the states `ends` that contain it."""
+        """Return True if the tensor `name` is excused. It must be a count in each of the states `ends` that contain
+        it."""
         category, _, tensor = name.partition(" ")
         holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
         values = [(each.numbers or {}).get(name) for each in holders]
@@ -55,7 +60,7 @@ class ExcusedEnds:
         return excused
 
     def paths_of(self, apart: Iterable[str]) -> list[str]:
-        """Return the paths of the counted numbers among `apart`, the names of the tensors with unequal ends."""
+        """Return the paths of the counted numbers in `apart`. apart: names of the tensors with unequal ends."""
         names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
         found = ((path, own_name(path)) for path in sorted(self.counted))
         return [
@@ -65,15 +70,16 @@ class ExcusedEnds:
         ]
 
     def are_counted(self, apart: Collection[str]) -> bool:
-        """Return True if all tensors in `apart` (with unequal ends) are numbers that steps count and never read."""
+        """Return True if all tensors in `apart`, which have unequal ends, are numbers that steps only count and never
+        read."""
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
-        """Record that ends were compared."""
+        """Record that ends were compared. Unused excuses are then reported."""
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:
-        """Note the figures. Return the end of a sentence: counted numbers, used and unused excuses.
+        """Record the figures. Return the end of a sentence that names counted numbers, used excuses and unused excuses.
 
         Unused excuses are named only if ends were compared.
         """
@@ -90,12 +96,12 @@ class ExcusedEnds:
         return "".join(f"; {clause}" for clause in clauses)
 
 
-LOOSE = "tensors"  # the category of loose tensors: those that belong to no model and no optimizer
+LOOSE = "tensors"  # the category of loose tensors: tensors that belong to no model and no optimizer
 _COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's counter
 
 
 def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Note how many tensors of the first execution's state were recorded, and of which categories."""
+    """Record how many tensors of the first execution's state were compared, and their categories."""
     state = end_of(next(iter(executions.values()))).state
     if state is not None:
         sheet.count("state_tensors", state.tensors)
@@ -103,7 +109,7 @@ def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
 
 
 def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
-    """Raise INCONCLUSIVE if states were not recorded, as in older evidence. This is the last check before PASS."""
+    """Raise INCONCLUSIVE if states were not recorded, as in older evidence. This check is the last one before PASS."""
     for name, execution in executions.items():
         if execution.start.state is None or end_of(execution).state is None:
             settle(
@@ -121,9 +127,11 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Raise FAIL if a tensor ended NaN or infinite. This does not apply to a buffer that is unchanged since the start,
-    such as a mask, nor to a loose tensor that started with NaN or infinity, such as a log that is filled from the
-    front."""
+    """Raise FAIL if a tensor contains NaN or infinity at the end.
+
+    Two kinds of tensors are excepted: a buffer that is unchanged since the start, such as a mask, and a loose tensor
+    that started with NaN or infinity, such as a log that is filled step by step.
+    """
     for name, execution in executions.items():
         end = end_of(execution).state
         if end is None:
@@ -139,7 +147,7 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
 
 
 def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
-    """Return the tensors that contain NaN or infinity at the end and should not.
+    """Return the names of tensors that contain NaN or infinity at the end and must not contain it.
 
     spoiled: loose tensors that steps created and that were finite at an earlier time.
     """
@@ -147,7 +155,7 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
         for name, digest in tensors.items():
-            # A tensor that was created later may be a mask that has infinities at positions which depend on the batch.
+            # A tensor that steps created may be a mask with infinities at positions that depend on the batch.
             constant = category in ("buffers", LOOSE) and before.get(name, digest) == digest
             constant = constant and not (category == LOOSE and name in spoiled)
             unfilled = category == LOOSE and before.get(name, "").endswith(NOT_FINITE)
@@ -173,7 +181,7 @@ def _require_roles(name: str, end: ArmEnd) -> None:
 
 
 def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
-    """Raise ERROR if entries of a state are missing, because a missing tensor may be one with wrong values."""
+    """Raise ERROR if entries of a state are missing, because a missing tensor may have wrong values."""
     recorded = sum(len(tensors) for tensors in state.digests.values())
     if recorded != state.tensors or not state.digests.get("generators"):
         missing = "" if recorded != state.tensors else ", but no state of a random number generator"
@@ -194,10 +202,10 @@ def require_equal_ends(
     noisy: Collection[str] | None = None,
     excused: ExcusedEnds,
 ) -> None:
-    """Raise FAIL unless all executions end with the same bits as the first one. If not `same_system`, compare only the
-    parameters, because other state has different names.
+    """Raise FAIL unless all executions end with the same bits as the first one.
 
-    noisy: tensors, by `category name`, that noise may change but both executions must have. All others must be equal.
+    If not `same_system`, compare only the parameters, because other state has different names. noisy: names (`category
+    name`) of tensors that noise may change, but that both executions must have. All other tensors must be equal.
     excused: the counts that may end with different values.
     """
     reference_name, reference = next(iter(executions.items()))
@@ -236,8 +244,8 @@ def require_equal_ends(
 
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
-    """Return True for a static buffer of a capture: a loose tensor that a step created, and that is only in executions
-    that capture by themselves. If a plain arm contains the tensor as well, it is state."""
+    """Return True for a static buffer of a capture. Such a tensor is loose, was created by a step, and is only in
+    executions whose step makes its capture by itself. If a plain arm contains the tensor as well, it is state."""
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
     return entry.category == LOOSE and all(
@@ -248,8 +256,8 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
 def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
     """Return the loose tensors that are equal in bits in both executions but have different names.
 
-    Only tensors that steps created count. Return none unless one execution captured by itself: a capture renames the
-    tensors that it holds.
+    Only tensors that steps created count. Return none unless the step of one execution makes its capture by itself,
+    because such a capture renames the tensors that it holds.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
@@ -270,12 +278,15 @@ def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:
 
 
 def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:
-    """Raise FAIL if BatchNorm counted different numbers of batches, and a buffer ends with a difference of more than
-    `bound` times the baseline's largest element. If that difference was not recorded, counts alone decide.
+    """Raise FAIL if BatchNorm layers counted different numbers of batches and a buffer differs by more than the bound
+    at the end.
 
-    Different buffers alone do not show a fault: under Adam, rounding can change a bias before a norm, and with it the
-    running mean, without changing a prediction. Nor do counts alone: a recomputation may update buffers twice with the
-    same effect.
+    bound: largest allowed difference, divided by the largest element of the baseline's buffer. If the difference was
+    not recorded, the counts alone decide.
+
+    Different buffers alone do not show a fault. With Adam, rounding can change a bias before a norm, and with it the
+    running mean, without an effect on predictions. Different counts alone do not show a fault either, because a
+    recomputation may update buffers twice with the same effect.
     """
     apart = counts_apart(candidate, baseline)
     if not apart:
@@ -297,7 +308,7 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
 
 
 def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
-    """Return BatchNorm's counts that both arms have with unequal ends; none if ends were not recorded."""
+    """Return BatchNorm's counts that both arms have and that differ at the end; none if ends were not recorded."""
     one, other = end_of(candidate).state, end_of(baseline).state
     if one is None or other is None:
         return []
@@ -309,10 +320,10 @@ def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
 
 
 class Apart:
-    """A tensor that differs between two states, or that only one of them has."""
+    """A tensor that differs between two states, or that only one state contains."""
 
     def __init__(self, category: str, name: str, *, only_one_has_it: bool, ours: bool) -> None:
-        """Set the tensor's name. ours: True if the first of the two states contains the tensor."""
+        """Store the tensor's name. ours: True if the first of the two states contains the tensor."""
         self.category, self.name, self.only_one_has_it, self.ours = category, name, only_one_has_it, ours
 
     def __str__(self) -> str:
@@ -323,7 +334,7 @@ def differing(ours: State, theirs: State) -> list[Apart]:
     found = []
     for category in sorted({*ours.digests, *theirs.digests}):
         mine, other = ours.digests.get(category, {}), theirs.digests.get(category, {})
-        if mine == other:  # equal dictionaries need no comparison, which would sort thousands of names
+        if mine == other:  # equal dictionaries need no further comparison, which would sort thousands of names
             continue
         found += [
             Apart(category, name, only_one_has_it=name not in mine or name not in other, ours=name in mine)
@@ -334,9 +345,9 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two end states. Include loose tensors that either execution compares.
+    """Return the tensors that differ between two end states, including loose tensors that either execution compares.
 
-    Leave out a table of constants that only one execution made, because the other execution does not need it.
+    A table of constants that only one execution created is left out, because the other execution does not need it.
     """
     ours, theirs = end_of(execution), end_of(reference)
     if ours.state is None or theirs.state is None:
@@ -347,7 +358,7 @@ def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart
 
 
 def roles_of(end: ArmEnd) -> Mapping[str, Role]:
-    """Return the roles of the loose tensors that steps made; none if roles were not recorded."""
+    """Return the role of each loose tensor that steps created, by name; empty if roles were not recorded."""
     return (end.loose.roles if end.loose is not None else None) or {}
 
 
@@ -358,7 +369,7 @@ def roles_known(execution: ArmEvidence) -> bool:
 
 
 def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
-    """Return the state with those of its unread loose tensors added that the end state `other` compares."""
+    """Return the state, with those unread loose tensors added whose values the other end state compares."""
     if end.loose is None or other.state is None:
         return state
     compared = other.state.digests.get(LOOSE, {})
@@ -367,11 +378,11 @@ def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
 
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Note the recorded distance of the candidate's parameters and buffers from the baseline's at the end."""
+    """Record the distance between the ends of candidate and baseline, in parameters and in buffers."""
     found = _difference_from(candidate, baseline)
     largest = None if found is None else found.largest
     if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
-        largest = 0.0  # the arms ran in two processes, where only digests are compared, and the digests are equal
+        largest = 0.0  # arms in two processes have only digests to compare, and the digests are equal
     sheet.figure("end_max_abs_difference", largest, "parameter")
     if found is not None and found.tensor is not None:
         sheet.figure("end_max_abs_difference_tensor", found.tensor)
@@ -381,7 +392,8 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Raise INCONCLUSIVE if the distance between the ends, which a claim within a bound needs, was not recorded."""
+    """Raise INCONCLUSIVE if the distance between the ends was not recorded. A claim with a bound needs this
+    distance."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(
@@ -391,7 +403,7 @@ def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -
 
 
 def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
-    """Return the end of a sentence for claims within a bound: the largest difference of parameters at the end."""
+    """Return the end of a sentence about the largest difference of parameters at the end; "" if it was not recorded."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
         return ""
@@ -399,8 +411,8 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
 
 
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
-    """Return the recorded difference from this baseline execution, or None if it ran in another process."""
+    """Return the recorded difference from this baseline execution; None if it was not recorded."""
     end = end_of(baseline)
-    numbers = (end.replica, 0)  # older evidence always has replica 0 here
+    numbers = (end.replica, 0)  # in older evidence the replica is always 0
     known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)
     return next(known, None)

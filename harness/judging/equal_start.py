@@ -1,4 +1,4 @@
-"""Check that compared executions start from equal state, and name each difference and its kind."""
+"""Check that compared executions start from equal state. Messages name each difference and its kind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
 from harness.numbers import told_apart
 
-# Categories that may be empty at the start. Some arms create this state in the first step. Other arms create it
-# earlier, because they capture.
+# Categories that may be empty at the start. Some arms create this state in the first step. Arms with a capture create
+# it earlier.
 _MAY_COME_LATER = ("optimizer",)
 
 
@@ -34,13 +34,13 @@ def require_equal_start(
     elif kind != FROZEN and tensors != others:
         words = f": {tensors} tensors in {name}, {others} in {reference_name}"
     else:
-        # only one digest of all these parameters was recorded, so the message cannot name a tensor
+        # all these parameters have one common digest, so the message cannot name a tensor
         words = ": their values differ"
     settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different {kind} parameters{words}")
 
 
 def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return those parameters of a kind that are known to differ. `rounded` ones may have different data types."""
+    """Return the parameters of a kind that are known to differ. `rounded` parameters may have different data types."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -49,7 +49,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
         return differing(mine, other) if mine.tensors and other.tensors else []
     names = {*(execution.start.trainable_names or ()), *(reference.start.trainable_names or ())}
     found = (each for each in differing(ours, theirs) if each.category == "parameters")
-    # if no names were recorded, all parameters count
+    # If no names were recorded, all parameters count.
     apart = [each for each in found if not names or each.name in names]
     if kind == "trainable":
         return apart
@@ -62,7 +62,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
 
 
 def _forms_of_frozen(state: State) -> State:
-    """Return a state with the types and shapes of the frozen parameters. Their values have only one digest together."""
+    """Return a state with the types and shapes of the frozen parameters. Their values have only one common digest."""
     found = {
         name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
     }
@@ -72,9 +72,11 @@ def _forms_of_frozen(state: State) -> State:
 def require_equal_start_state(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
 ) -> None:
-    """Raise FAIL if two executions start from different buffers, generators or other state. The execution `more_in`
-    may have tensors that the other lacks, such as copies that an optimization makes. The other execution may have
-    additional loose tensors only if they repeat tensors that both have."""
+    """Raise FAIL if two executions start from different buffers, generators or other state.
+
+    The execution `more_in` may have additional tensors, such as copies that an optimization makes. The other execution
+    may have additional loose tensors only if they repeat tensors that both executions have.
+    """
     apart = start_differences(execution, reference)
     if more_in in (name, reference_name):
         other = reference if more_in == name else execution
@@ -100,7 +102,8 @@ def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bo
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two start states; none if one is missing, which `held` reports."""
+    """Return the tensors that differ between two start states; none if a state is missing. `held` reports a missing
+    state."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -108,7 +111,8 @@ def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Ap
 
 
 def _may_come_later(entry: Apart) -> bool:
-    """Return True if the tensor need not exist at the start, as a CUDA generator does not before its first use."""
+    """Return True if the tensor need not exist at the start. For example, a CUDA generator does not exist before its
+    first use."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
     )
@@ -117,7 +121,8 @@ def _may_come_later(entry: Apart) -> bool:
 def in_words(
     apart: Sequence[Apart], name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> str:
-    """Return text with each differing tensor: its values, types and shapes, or which execution alone contains it."""
+    """Return a text that lists the differing tensors: values, types and shapes, or the name of the only execution with
+    the tensor."""
     alike: dict[str, list[str]] = {}
     for entry in sorted(apart, key=lambda each: weight(str(each))):
         if entry.only_one_has_it:
@@ -135,17 +140,18 @@ def in_words(
 
 
 def _numbers(execution: ArmEvidence, reference: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return a one-element tensor's initial values in both executions as text; "" twice if one was not recorded."""
+    """Return the initial values of a one-element tensor in both executions, as texts; ("", "") if one was not
+    recorded."""
     states = (execution.start.state, reference.start.state)
     mine, other = (((state and state.numbers) or {}).get(f"{entry.category} {entry.name}") for state in states)
     return ("", "") if mine is None or other is None else told_apart(mine, other)
 
 
 def _form(execution: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return a tensor's data type and shape at the start; "" in place of what was not recorded."""
+    """Return a tensor's data type and shape at the start, as texts; "" for a value that was not recorded."""
     state, types = execution.start.state, execution.start.trainable_dtypes or []
     form = ((state and state.forms) or {}).get(f"{entry.category} {entry.name}")
-    # the evidence is older than the recording of forms
+    # Older evidence does not record data types and shapes.
     if form is None and entry.category == "parameters" and len(types) == 1:
         form = types[0]
     data_type, _, shape = (form or "").partition(" ")

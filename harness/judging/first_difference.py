@@ -1,10 +1,10 @@
-"""Find the first difference between one step of two arms, as a pure function of both arms' observed operators.
+"""Find the first difference between one step of two arms. The result depends only on both arms' observed operators.
 
-The operators of both arms are aligned (paired) in three rounds. The first round pairs operators with equal name, types
-and shapes of inputs, module, line of code, and digests of inputs from before the step. These pairs are in order, unless
-such an input identifies an operator. Between these pairs, the second round ignores the digests, and the third also
-ignores the line. The third pairs only operators that both arms have equally often. An operator without a partner is
-reported only if it computed a differing value.
+The operators of both arms are aligned (paired) in three rounds. The first round pairs operators with equal name, input
+types, input shapes, module, line of code, and digests of inputs from before the step. These pairs keep the order of
+execution, unless such an input identifies an operator. Between these pairs, the second round pairs operators without
+regard to the digests. The third round also ignores the line of code, and pairs only operators that both arms have
+equally often. An operator without a partner is reported only if it computed a differing value.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ _NAMED = 4  # largest number of tensors or lines that are named
 
 
 class PathRow(Record):
-    """One part of a step, such as the backward pass. operators: number of compared pairs. alone: number of operators
-    that have no partner in the other arm."""
+    """One part of a step, such as the backward pass. operators: number of compared pairs.
+
+    alone: number of operators that have no partner in the other arm.
+    """
 
     part: str
     answer: Answer
@@ -57,8 +59,11 @@ class Place(Record):
 
 
 class FirstDifference(Record):
-    """The first difference between two arms. how: an operator gets other `numbers` as arguments, `reads` a different
-    tensor, returns another `result` for equal inputs, or `writes` different state; None if unknown."""
+    """The first difference between two arms.
+
+    how: the operator gets other `numbers` as arguments, `reads` a different tensor, returns another `result` for equal
+    inputs, or `writes` different state; None if unknown.
+    """
 
     found: Literal["found", "does_not_repeat", "not_seen"]
     candidate: str
@@ -67,7 +72,8 @@ class FirstDifference(Record):
     step: int | None = None
     why: str = ""  # the reason why no difference was seen
     deterministic: bool = False  # True: both arms ran under torch's deterministic algorithms
-    # name of the arm in whose execution the worker died ("": no execution had begun), and how it died; None: none died
+    # The arm in whose execution the worker died ("" if no execution had begun), and the cause of death. None: no worker
+    # died.
     ended: tuple[str, str] | None = None
     path: list[PathRow] = Field(default_factory=list)
     part: str | None = None
@@ -79,13 +85,13 @@ class FirstDifference(Record):
     elements: int | None = None  # number of elements of the result that differ
     of: int | None = None  # number of all elements of the result
     largest: float | None = None
-    unseen: int = 0  # number of kernels in replayed graphs that belong to no observed operator
-    seconds: float | None = None  # seconds of both observed executions together
-    bytes: int | None = None  # bytes of digests, in the arm with more of them
+    unseen: int = 0  # number of kernels in replayed graphs that do not belong to an observed operator
+    seconds: float | None = None  # seconds that both observed executions took together
+    bytes: int | None = None  # bytes of digests in the arm that has more of them
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
-    """Return the first step in which a value that both arms recorded differs, or None if all steps are equal."""
+    """Return the first step in which a value that both arms recorded differs; None if all steps are equal."""
     others, late = {each.step: each for each in baseline}, list[int]()
     for step in sorted(candidate, key=lambda each: each.step):
         other = others.get(step.step)
@@ -93,7 +99,7 @@ def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[Observ
         if not all(map(_of_host, names)):
             return step.step
         late += [step.step] if names else []
-    # A difference that is only in host values shows in the operators of a later step, if at all.
+    # A difference that is only in Python numbers can only appear in the operators of a later step.
     return late[-1] if late else None
 
 
@@ -115,18 +121,18 @@ def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, l
 
 
 def unequal(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Return the names that are in both mappings with different digests."""
+    """Return the names that both mappings have with different digests."""
     return [name for name, digest in digests.items() if others.get(name, digest) != digest]
 
 
 def _gradients_apart(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Return the gradients that differ or that only one arm has; none if an arm has no gradients at all."""
+    """Return the gradients that differ or that only one arm has; none if one arm has no gradients at all."""
     missing = sorted(digests.keys() ^ others.keys()) if digests and others else []
     return [*unequal(digests, others), *missing]
 
 
 def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDifference:
-    """Return the first difference in a step that was observed in both arms."""
+    """Return the first difference in a step whose operators were recorded in both arms."""
     differing = _differences(candidate, baseline)
     ours, theirs = candidate.operators or [], baseline.operators or []
     pairs = aligned(ours, theirs)
@@ -168,7 +174,7 @@ Told = tuple[str, tuple[int | None, int | None], str | None, list[str], tuple[Re
 
 
 def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] = ()) -> FirstDifference:
-    """Return the first difference that the steps of a `where` run show. deaths: how the run's workers died."""
+    """Return the first difference in the steps of a `where` run. deaths: how workers of the run died."""
     candidate, baseline = (str(run.settings[role]) for role in ("candidate", "baseline"))
     last = int(str(run.settings["last"]))
     known = {(each.arm, each.replica, each.step): each for each in steps}
@@ -200,7 +206,7 @@ def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] =
 
 
 def _ended(death: Death, run: Run) -> tuple[str, str]:
-    """Return the arm in whose execution a worker died ("" if no execution had begun), and how the worker died."""
+    """Return the arm in whose execution a worker died ("" if no execution had begun), and the cause of death."""
     arm = (death.phase or "").partition(": ")[0].rpartition(".")[0]
     return arm if arm in (run.settings["candidate"], run.settings["baseline"]) else "", death.detail
 
@@ -211,7 +217,8 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return, by arm, the numbers of the operators whose results must be kept: equal inputs gave unequal results."""
+    """Return, for each arm, the numbers of operators that gave unequal results for equal inputs. A run must keep these
+    results."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():
@@ -231,13 +238,14 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
 def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
-    """Return the first pair that differs and that user code calls, or else the first one (a copy by the harness)."""
+    """Return the first differing pair that user code calls. If there is none, return the first pair, a copy by the
+    harness."""
     changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
     return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 
 
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
-    """Return how two paired operators differ, or None if their results are equal, even with different inputs."""
+    """Return how two paired operators differ; None if their results are equal, even if their inputs differ."""
     made = all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False))
     if made and _left_alike(mine, other):
         return None
@@ -255,8 +263,8 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
 def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
     """Return True if two operators leave equal contents in all tensors that they get as inputs.
 
-    If only one arm changes a tensor, the other arm's tensor may contain that result already, because memory is reused.
-    An arm may also pass the memory of a result twice, once as an input that is no longer needed.
+    If only one arm changes a tensor, the other arm's tensor may already contain the result, because memory is reused.
+    An arm may also pass the memory of a result twice, once as an input whose content is no longer needed.
     """
     ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
@@ -268,7 +276,7 @@ def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
 
 
 def _held_after(operator: ObservedOperator) -> list[str | None]:
-    """Return the digests that an operator's inputs have after the operator has run."""
+    """Return the digests of an operator's inputs after the operator has run."""
     before = [each.digest for each in operator.reads]
     return [
         held if left is None else left for left, held in zip_longest(operator.leaves, before[: len(operator.leaves)])
@@ -276,8 +284,8 @@ def _held_after(operator: ObservedOperator) -> list[str | None]:
 
 
 def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool:
-    """Return True if this input is only memory for a result: the operator writes it, and its content before the
-    operator does not come from the step."""
+    """Return True if this input is only memory for a result: the operator writes to it, and its earlier content does
+    not come from the step."""
     both = mine.reads[number], other.reads[number]
     writes = any(number < len(each.leaves) and each.leaves[number] is not None for each in (mine, other))
     return writes and all(each.source is None and each.name is None for each in both)
@@ -286,7 +294,7 @@ def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool
 def _first_write(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> Told | None:
-    """Return the first of `names` that an operator writes, with the operator of each arm that writes it last."""
+    """Return the first of `names` that an operator writes, with each arm's last operator that writes it."""
     for name in names:
         writers = tuple(
             max((number for number, each in enumerate(operators) if name in each.writes), default=None)
@@ -300,7 +308,7 @@ def _first_write(
 def _written_between(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> list[str]:
-    """Return the lines of code that wrote one of these names between steps, in each arm the last one."""
+    """Return, for each arm, the last line of code that wrote one of these names between steps."""
     last = [
         next((each.line for each in reversed(operators) if each.phase == "between" and {*each.writes} & {*names}), "")
         for operators in (ours, theirs)
@@ -311,7 +319,8 @@ def _written_between(
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
     """Return pairs of numbers of the two arms' operators that correspond to each other, in order.
 
-    If one arm executes an operator more often, pair its replays first, then its last executions. Warm-ups come earlier.
+    If one arm executes an operator more often, pair its replayed calls first, then its last executions. Earlier
+    executions are warm-ups.
     """
     mine, other = _of_the_step(ours, theirs), _of_the_step(theirs, ours)
     moved = _moved(mine, other)
@@ -320,7 +329,8 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
 
 
 def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
-    """Return pairs of operators that read equal inputs from before the step in another order, as on two streams."""
+    """Return pairs of operators that read equal inputs from before the step, but in another order, as with two
+    streams."""
     in_order, left = _paired(mine, other, (_fed,)), list[dict[Hashable, list[int]]]()
     for side, operators in enumerate((mine, other)):
         paired = {pair[side] for pair in in_order}
@@ -333,9 +343,10 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
-    """Pair operators with an equal first key, in order. Between these pairs, pair operators by the further keys.
+    """Return pairs of operators with an equal first key, in order. Between these pairs, pair operators by the further
+    keys.
 
-    By the last key, pair only operators that both arms have equally often.
+    With the last key, pair only operators that both arms have equally often.
     """
     if not (mine and other and keys):
         return []
@@ -355,7 +366,8 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return index pairs of equal tokens, rising on both sides: the longest sequence, then more between its pairs."""
+    """Return index pairs of equal tokens that rise on both sides: the longest sequence, then more pairs between its
+    pairs."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:
@@ -373,8 +385,10 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
 
 
 def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
-    """Return the longest sequence of index pairs of equal tokens that rises on both sides. The k-th occurrence of a
-    token is paired only with the k-th one on the other side."""
+    """Return the longest sequence of index pairs of equal tokens that rises on both sides.
+
+    The k-th occurrence of a token is paired only with the k-th occurrence on the other side.
+    """
     places = {token: place for place, token in enumerate(_counted(theirs))}
     found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
     ends: list[int] = []  # for each length: the place at which the best sequence of that length ends
@@ -402,7 +416,8 @@ def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
 def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
     """Return the step's operators that can have a partner in the other arm, each with its position, in reverse order.
 
-    Of an operator that replays execute, keep the replayed calls. Add its last other calls, up to the other arm's count.
+    If an operator was executed in replays, its replayed calls are kept. Its last other calls are added, up to the count
+    in the other arm.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)
@@ -433,7 +448,7 @@ def _fed(operator: ObservedOperator) -> tuple[object, ...]:
 
 
 def _inputs(operator: ObservedOperator) -> list[str]:
-    """Return the digests of those inputs that existed before the step and that the operator leaves unchanged."""
+    """Return the digests of the inputs that existed before the step and that the operator does not change."""
     leaves = [*operator.leaves, *[None] * len(operator.reads)]
     reads = [read for read, left in zip(operator.reads, leaves, strict=False) if left is None]
     return [each.digest for each in reads if each.source is None and each.digest is not None and each.number is None]
@@ -450,7 +465,7 @@ def _parts(operators: Sequence[ObservedOperator]) -> list[str]:
 
 
 def _clips(operator: ObservedOperator) -> bool:
-    """Return True if an operator writes only gradients, and does not just set them to zero."""
+    """Return True if an operator writes only gradients, and does more than set them to zero."""
     zeroes = operator.name.endswith("zero_")
     return bool(operator.writes) and not zeroes and all(each.startswith(f"{GRADIENT} ") for each in operator.writes)
 
@@ -479,7 +494,7 @@ def _path(
         )
         names = list(differing.get(part, []))
         if part in ("forward", "backward", "clip", "update"):
-            # If the step's results do not differ, a differing pair only means that the operators were aligned wrongly.
+            # If the step's results are equal, a differing pair only means that the operators were paired wrongly.
             change = _first_pair(ours, theirs, own) if any(differing.values()) else None
             where = [] if change is None else [ours[change[1][0] or 0].module or ours[change[1][0] or 0].line]
             names = names or where
@@ -517,7 +532,7 @@ def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matc
 
 
 def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:
-    """Return size, number of differing elements and largest difference of the first result that differs."""
+    """Return the size, the number of differing elements and the largest difference of the first differing result."""
     for values, others in zip(mine.values or [], other.values or [], strict=False):
         apart = [abs(a - b) for a, b in zip(values, others, strict=False) if a != b]
         if apart and len(values) == len(others):

@@ -1,6 +1,7 @@
-"""Check the guards: conditions for a claim about training to pass. An unmet guard is FAIL, mostly `vacuous_…`.
+"""Check the guards: conditions under which a claim about training may pass. The verdict of an unmet guard is FAIL.
 
-Guards are checked after the difference between the arms, so that a real difference is reported as a difference.
+Guards are checked after the difference between the arms, so that a real difference is reported as a difference. Most
+reason codes of guards begin with `vacuous_`.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from harness.judging.series import (
 from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.kinds.trajectory.model import TrajectoryMatch
 
-# The control's loss changes from batch to batch, because the batches differ. A trained loss must follow at least this
-# share of the change, and the share must be at least this number of standard errors above zero. Trained arms showed
-# shares of 0.38 to 0.82, at 6 to 25 standard errors. A series that does not depend on its batches has a share of about
-# 0.
+# The control's loss changes from batch to batch, because the batches differ. The loss of a trained arm must follow at
+# least this share of the change. The share must also be at least this number of standard errors above zero. Trained
+# arms showed shares of 0.38 to 0.82, at 6 to 25 standard errors. A series that does not depend on its batches has a
+# share of about 0.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
 
 
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless every guard of `part` holds for all executions. The first execution is the candidate."""
+    """Raise `Settled` unless every guard of `part` holds for all executions. The first execution must be the
+    candidate."""
     guards = part.guards
     candidate = next(iter(executions.values()))
     require_steps(len(candidate.series.loss), guards.steps, sheet)
@@ -65,13 +67,15 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 
 
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
-    """Return the execution of the untrained control by its name in messages; empty if no guard names a control."""
+    """Return the execution of the untrained control, by its name in messages; empty if no guard names a control."""
     return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
 
 
 def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
-    """Raise `Settled` unless trainable tensors and the loss changed, frozen tensors did not, and at most
-    `skipped_at_most` updates were left out. zero_loss: True if the loss may be 0 at all steps."""
+    """Raise `Settled` unless the execution trained: trainable tensors and the loss changed, and frozen tensors did not.
+
+    skipped_at_most: how many updates may be skipped. zero_loss: True if the loss may be 0 at all steps.
+    """
     start, end = execution.start, end_of(execution)
     require_frozen(name, execution)
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
@@ -82,7 +86,7 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0,
         )
     if end.skipped_steps > skipped_at_most:
         settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} skipped {end.skipped_steps} of {end.steps_called} updates")
-    replay = execution.long_replay  # its series has few steps, its digests cover all
+    replay = execution.long_replay  # its series has few steps, but its digests cover all steps
     moved = replay is not None and len({each.losses for each in replay.blocks if each.steps == replay.every}) > 1
     if not moved and (losses(execution).any() or not zero_loss):
         _require_movement(name, losses(execution))
@@ -101,7 +105,8 @@ def _require_movement(name: str, series: Losses, where: str = "") -> None:
 
 
 def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
-    """Raise FAIL if a metric has the same value in all steps of an execution. `require_trained` checks the loss."""
+    """Raise FAIL if a metric has the same value in all steps of an execution. The loss has its check in
+    `require_trained`."""
     for name, execution in executions.items() if metric != LOSS else ():
         series = values(execution, metric)
         if len(series) > 1 and (series == series[0]).all():
@@ -123,7 +128,8 @@ def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: She
 
 
 def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet: Sheet) -> None:
-    """Raise `Settled` unless a group's norm exceeded the clip's threshold in at least `demanded` steps."""
+    """Raise `Settled` unless the norm of a group of gradients exceeded the clip's threshold in at least `demanded`
+    steps."""
     active = np.asarray(execution.series.clip_active_groups)
     if demanded > 0 and len(active) and (active < 0).all():
         settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer `gradient_norms`")
@@ -141,7 +147,8 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
 def _require_training_effect(
     effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
 ) -> None:
-    """Raise FAIL unless the candidate's loss ends below the control's, on the same batches, by the demanded amount."""
+    """Raise FAIL unless the candidate's loss ends below the control's loss, on the same batches, by the required
+    amount."""
     control = executed(run, effect.control)
     if problem := _control_problem(control, candidate):
         settle(
@@ -173,7 +180,7 @@ def _require_training_effect(
 
 
 def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
-    """Raise FAIL unless the first losses of candidate and control agree. No update precedes these losses."""
+    """Raise FAIL unless the first losses of candidate and control agree. These losses come before the first update."""
     first = difference(ours[:1], theirs[:1], "every", bounds)
     apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
@@ -185,9 +192,11 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
 
 
 def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
-    """Raise FAIL if differences between batches alone (noise) may explain the training effect. They do not if the
-    candidate ends below every loss of the control by the demanded amount, or if its loss follows the control's from
-    batch to batch."""
+    """Raise FAIL if differences between batches alone (noise) may explain the training effect.
+
+    They do not explain it if the candidate ends below every loss of the control by the required amount, or if its loss
+    follows the control's loss from batch to batch.
+    """
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
     share, error = shared_change(ours, theirs)
     sheet.figure("below_any_control_loss", beyond, "loss")
@@ -202,7 +211,8 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return slope and error of a regression, through the origin, of our step-to-step changes on theirs.
+    """Return slope and error of a regression, through the origin, of our changes from step to step on the control's
+    changes.
 
     Changes are compared because a decrease over many steps must not count as following the control.
     """
@@ -216,10 +226,10 @@ def shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
 
 
 def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
-    """Raise INCONCLUSIVE unless parameters changed enough, or the loss ended clearly below the control's.
+    """Raise INCONCLUSIVE unless parameters changed enough, or the loss ended clearly below the control's loss.
 
-    "Clearly" means by several standard errors, computed as for two independent series. Differences of losses on the
-    same batch would be too sensitive, because they show even updates of a millionth.
+    "Clearly" means by several standard errors, computed as for two independent series. A comparison of losses batch by
+    batch would be too sensitive, because it shows even updates of a millionth.
     """
     moved = end_of(candidate).moved
     sheet.figure("moved", moved, "of a parameter's size")
@@ -253,7 +263,8 @@ def _standard_error(*series: Losses) -> float:
 
 
 def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
-    """Return why the control is not an untrained run with the candidate's start and batches; "" if it is one."""
+    """Return why the control is not an untrained run with the candidate's start and batches; "" if there is no
+    problem."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names
@@ -267,7 +278,7 @@ def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
         problem = "was trained, because its parameters changed"
     elif end_of(control).frozen_digest != control.start.frozen_digest:
         problem = "changed its frozen tensors"
-    # Do not compare the optimizer's state, which may differ because the control has another learning rate.
+    # The optimizer's state is not compared. It may differ, because the control has another learning rate.
     elif any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate)):
         problem = "starts from buffers or generators that differ from the candidate's"
     return problem

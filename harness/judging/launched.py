@@ -1,6 +1,7 @@
-"""Check that the steps launch only graphs whose nodes were counted, and that these do nearly all of the device's work.
+"""Check that the steps launch only graphs whose nodes were counted, and that these graphs do nearly all of the GPU's
+work.
 
-The number of launches alone proves little, because an eager training could launch a small graph in each step.
+The number of launches alone proves little, because an uncaptured training could launch a small graph in each step.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from harness.judging.sheet import number, some
 OUTSIDE_SHARE = 0.05  # largest share of device time outside graphs, unless a claim sets another limit
 OUTSIDE_OPERATIONS = 100
 _ACTIVITIES = ("kernel", "memcpy", "memset")  # the types of graph nodes that the profiler shows
-# numbers of kernels by name, and numbers of activities by type
+# Kernels by name with their numbers, and the numbers of activities by type.
 _Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]
 
 
 class Bounds(NamedTuple):
-    """Bounds on the work that a step may do outside its graphs. share: of device time. operations: their number.
+    """Bounds on the work that a step may do outside its graphs. share: share of the device time. operations: their
+    number.
 
-    after_traced: operations outside a traced replay that a claim allows, including those after the step.
+    after_traced: operations outside a recorded step's replay that a claim allows, including operations after the step.
     """
 
     share: float = OUTSIDE_SHARE
@@ -44,12 +46,12 @@ class Finding(NamedTuple):
 
 
 class JudgedSteps(NamedTuple):
-    """The numbers of an arm's judged steps, by kind.
+    """Numbers of an arm's judged steps, by kind.
 
-    called: all steps except `warm`, the plain steps that the contract allows before the capture.
-    unseen: steps that watchers cannot observe: those that capture, and the first step of each shape.
-    uncaptured: steps that ran outside the capture, including plain steps beyond the allowed number.
-    still: True if the last losses are all equal, so that they do not show whether a step reads its batch.
+    called: all steps except `warm`, the plain steps that the contract allows before the capture. unseen: steps that
+    watchers cannot observe. These are steps that capture, and the first step of each shape. uncaptured: steps that ran
+    outside the capture, including plain steps beyond the allowed number. still: True if the last losses are all equal,
+    so that they do not show whether a step reads its batch.
     """
 
     called: int
@@ -60,7 +62,8 @@ class JudgedSteps(NamedTuple):
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
-    """Return a finding if fewer steps were `watched` than can be observed, else None. what: what was looked for."""
+    """Return a finding if fewer steps were `watched` than can be observed, else None. what: the observed events, for
+    the message."""
     if watched >= steps.called - steps.unseen:
         return None
     return Finding(
@@ -69,7 +72,8 @@ def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless the evidence shows that the arm's steps were replays of the counted graphs, else None.
+    """Return a finding if the evidence does not show that the arm's steps were replays of the counted graphs, else
+    None.
 
     steps: None if the probe does not watch single steps.
     """
@@ -88,13 +92,13 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
 
 
 def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if a test, which made a step without its replays, did not show that its outputs depend on them.
+    """Return a finding if a test did not show that the step's outputs depend on its replays.
 
-    Return None if the test showed it or was not made. The loss need not depend on replays if the claim allows more work
-    outside the graphs than the default.
+    The test executes a step without its replays. Return None if the outputs depend on the replays or the test was not
+    made. The loss need not depend on replays if the claim allows more work outside the graphs than the default.
     """
     ghost = capture.ghost
-    if ghost is None:  # the check was not made: the evidence is older, or there are several ranks
+    if ghost is None:  # the test was not made: the evidence is older, or there are several ranks
         return None
     outside = ghost.outside - (LOSS_OUTPUT in ghost.named and bounds.share > DEFAULT.share)
     if outside:
@@ -134,8 +138,8 @@ def _doubts(ghost: GhostReplay) -> Iterator[str]:
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding if the profiler missed a planted sync, because then an empty profile proves nothing."""
-    if capture.profiler_sees_planted is not False:  # None: recorded before the harness planted syncs
+    """Return a finding if the profiler missed a planted sync. In that case, an empty profile proves nothing."""
+    if capture.profiler_sees_planted is not False:  # None: older evidence, without a planted sync
         return None
     return Finding(
         reasons.PROFILER_BLIND, f"the profiler that watched {arm} did not see a sync planted after the watched steps"
@@ -143,9 +147,9 @@ def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
 
 
 def outside_share(work: DeviceWork, after: float = 0.0) -> float:
-    """Return which share of the watched replays' device time kernels outside the graphs took; NaN if not finite.
+    """Return the share of the replays' device time that kernels outside the graphs took; NaN if it is not finite.
 
-    after: seconds of kernels after the step, to be counted as outside.
+    after: seconds of kernels after the step that count as outside.
     """
     outside = work.outside_kernel_seconds + after
     total = work.launched_seconds + outside
@@ -153,7 +157,7 @@ def outside_share(work: DeviceWork, after: float = 0.0) -> float:
 
 
 def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each step launched its graphs, and each launch did the device work of a counted graph."""
+    """Return a finding unless each step launched its graphs, and each launch did the work of a counted graph."""
     launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
     if launches != needed or needed == 0:
         return Finding(
@@ -175,10 +179,10 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each step launched each piece of its capture (`graphs_per_step`) exactly once.
+    """Return a finding unless each step launched each piece of its capture exactly once. One graph is one piece.
 
-    Any capture's graph of a piece counts. A second launch of one piece does not replace another piece. Equal pieces are
-    counted together.
+    For a piece, the graph of any capture counts. A second launch of one piece does not replace another piece. Pieces
+    with equal content are counted together.
     """
     pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
     for index, graph in enumerate(capture.nodes):
@@ -196,7 +200,7 @@ def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _pools(places: Iterable[set[int]]) -> list[set[int]]:
-    """Join all sets that share a member, and return the joined sets, which are disjoint."""
+    """Join all sets that share a member, and return the joined sets. They have no common members."""
     pools: list[set[int]] = []
     for each in places:
         touching = [pool for pool in pools if pool & each]
@@ -205,31 +209,35 @@ def _pools(places: Iterable[set[int]]) -> list[set[int]]:
 
 
 def graphs_per_step(capture: CaptureEvidence) -> int:
-    """Return how many graphs one step launches: several if it is captured in pieces, such as forward and backward."""
+    """Return how many graphs one step launches. There are several if it is captured in pieces, such as forward and
+    backward."""
     graphs = len(capture.nodes)
     return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
 
 def _content(graph: GraphNodes | Launched) -> _Content:
-    """Return what identifies a graph in its launches: its kernels and activities, with their numbers."""
+    """Return the content by which a graph is recognized in its launches: its kernels and activities, with their
+    numbers."""
     kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
     return frozenset(kernels.items()), tuple(_activities(graph).values())
 
 
 def _kernels(launched: Launched) -> dict[str, int]:
-    """Return the kernels of a launch. Leave out kernels with which the driver executes copies and memsets."""
+    """Return the kernels of a launch, without the kernels that the driver uses for copies and memsets."""
     return {name: count for name, count in launched.kernels.items() if not _drivers_own(name)}
 
 
 def _drivers_own(name: str) -> str | None:
-    """Return `memcpy` or `memset` if a kernel of this name executes such a node for the driver, else None. H200s and
-    H100s showed `memcpy32_post` and `memset32`."""
+    """Return `memcpy` or `memset` if the driver uses a kernel of this name for such a node, else None.
+
+    H200s and H100s showed the names `memcpy32_post` and `memset32`.
+    """
     match = re.fullmatch(r"(memcpy|memset)(?:\d+|\w*_post)", name)
     return match.group(1) if match else None
 
 
 def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
-    """Return the number of nodes of a graph, or of activities of a launch, for each type that the profiler shows."""
+    """Return the number of a graph's nodes, or of a launch's activities, for each type that the profiler shows."""
     types = Counter[str]()
     for name, count in graph.by_type.items():
         types[plain_type(name)] += count
@@ -262,7 +270,7 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
 
 
 def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless all judged steps were watched and each issued at most `bounds.operations` operations."""
+    """Return a finding unless all judged steps were watched, and each issued at most `bounds.operations` operations."""
     watch = capture.every_step
     if steps is None:
         return None
@@ -278,9 +286,9 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSt
 
 
 def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
-    """Return a finding if operations outside the replay, including those after the step, exceed the bound.
+    """Return a finding if operations outside the replay, including operations after the step, exceed the bound.
 
-    For a traced replay, a claim's own bound counts only if the replays alone train. There are no device times, so
+    For a recorded step's replay, the bound of a claim counts only if the replays alone train. Without device times,
     nothing else shows how much of the work the replays do.
     """
     watch, seen = capture.every_step, capture.observed_replayed_operations
@@ -326,7 +334,7 @@ def _names(work: DeviceWork) -> str:
 
 
 def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless the traced replays were watched in every judged step."""
+    """Return a finding unless the replays of a recorded step were watched in every judged step."""
     watch = capture.every_step
     if watch is None or watch.steps == 0:
         return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")

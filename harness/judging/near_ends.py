@@ -1,9 +1,9 @@
-"""Check that both arms change every tensor alike from start to end, within a bound, except for rounding.
+"""Check that both arms change every tensor by nearly the same amount from start to end. Rounding is excepted.
 
 Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
-distance alone proves nothing: where an optimizer divides by a tiny number, as Adam does for a bias before a norm,
-rounding changes a tensor as much as a gradient does. A control, which is a baseline whose start was changed by one
-rounding, measures this. It excuses tensors beyond the bound. A tensor within the bound may also not differ by more than
+distance alone proves nothing. Where an optimizer divides by a tiny number, as Adam does for a bias before a norm,
+rounding changes a tensor as much as a gradient does. A control measures this effect: a baseline whose start was changed
+by one rounding. The control excuses tensors beyond the bound. A tensor within the bound must not differ by more than
 rounding changes most parameters, because an average that is updated one step late also differs little.
 """
 
@@ -30,8 +30,8 @@ FLOATING = ("float", "bfloat", "complex")  # prefixes of the names of floating-p
 
 
 class Tensor(NamedTuple):
-    """L2 norms of a tensor. apart: between the arms' ends; moved: the baseline's change; control: the control's
-    distance."""
+    """L2 norms of a tensor. apart: distance between the arms' ends. moved: the baseline's change from start to end.
+    control: distance between the ends of control and baseline."""
 
     name: str
     apart: float
@@ -41,16 +41,19 @@ class Tensor(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return the distance between the ends divided by the baseline's change. If that change is 0 or not finite,
-        return infinity for a distance above 0, else 0."""
+        """Return the distance between the ends divided by the baseline's change.
+
+        If the change is 0 or not finite, return infinity for a distance above 0, else 0.
+        """
         return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
-        """Return the largest distance that rounding excuses, for a ratio from `Rounding.capped`."""
+        """Return the largest distance that rounding excuses. ratio: the result of `Rounding.capped`."""
         return _largest_finite(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
 
     def is_explained(self, rounding: Rounding, steps: int) -> bool:
-        """Return True if the distance is at most what rounding does to most parameters, or one rounding per step."""
+        """Return True if the distance is at most the effect of rounding on most parameters, or of one rounding per
+        step."""
         floor = max(OF_SIZE, OF_STEP * steps) * self.size
         return self.apart <= _largest_finite(rounding.reach(self), floor)
 
@@ -106,8 +109,8 @@ def require_near_ends(
     if worst is not None and not sheet.meets("end_distance", worst.share, "at most", demanded.at_most, unit):
         settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
     require_equal_updates(ours, candidate, theirs, baseline)
-    # Leaving one parameter untrained must change its end by more than rounding does. Otherwise this comparison could
-    # not detect it. If all ends are equal in bits, the check is not needed.
+    # An untrained parameter must differ at the end by more than rounding explains. Otherwise this comparison could not
+    # detect it. If all ends are equal in bits, the check is not needed.
     apart = any(each.apart for each in tensors)
     if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
         settle(
@@ -115,7 +118,7 @@ def require_near_ends(
             f"control {control.start.arm}, which starts a rounding away from {theirs}, ends so far from it in every "
             "parameter that an untrained parameter would not be noticed",
         )
-    # if the control does not show how much rounding does, no tensor within the bound is checked
+    # If the control shows no effect of rounding, tensors within the bound are not checked.
     within = [each for each in tensors if each not in beyond] if rounding.share else []
     counts = _of_counts(baseline)
     within = [each for each in within if each.name not in counts]
@@ -134,7 +137,7 @@ def require_near_ends(
 def _of_counts(execution: ArmEvidence) -> set[str]:
     """Return the names of tensors with several integers or flags, such as the number of tokens of each expert.
 
-    Rounding changes an integer by a whole number or not at all, so distances do not measure rounding.
+    Rounding changes an integer by a whole number or not at all, so distances of such tensors do not measure rounding.
     """
     forms = (execution.start.state and execution.start.state.forms) or {}
     return {
@@ -190,7 +193,8 @@ def _of(execution: ArmEvidence, arm: str) -> MovedApart:
 
 
 def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
-    """Raise ERROR if a tensor at the end is neither compared nor listed as uncompared, or no parameter is compared."""
+    """Raise ERROR if a tensor at the end is neither compared nor listed as uncompared, or if no parameter is
+    compared."""
     state = end_of(candidate).state
     named = {f"{category} {name}" for category, found in (state.digests if state else {}).items() for name in found}
     lost = {name for name in named if not name.startswith(NOT_READ)} - {*made.tensors, *made.uncompared}
@@ -216,7 +220,8 @@ def require_all_compared(
 ) -> str:
     """Return the end of a sentence that names tensors without a counterpart; "" if older evidence did not record them.
 
-    Raise INCONCLUSIVE if the baseline has state that the candidate lacks, unless two systems have different names.
+    Raise INCONCLUSIVE if the baseline has state that the candidate lacks. This does not apply to two systems, whose
+    state has different names.
     """
     if made.missing is None:
         return ""
@@ -243,8 +248,11 @@ def require_all_compared(
 def _require_nothing_derived(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
 ) -> None:
-    """Raise FAIL if tensors of the baseline in `left` are averages or copies of its parameters, and the candidate made
-    no additional tensor that could be such an average under another name."""
+    """Raise FAIL if tensors in `left` are averages or copies of the baseline's parameters that the candidate lacks.
+
+    left: tensors that only the baseline has. If the candidate created additional tensors, one of them may be the
+    average under another name. Then do nothing.
+    """
     derived = [name for name in left if roles_of(end_of(baseline)).get(name.removeprefix(LOOSE)) == "derived"]
     if derived and not roles_of(end_of(candidate)).keys() - roles_of(end_of(baseline)).keys():
         settle(
@@ -255,8 +263,8 @@ def _require_nothing_derived(
 
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
-    """Return True if the candidate needs no counterpart of a baseline's tensor: the tensor is a moment in another
-    format, did not change, or repeats another tensor that was compared."""
+    """Return True if the candidate needs no counterpart of this tensor of the baseline. The tensor is a moment in
+    another format, did not change, or repeats another compared tensor."""
     if name.startswith(OPTIMIZER):
         return _is_of_another_format(name, candidate, made)
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)
@@ -269,15 +277,14 @@ def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence,
 
 
 def _unchanged(execution: ArmEvidence) -> list[str]:
-    """Return the loose tensors that a step created and no later step changed."""
+    """Return the loose tensors that a step created and that no later step changed."""
     still = end_of(execution).still or []
     return [*still, *(name for name, role in roles_of(end_of(execution)).items() if role == "table")]
 
 
 def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -> bool:
-    """Return True if the candidate's optimizer keeps this kind of state in another type or shape, or if no optimizer
-    state was compared, because the optimizers are different.
-    """
+    """Return True if the candidate's optimizer keeps this kind of state in another type or shape. Also return True if
+    no optimizer state was compared, because the optimizers are different."""
     kind = name.partition(" (")[0].rpartition(".")[2]
     names = _digests(end_of(candidate).state)
     has_kind = any(each.startswith(OPTIMIZER) and each.rpartition(".")[2] == kind for each in names)
@@ -302,14 +309,14 @@ def _updates_apart(ours: str, candidate: ArmEvidence, theirs: str, baseline: Arm
     for name in (our_digests.keys() & their_digests.keys()) | (mine.keys() & their.keys()):
         if not (name.startswith(OPTIMIZER) and name.endswith(STEP)):
             continue
-        if name in mine and name in their:  # compare the values, because the data types may differ
+        if name in mine and name in their:  # the values are compared, because the data types may differ
             if mine[name] != their[name]:
                 yield f"{name} ends at {number(mine[name])} in {ours} and at {number(their[name])} in {theirs}"
-        elif our_digests[name] != their_digests[name]:  # numbers of Python have only a digest
+        elif our_digests[name] != their_digests[name]:  # Python numbers have only a digest
             yield f"{name} ends with different numbers"
 
 
 def _digests(state: State | None) -> Digests:
-    """Return the digests of a state by `category name`."""
+    """Return the digests of a state. The keys are `category name`."""
     found = {} if state is None else state.digests
     return {f"{category} {name}": digest for category, named in found.items() for name, digest in named.items()}

@@ -1,12 +1,13 @@
 """Check equality within the baseline's own noise, by a permutation test over the runs of both arms.
 
 The 2n runs of both arms can be divided into two halves in C(2n, n) ways. If the arms are equal, the division into
-candidate and baseline is like any other, whatever the distribution of the noise. So the claim is violated only if this
-division separates its halves strictly further than every other one. Equal arms do so in 1 of C(2n, n) / 2 cases (126
-for n = 5), because a division and its mirror image have the same shift. The separation must also exceed `SHIFT` or
-`NOISIER`, so that a difference far below the noise does not fail.
+candidate and baseline does not differ from other divisions, for any distribution of the noise. Therefore the claim is
+violated only if this division separates its halves further than every other division. Equal arms do so in 1 of C(2n, n)
+/ 2 cases (126 for n = 5), because a division and its mirror image have the same shift. The separation must also exceed
+`SHIFT` or `NOISIER`, so that a difference far below the noise does not fail.
 
-Shapes: values [runs, columns], the candidate's runs first. A feature is one column (a loss) or several (a sketch).
+Shapes: values [runs, columns], with the candidate's runs first. A feature has one column (a loss) or several (a sketch,
+which is a few random sums of a tensor).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
 from harness.numbers import counted
 
-SHIFT = 4.0  # A distance between the means of two halves may fail above this value. Unit: the pooled spread of one run.
-# A distance of runs from the baseline's mean may fail above this value. Unit: the baseline's spread. Key: number of
-# feature columns.
+SHIFT = 4.0  # A larger distance between the means of two halves may fail. Unit: the pooled spread of one run.
+# A larger distance of runs from the baseline's mean may fail. Unit: the baseline's spread. Key: number of feature
+# columns.
 NOISIER = {1: 64.0, 4: 8.0}
 ROUNDINGS = 2.0  # smallest spread assumed for a feature, as a multiple of the epsilon of its size
-_TINY = 1e-150  # smallest spread assumed for a feature that is always 0; the square of this number is still above 0
+_TINY = 1e-150  # smallest spread assumed for a feature that is always 0; its square is still above 0
 _MANTISSAS = (8, 11, 24, 53)  # number of mantissa bits of bfloat16, float16, float32 and float64
 _AT_ONCE = 512  # number of divisions into halves that are computed together
-# largest number of processes of a timing that are compared: 12 processes per arm have 2.7 million divisions
+# The largest number of timing processes that are compared. With 12 processes per arm there are 2.7 million divisions.
 MOST_TIMED = 8
 PARAMETER = "end parameters "
 
@@ -46,7 +47,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Features:
-    """The compared features of 2n runs. values [2n, all columns]; floor: the smallest spread assumed for each feature.
+    """The compared features of 2n runs. values [2n, all columns]. floor: the smallest spread assumed for each feature.
 
     All features of a group have the same number of columns.
     """
@@ -85,7 +86,8 @@ class Features:
         return centred / np.repeat(size, self.columns), self.floor / size
 
     def spread(self, runs: int) -> Floats:
-        """Return each feature's spread over runs of one arm, pooled over both arms: [features], at least the floor."""
+        """Return each feature's spread over the runs of one arm, pooled over both arms. Shape [features]; at least the
+        floor."""
         within = (self.values[:runs].var(axis=0, ddof=1) + self.values[runs:].var(axis=0, ddof=1)) / 2
         return np.sqrt(np.maximum(self._of_features(within) / self.columns, self.floor**2))
 
@@ -96,7 +98,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Separation:
-    """How far the arms are separated (`actual`), and the largest separation by another division (`others`).
+    """How far the arms are separated (`actual`), and the largest separation that another division gives (`others`).
 
     A separation above 1 may fail.
     """
@@ -104,11 +106,11 @@ class Separation:
     actual: float
     others: float
     feature: str
-    is_noise: bool  # True: the candidate's scatter differs more than its mean does
+    is_noise: bool  # True: the scatter of the candidate's runs differs more than their mean
 
     @property
     def beyond(self) -> float:
-        """Return the arms' separation divided by `needed`; above 1 the arms are unequal."""
+        """Return the arms' separation divided by `needed`. Above 1 the arms are unequal."""
         return self.actual / self.needed
 
     @property
@@ -118,11 +120,12 @@ class Separation:
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Return the separation of the arms (the two halves of all rows), and the largest one of another division."""
+    """Return the separation of the arms, which are the two halves of all rows, and the largest separation by another
+    division."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
-    # the first division is the one into the two arms, and the last division is its mirror image
+    # The first division is into the two arms. The last division is its mirror image.
     for row, half in enumerate(chosen):
         halves[row, list(half)] = True
     worst: tuple[float, str, bool] = (0.0, "", False)
@@ -147,11 +150,11 @@ class OwnNoise:
     separation: Separation
     groups: list[Features]
     runs: int
-    hidden_loss: float  # the largest difference of losses that the noise would hide at the most sensitive step
-    # the largest difference of the end that the noise would hide for a median parameter, as a share of that parameter's
-    # movement; None: unknown
+    hidden_loss: float  # the largest difference of losses that the noise hides, at the step where it hides least
+    # The largest difference at the end that the noise would hide for a median parameter, as a share of the parameter's
+    # movement from start to end. None: unknown.
     hidden_way: float | None
-    # True: the noise is small enough to show for at least one parameter whether that parameter was trained
+    # True if the noise is small enough to show, for at least one parameter, whether it was trained.
     seen_way: bool
 
     def of(self, prefix: str) -> int:
@@ -167,7 +170,7 @@ def require_within_noise(
     ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
     """Raise FAIL if the arms are separated further than any other halves of their runs, or differ in state that noise
-    cannot change.
+    cannot change. Return the compared features.
 
     ends: a function that compares the ends of two runs, except tensors that noise may change.
     """
@@ -182,6 +185,7 @@ def require_within_noise(
 
 def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], ours: str, sheet: Sheet) -> OwnNoise:
     """Raise FAIL if the candidate's runs, the first half of the rows, are separated further than any other half.
+    Otherwise return the compared features.
 
     start: sketches of the baseline's initial tensors, by `category name`.
     """
@@ -201,9 +205,9 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
 def require_timed_within_noise(
     candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
 ) -> None:
-    """Raise FAIL if timed losses separate the arms further than any other division of the processes.
+    """Raise FAIL if timed losses separate the arms further than any other division of the processes does.
 
-    Compare only the steps that all processes timed. Use at most the first `MOST_TIMED` processes.
+    Compare only the steps that all processes timed. Use at most the first `MOST_TIMED` processes of each arm.
     """
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
     if len(runs) < 2 * RUNS:
@@ -229,7 +233,8 @@ def require_decided(
     baselines: Mapping[str, ArmEvidence],
     run: RunEvidence,
 ) -> str:
-    """Raise INCONCLUSIVE if there is no noise, or it hides everything. Return the end of a sentence (`hidden_by`)."""
+    """Raise INCONCLUSIVE if there is no noise, or if the noise hides every difference. Return the text of
+    `hidden_by`."""
     ours, theirs = next(iter(candidates)), next(iter(baselines))
     bits = {_bits(each) for each in baselines.values()}
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
@@ -248,7 +253,7 @@ def require_decided(
 
 
 def hidden_by(seen: OwnNoise, *, gradients: bool = True) -> str:
-    """Return the end of a sentence: what was compared, and the differences that the noise would have hidden."""
+    """Return the end of a sentence that says what was compared, and which differences the noise would have hidden."""
     way = (
         ""
         if seen.hidden_way is None
@@ -270,7 +275,7 @@ def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Fe
 
 
 def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[Features]:
-    """Yield the features of those sketches (one mapping for each run) that all runs have, if there are any."""
+    """Yield the features of the sketches that all runs have, if there are any. sketched: one mapping for each run."""
     names = sorted(set.intersection(*(set(each) for each in sketched)))
     if names:
         table = np.array([[each[name] for name in names] for each in sketched])  # shape [runs, features, 6]
@@ -281,20 +286,21 @@ def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[F
 
 
 def features_of_series(series: Floats, metric: str) -> Features:
-    """Return the features of a series [runs, steps]: each step's value is a feature. metric: the name of the series."""
+    """Return the features of a series [runs, steps]. The value of each step is one feature. metric: the name of the
+    series."""
     floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
     names = [f"{metric} of step {step}" for step in range(series.shape[1])]
     return Features(names, series, 1, np.maximum(floor, _TINY))
 
 
 def roundings(first: Floats, second: Floats) -> Floats:
-    """Return for each step by how much rounding may make two series [steps] without noise differ."""
+    """Return, for each step, by how much two series [steps] without noise may differ because of rounding."""
     epsilon = max(_epsilon(series[np.isfinite(series)]) for series in (first, second))
     return SHIFT * np.maximum(ROUNDINGS * epsilon * np.maximum(np.abs(first), np.abs(second)), _TINY)
 
 
 def is_rounding(first: Sketch, second: Sketch) -> bool:
-    """Return True if the difference of two tensors may be rounding, judged by their sketches."""
+    """Return True if rounding may explain the difference of two tensors, judged by their sketches."""
     least = SHIFT * ROUNDINGS * max(first[0], second[0]) * max(first[1], second[1])
     return math.isfinite(least) and all(
         abs(one - other) <= least for one, other in zip(first[2:], second[2:], strict=True)
@@ -302,7 +308,7 @@ def is_rounding(first: Sketch, second: Sketch) -> bool:
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
-    """Return the sketches of the recorded gradients and of the state at the end, by name."""
+    """Return the sketches of the recorded gradients and of the end state, by name."""
     end = end_of(execution)
     if end.sketches is None:
         settle(
@@ -319,7 +325,8 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Raise FAIL if a candidate's run has gradients of other names than the baseline's: noise creates no gradient."""
+    """Raise FAIL if a run of the candidate and the baseline's runs have gradients with different names. Noise creates
+    no gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}
@@ -373,7 +380,8 @@ def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) 
 
 
 def _noisy(candidate: ArmEvidence, baselines: Sequence[ArmEvidence]) -> set[str]:
-    """Return the tensors (`category name`) that noise may change: sketched, or unequal in the baseline's runs."""
+    """Return the tensors (`category name`) that noise may change: tensors with sketches, and tensors that differ
+    between the baseline's runs."""
     first, *others = baselines
     sketched = (end_of(candidate).sketches or {}).keys() & (end_of(first).sketches or {}).keys()
     states = [end_of(each).state for each in others]

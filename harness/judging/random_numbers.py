@@ -1,9 +1,9 @@
-"""Find arms that draw different random numbers. Both may be right, and no bound on rounding covers their difference.
+"""Find arms that draw different random numbers. Both arms may be right, and no bound on rounding covers the difference.
 
-When a library is captured or compiled, it may use another kernel, which may drop other elements, as in dropout. The
-drawing operators of a step, with their shapes, show which numbers the step drew. Arms with different random numbers
-each have a drawing operator that the other arm lacks. If one arm only draws more, it may be wrong; the compared values
-decide.
+A captured or compiled library may use another kernel. With dropout, this kernel may drop other elements. The operators
+that draw random numbers in a step, and their shapes, show which numbers the step drew. If the arms draw different
+numbers, each arm has a drawing operator that the other arm lacks. If one arm only draws additional numbers, it may be
+wrong. In that case the compared values decide.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.judging.context import Context, compared_arms
 from harness.judging.sheet import instead, some
 from harness.judging.verdict import Judgement
 
-# Reason codes for numbers of two arms that differ. Numbers may differ because the arms drew different random numbers.
+# Reason codes for unequal numbers of two arms. The cause may be that the arms drew different random numbers.
 OF_NUMBERS = frozenset(
     {
         reasons.BEYOND_NOISE,
@@ -34,13 +34,13 @@ OF_NUMBERS = frozenset(
         reasons.RANKS_END_APART,
     }
 )
-# short, because a line that is too long for a message keeps its last hundred characters
+# The text is short. If a message line is cut because it is too long, its last hundred characters are kept.
 DECIDED_BY = "dropout 0 decides it, or `fallback_random` for torch.compile; `not_worse` over seeds claims less"
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement, but INCONCLUSIVE if numbers differ and the arms draw different random numbers."""
+    """Return the judgement. If numbers differ and the arms draw different random numbers, make it INCONCLUSIVE."""
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
@@ -49,8 +49,10 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
-    """Return how the random numbers of the part's two arms differ. Return None if the recorded draws are equal, or if
-    the verdict's reason code is not about numbers of two arms."""
+    """Return a sentence about how the random numbers of the part's two arms differ.
+
+    Return None if the recorded draws are equal, or if the verdict's reason code is not about numbers of two arms.
+    """
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
         return None
@@ -64,7 +66,7 @@ def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
 
 
 class _Step(NamedTuple):
-    """The operators that one step may have used to draw. Their order is unknown if both a graph and the host drew."""
+    """The drawing operators that a step may have executed. Their order is unknown if both a graph and the host drew."""
 
     operators: list[str]
     in_order: bool
@@ -82,7 +84,8 @@ class _Step(NamedTuple):
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return all lists of drawing operators that a step may have. Consecutive captures may be parts of one step."""
+    """Return all lists of drawing operators that a step may have executed. Consecutive captures may be parts of one
+    step."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
@@ -92,9 +95,9 @@ def _steps(draws: Draws) -> list[_Step]:
 
 
 def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return a sentence with the first unequal operators, or None if one arm draws all that the other does, in order.
+    """Return a sentence with the first unequal operators; None if one arm draws all that the other arm draws, in order.
 
-    An added or missing draw shifts all later random numbers, so it counts as a fault of the arm.
+    An additional or missing draw shifts all later random numbers. Therefore it counts as a fault of the arm.
     """
     pairs = [(one, other) for one in _steps(made) for other in _steps(plain)]
     one, other = max(pairs, key=lambda pair: pair[0].common(pair[1]))
@@ -111,7 +114,7 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
 
 
 def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return a sentence if one arm draws without a visible operator (by a custom kernel) and the other does not."""
+    """Return a sentence if only one arm draws without a visible operator, as a custom kernel does, else None."""
     (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
     moved = [name for name in hides.generators if name.startswith("torch.")]
     if not moved or _is_seen(hides) or not _is_seen(shows):
@@ -127,7 +130,8 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement, but INCONCLUSIVE if numbers differ and the candidate's optimizer stores fewer bits."""
+    """Return the judgement. If numbers differ and only the candidate's optimizer state has fewer bits than the
+    parameters, make it INCONCLUSIVE."""
     arms = compared_arms(part)
     if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement
@@ -142,9 +146,10 @@ def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) 
 
 
 def _fewer_bits(context: Context, arm: str) -> list[str]:
-    """Return the data types of the optimizer's state if one is narrower than every parameter's, else an empty list.
+    """Return the data types of the optimizer's state if one of them is narrower than the types of all parameters, else
+    [].
 
-    State in the parameters' own type is no excuse, because a type that is too narrow may be the fault.
+    State in the parameters' type is no excuse, because a type that is too narrow may be the fault.
     """
     for each in context.executions(arm):
         state = None if each.end is None else each.end.state

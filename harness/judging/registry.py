@@ -1,4 +1,7 @@
-"""Judge a unit (contract, claim, workload) from its evidence by its kind's judge. Only this module makes verdicts."""
+"""Judge a unit (contract, claim, workload) from its evidence, with the judge of the claim's kind.
+
+Only this module creates verdicts.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from harness.kinds.steps.model import StepAccuracy
 # The code below requires that a claim was observed over all steps of its workload.
 #
 # A run that ended early may lack the steps in which a claim does not hold. The number of steps in a claim is only the
-# smallest number by which the claim may be judged. This check comes last, and only if everything else leads to PASS,
-# because a fault found in a shorter run is still a fault.
+# smallest number with which the claim can be judged. This check comes last, and only if the result would be PASS,
+# because a fault in a shorter run is still a fault.
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
-    """Raise ERROR if an arm of the part executed fewer or more steps than its workload has, at any rank."""
+    """Raise ERROR if an arm of the part executed fewer or more steps than its workload has, on any rank."""
     steps = context.contract.workloads[context.workload].steps
     probe = probe_of(part)
     found = [run for run in context.runs if run.probe == probe.name and probe.trainings != "none"]
@@ -37,7 +40,7 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
         for arm in dict.fromkeys(part.arms().values()):
             for training in _trainings(part, view, arm):
                 called = sum(end_of(execution).steps_called for execution in training)
-                # True: the training ended early by its own decision
+                # True if the training itself decided to end early.
                 ended = any(each.long_replay is not None and each.long_replay.ended for each in training)
                 if called != steps and not ended:
                     settle(
@@ -47,13 +50,14 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
 
 
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
-    """Return the executions of an arm, grouped by training. Each save and load begins a new execution of a training."""
+    """Return the executions of an arm, grouped by training. Each save and load begins a new execution of the same
+    training."""
     executions = run.arms.get(arm, [])
-    if isinstance(part, StepAccuracy):  # an arm that has a seed only for gradients makes fewer steps, so leave it out
+    if isinstance(part, StepAccuracy):  # arms with seeds only for gradients execute fewer steps, so they are left out
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
     trainings: list[Sequence[ArmEvidence]] = []
     for each in executions:
-        # this execution resumed the one before it, so both belong to one training
+        # This execution resumed the previous one, so both belong to one training.
         if each.loaded is not None and trainings:
             trainings[-1] = [*trainings[-1], each]
         else:
@@ -66,7 +70,7 @@ Judge = Callable[[Any, Context, Sheet], Judgement]
 
 
 def judge_of(kind: str) -> Judge:
-    """Return the judge of a kind. Raises KindError if it cannot be imported."""
+    """Return the judge of a kind. Raise KindError if the judge cannot be imported."""
     judge: Judge = resolve(kind_of(kind).judge)
     return judge
 
@@ -79,13 +83,13 @@ def judge_unit(
     obstacle: Obstacle | None = None,
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
 ) -> Verdict:
-    """Return the verdict of one unit, as a pure function of its contract, the evidence of its runs, and its obstacle.
+    """Return the verdict of one unit. It depends only on the contract, the evidence of the unit's runs, and the
+    obstacle.
 
-    runs: the evidence of the unit's runs in their planned order. Missing evidence is ERROR.
-    obstacle: why this machine or system cannot run the unit. It gives NOT_RUN, or ERROR if the system was not
-    described.
-    gpu: facts about the machine's GPU from the evidence's header, for bounds that depend on them.
-    A composite claim gets the verdict of its worst part.
+    runs: the evidence of the unit's runs in their planned order. Missing evidence gives ERROR. obstacle: why this
+    machine or system cannot run the unit. It gives NOT_RUN, or ERROR if the system was not described. gpu: facts about
+    the machine's GPU from the header of the evidence, for bounds that depend on the GPU. A composite claim gets the
+    verdict of its worst part.
     """
     if obstacle is not None:
         judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)
@@ -97,7 +101,7 @@ def judge_unit(
 
 
 def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgement:
-    """Return the judgement of a claim or, if it is PASS and a run ended early, ERROR."""
+    """Return the judgement of a claim. If it is PASS and a run ended early, return ERROR instead."""
     if judgement.status is not Status.PASS:
         return judgement
 
@@ -109,7 +113,8 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement, but with the result of `check` (figures unchanged) if `check` raises `Settled`."""
+    """Return the judgement. If `check` raises `Settled`, return the result of the check instead, with the same
+    figures."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -122,18 +127,20 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
-    """Return True if the judgement is INCONCLUSIVE for another reason than that the candidate was not captured."""
+    """Return True if the judgement is INCONCLUSIVE, but not because the candidate was not captured."""
     return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that was run under another contract and is missing from the one that judges."""
+    """Return the verdict of a unit that was run with another contract, and that the judging contract does not
+    contain."""
     judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that judges the evidence has no such unit")
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
 
 def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, difference: str) -> Verdict:
-    """Return the verdict of a unit whose runs differ from what the contract demands. difference: names what differs."""
+    """Return the verdict of a unit whose runs differ from what the contract requires. difference: names what
+    differs."""
     message = f"the run was made with settings that differ from the contract's: {difference}"
     judgement = Sheet(claim.mechanism).conclude(reasons.EVIDENCE_OF_ANOTHER_CONTRACT, message)
     return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
@@ -143,7 +150,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
     mechanism = context.mechanism(part)
     try:
         judge = judge_of(part.kind)
-    except KindError as error:  # only this package's judge is missing; other kinds can still be judged
+    except KindError as error:  # only the judge of this package is missing; other kinds can still be judged
         return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
 
     def at(rank: int) -> Judgement:
@@ -158,7 +165,8 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
 
 def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
-    """Return the judgement. Put `arm` before a message that begins with an arm's name: a name may be any word."""
+    """Return the judgement, with `arm` before a message that begins with an arm's name, because a name may be any
+    word."""
     arms = "|".join(re.escape(arm) for arm in part.arms().values())
     found = re.match(rf"(?:{arms})(?![\w-])( and (?:{arms})(?![\w-]))?", judgement.message) if arms else None
     if found is None:
@@ -174,8 +182,11 @@ def _ranks(part: AnyPart, context: Context) -> int:
 
 
 def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
-    """Return the judgement of the rank with the worst result, with the rank's number. Return the first rank's judgement
-    unchanged if it is the only one, or an ERROR whose message already names the rank."""
+    """Return the judgement of the rank with the worst result, with the rank's number.
+
+    If there is only one rank, return its judgement unchanged. Return an ERROR of the first rank unchanged, too, because
+    its message already names the rank.
+    """
     if len(judged) == 1 or judged[0].status is Status.ERROR:
         return judged[0]
     rank = min(range(len(judged)), key=lambda each: WORST_FIRST.index(judged[each].status))
@@ -188,9 +199,10 @@ def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
-    """Return the part with the bounds that apply here. Note the case of each bound, unless only the workload decides.
+    """Return the part with the bounds that apply to this unit. Record each conditional bound, unless only the workload
+    decides it.
 
-    Raise `Settled` if a case depends on the candidate's data type and its system does not state one.
+    Raise `Settled` if a bound depends on the candidate's data type and the system does not report this type.
     """
     situation = context.situation(part)
     for path, bound in part.bounds().items():
@@ -203,7 +215,7 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
 
 
 def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
-    """Raise `Settled`, because no sound run of the candidate states its data type, on which a bound depends."""
+    """Raise `Settled`, because a bound depends on the candidate's data type, and no sound run reports this type."""
     for probe in dict.fromkeys(run.probe for run in context.runs):
         context.sound_runs(probe)
     run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
@@ -219,7 +231,8 @@ def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoRetu
 
 
 def _composite(claim: CompositeClaim, context: Context) -> Judgement:
-    """Return the worst part's status and reason, with all parts' figures and denominators, prefixed by part names."""
+    """Return the status and reason of the worst part, and the figures and denominators of all parts, prefixed by part
+    names."""
     names = part_names(claim)
     judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
     name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
@@ -251,7 +264,7 @@ def _composite(claim: CompositeClaim, context: Context) -> Judgement:
 
 
 def _of_part(prefix: str, judgement: Judgement) -> Judgement:
-    """Return the judgement of a part. `prefix` is added to the figure names of its demands."""
+    """Return the judgement of a part, with its prefix in each demand. A report then finds the demand's figure."""
     demands = tuple(replace(each, part=prefix) for each in judgement.demands)
     decided = judgement.decided and replace(judgement.decided, part=prefix)
     return judgement.model_copy(update={"demands": demands, "decided": decided})

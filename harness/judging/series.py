@@ -1,4 +1,5 @@
-"""Compare the series (losses or metrics by step) of arms: check what they must share, then measure how they differ."""
+"""Compare the series of arms (losses or metrics by step): check what the series must share, then measure how they
+differ."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class Bounds:
     """The largest allowed difference from the baseline's value at a step. None means unbounded. Both bounds must hold.
 
     relative: bound on the difference divided by the baseline's absolute value at that step. If that value is 0, the
-    candidate's must be 0, too. floor, rounding [steps]: differences up to these values may be rounding. The relative
-    bound does not apply to them.
+    candidate's value must be 0, too. floor, rounding [steps]: differences up to these values may be rounding. The
+    relative bound does not apply to such differences.
     """
 
     absolute: float | None
@@ -61,10 +62,11 @@ class Difference:
     first_exceeding: int | None
     largest: float  # largest absolute difference; NaN if a compared loss is not finite
     largest_step: int | None
-    # largest difference divided by the baseline's value at that step; infinite if this value is 0
+    # The largest difference divided by the baseline's value at that step; infinite if this value is 0.
     largest_relative: float = 0.0
-    exceeded_bound: str | None = None  # name of the bound that was exceeded at the first step that exceeds a bound
-    # number of steps that exceed the relative bound, but not by more than the control shows that rounding can do
+    exceeded_bound: str | None = None  # name of the bound that is exceeded at the first step beyond a bound
+    # The number of steps beyond the relative bound whose difference is still within the rounding that the control
+    # shows.
     as_rounding: int = 0
     rounding: float = 0.0  # the largest difference that rounding may cause at these steps
     largest_unexcused: float = 0.0  # largest relative difference, without the differences that rounding excuses
@@ -76,8 +78,8 @@ def losses(execution: ArmEvidence) -> Losses:
 
 
 def rounding_of(baseline: ArmEvidence) -> float:
-    """Return how much rounding may change the baseline's largest loss or, if a loss is a small sum of larger terms, the
-    largest of these terms. Return 0 if the terms were not recorded."""
+    """Return how much rounding may change the baseline's largest loss. If a loss is a small sum of large terms, the
+    largest term decides. Return 0 if the terms were not recorded."""
     terms, own = end_of(baseline).loss_terms, losses(baseline)
     return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
 
@@ -97,13 +99,15 @@ def values(execution: ArmEvidence, metric: str) -> Losses:
 
 
 def first_true(mask: NDArray[np.bool_]) -> int | None:
-    """Return the index of the first true element; None if all are false."""
+    """Return the index of the first true element; None if all elements are false."""
     return int(np.argmax(mask)) if mask.any() else None
 
 
 def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple[Losses, Losses, int]:
-    """Return both series over all common steps, or only at the first or last one, as `compare` says, and the number of
-    the first step."""
+    """Return both series over the judged steps, and the number of the first of these steps.
+
+    The judged steps are all common steps, or only the first or the last one, as `compare` requires.
+    """
     steps = min(len(candidate), len(baseline))
     steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
@@ -112,23 +116,23 @@ def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple
 
 
 def apart(ours: Losses, theirs: Losses) -> Losses:
-    """Return the absolute difference [steps]: NaN if either value is NaN or both are the same infinity."""
+    """Return the absolute difference [steps]. It is NaN if a value is NaN or if both values are the same infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.abs(ours - theirs)
 
 
 def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bounds) -> Difference:
-    """Return the difference over the steps that `compare` names. Bits are compared, so -0.0 differs from 0.0."""
+    """Return the difference over the steps that `compare` selects. Bits are compared, so -0.0 differs from 0.0."""
     ours, theirs, offset = judged_steps(candidate, baseline, compare)
     if not len(ours):
         return Difference(0, 0, None, None, 0.0, None)
     bits = ours.view(np.int64) != theirs.view(np.int64)
-    if not bits.any() and np.isfinite(ours).all():  # the usual case: no step differs, so return early
+    if not bits.any() and np.isfinite(ours).all():  # the usual case; an early return is faster
         return Difference(len(ours), 0, None, None, 0.0, offset)
     distances = apart(ours, theirs)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         ratios = np.where(distances == 0, 0.0, distances / np.abs(theirs))
-    # NaN is never within a bound. If an array has a NaN, argmax returns the index of the NaN.
+    # NaN is never within a bound. If an array contains NaN, argmax returns the index of the NaN.
     beyond = {
         name: np.zeros_like(bits) if bound is None else ~(size <= bound)
         for name, size, bound in (
@@ -161,7 +165,7 @@ def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bo
 
 
 def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: str = LOSS) -> None:
-    """Raise FAIL if the loss or the metric of an execution is NaN or infinite. The message names the first step."""
+    """Raise FAIL if a loss or metric of an execution is NaN or infinite. The message names the first such step."""
     found: list[tuple[int, str, str, float]] = []
     for what in dict.fromkeys((LOSS, metric)):
         for name, execution in executions.items():
@@ -176,7 +180,7 @@ def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: 
 
 
 def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Raise FAIL unless all executions made the same number of steps on the same batches as the first execution."""
+    """Raise FAIL unless all executions made as many steps, on the same batches, as the first execution."""
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
     for name, execution in others:
@@ -190,7 +194,7 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
 def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
     """Raise INCONCLUSIVE if one of several arms runs compiled code, but its recording replays uncompiled code.
 
-    Compiled code computes different bits, draws different random numbers, and may have defects of its own.
+    Compiled code computes different bits, draws different random numbers, and may contain additional defects.
     """
     recorded = {
         name: execution.capture.as_written
@@ -207,7 +211,7 @@ def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
-    """Raise FAIL if an execution's trainable parameters have different names from those of the first execution."""
+    """Raise FAIL if the trainable parameters of an execution have different names from those of the first execution."""
     reference_name, reference = next(iter(executions.items()))
     for name, execution in list(executions.items())[1:]:
         ours, theirs = execution.start.trainable_names, reference.start.trainable_names
@@ -217,7 +221,7 @@ def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
-    """Return text with the names that only one list has; "" if there are none, or if a list was not recorded."""
+    """Return a text with the names that only one list has; "" if there are none, or if a list was not recorded."""
     if ours is None or theirs is None or ours == theirs:
         return ""
     only = ((name, sorted(set(ours) - set(theirs))), (reference_name, sorted(set(theirs) - set(ours))))
@@ -233,7 +237,8 @@ def _require_equal_work(
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
-        # Batches with different numbers of tokens also have different digests. Report the number, which tells more.
+        # Batches with different numbers of tokens also have different digests. The number of tokens is the clearer
+        # message.
         sheet.figure("first_unequal_step", tokens, "step")
         settle(
             reasons.UNEQUAL_TOKENS,
@@ -251,13 +256,14 @@ def _require_equal_work(
 
 def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
     """Return the index of the first unequal entry of two lists of equal length; None if all entries are equal."""
-    if ours == theirs:  # comparing the whole lists first is fast
+    if ours == theirs:  # comparing the whole lists first is faster
         return None
     return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
 
 
 def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
-    """Note the figures of a difference on the sheet; for bitwise claims also whether it is within the bounds."""
+    """Record the figures of a difference on the sheet. For bitwise claims, also record whether it is within the
+    bounds."""
     sheet.count("steps", found.steps)
     sheet.figure("max_abs_difference", found.largest, metric)
     sheet.figure("max_abs_difference_step", found.largest_step, "step")
@@ -277,7 +283,7 @@ def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Boun
 
 
 def called(metric: str) -> str:
-    """Return what messages call a metric's values: `losses`, for example."""
+    """Return the name of a metric's values in messages, such as `losses`."""
     return "losses" if metric == LOSS else f"values of `{metric}`"
 
 
@@ -292,7 +298,7 @@ def require_equal(
     *,
     beside: bool = False,
 ) -> None:
-    """Raise FAIL if the series differ in bits (`bitwise`), or at any step by more than a bound (`within`)."""
+    """Raise FAIL if the series differ in bits (`bitwise`), or by more than a bound at any step (`within`)."""
     if equality == "bitwise" and not sheet.meets(
         "steps_differing", found.differing, "none", noun="steps differ", of=found.steps, beside=beside
     ):
@@ -317,7 +323,7 @@ def require_equal(
         )
 
 
-# The code below returns the series that a judge compares, so that charts draw exactly these series.
+# The code below returns the series that a judge compares. Charts draw exactly these series.
 #
 # A row of the table of kinds names the function that returns the series (`compares`). The judge and all charts call
 # this function.
@@ -327,7 +333,7 @@ ANY = Bounds(None)
 
 @dataclass(frozen=True)
 class Compared:
-    """Two compared series (`ours`, `theirs`), each [steps]. repeats: series of further runs of the baseline."""
+    """Two compared series (`ours`, `theirs`), each [steps]. repeats: the series of further runs of the baseline."""
 
     candidate: str
     baseline: str
@@ -339,7 +345,7 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """Return the name of the comparison. It contains arms, metric and steps, so it is unique in a run."""
+        """Return the name of the comparison. It contains arms, metric and steps, and is therefore unique in a run."""
         which = [*([] if self.metric == LOSS else [self.metric]), *([] if self.compare == "every" else [self.compare])]
         return ", ".join([f"{self.candidate} against {self.baseline}", *which])
 
@@ -365,7 +371,8 @@ def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
 
 
 def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> Sequence[Compared]:
-    """Return the series that a part's judge compared in a run. If each rank is judged, use the rank that decided.
+    """Return the series that a part's judge compared in a run. If each rank is judged, use the rank that decided the
+    verdict.
 
     Return nothing if the kind compares no series, if the part is judged from another probe's run, or if evidence is
     missing. prefix: the prefix of the part's figures in the verdict.
@@ -381,7 +388,7 @@ def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str
 
 
 def of_deciding_rank(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> RunEvidence:
-    """Return the run's evidence; if each rank is judged, that of the rank that decided the verdict."""
+    """Return the run's evidence. If each rank is judged, return the evidence of the rank that decided the verdict."""
     rank = verdict.figures.get(f"{prefix}rank") if part.judged_at == "each rank" else None
     if rank is not None and isinstance(rank.value, int) and 0 < rank.value <= len(run.ranks):
         return run.ranks[rank.value - 1]

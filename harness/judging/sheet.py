@@ -1,7 +1,8 @@
 """Collect the figures, denominators and demands of a judge on a sheet, and turn them into a judgement.
 
-A check ends the judgement by raising `Settled`, which `concluded` catches. In docstrings, "raise FAIL" means: raise
-`Settled` with a reason code of this status. Only `Sheet.held` returns PASS, and only if something was counted.
+A demand is a figure together with the bound that a claim sets for it. A check ends the judgement by raising `Settled`,
+which `concluded` catches. In docstrings, "raise FAIL" means: raise `Settled` with a reason code of this status. Only
+`Sheet.held` returns PASS, and only if something was counted.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from harness.judging.verdict import Demanded, Figure, Interval, Judgement, Relat
 from harness.numbers import agreed, rounded
 
 
-class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an error
-    """Ends a judge's work, and contains the result. reason: a code of `reasons`. message: one sentence with numbers."""
+class Settled(Exception):  # noqa: N818 - it carries a result and is not an error
+    """Ends a judge's work, and contains its result. reason: a code of `reasons`. message: one sentence with numbers."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -24,7 +25,7 @@ class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an 
 
 
 def settle(reason: str, message: str) -> NoReturn:
-    """Raise `Settled` with this reason code and message, which ends the judgement."""
+    """Raise `Settled` with this reason code and message. This ends the judgement."""
     raise Settled(reason, message)
 
 
@@ -40,21 +41,22 @@ class Sheet:
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
-        """Note why the claim cannot pass, and let the judge continue, so that a later check can still find a violation.
+        """Record why the claim cannot pass, and let the judge continue, so that a later check can still find a
+        violation.
 
-        Only the first call counts, with the figures so far. Call this function only if later checks remain valid.
+        Only the first call counts, with the figures up to then. Call this function only if later checks remain valid.
         """
         noted = self.conclude(reason, message)
         so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}
         self._open = self._open or noted.model_copy(update=so_far)
 
     def figure(self, name: str, value: bool | float | str | None, unit: str = "") -> None:
-        """Note a figure with its unit. Floats are rounded to 12 digits, so that figures are equal on all machines."""
+        """Record a figure with its unit. Floats are rounded to 12 digits, so that figures are equal on all machines."""
         plain = rounded(value) if isinstance(value, float) else value
         self.figures[name] = Figure(value=plain, unit=unit)
 
     def count(self, name: str, number: int) -> None:
-        """Note a denominator, the number of things that were judged, such as compared steps."""
+        """Record a denominator, which is a number of judged things, such as compared steps."""
         self.denominators[name] = int(number)
 
     def meets(
@@ -70,22 +72,24 @@ class Sheet:
         interval: Interval | None = None,
         beside: bool = False,
     ) -> bool:
-        """Note a demand on a figure. Return True if the figure meets it. The arguments are fields of `Demanded`."""
+        """Record a demand on a figure. Return True if the figure meets the demand. The arguments are fields of
+        `Demanded`."""
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Note the demand and return True if it is met. If it is not met, it decides the verdict, and the judge must
+        """Record the demand and return True if it is met. An unmet demand decides the verdict, and the judge must then
         raise `Settled`."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met
 
     def note(self, demanded: Demanded) -> None:
-        """Note a demand that something else decides, as the interval of a mean decides a demand on the mean."""
+        """Record a demand that another check decides. For example, the interval of a mean decides a demand on the
+        mean."""
         self._demands.append(demanded)
 
     def conclude(self, reason: str, message: str) -> Judgement:
-        """Return a judgement with this reason code and all notes. Raises KeyError for an unknown code."""
+        """Return a judgement with this reason code and all recorded values. Raise KeyError for an unknown code."""
         listed = reasons.reason_of(reason)
         if listed is None:
             raise KeyError(reason)
@@ -103,18 +107,20 @@ class Sheet:
     def _decided(self, status: Status) -> Demanded | None:
         if status is Status.FAIL:
             return self._unmet
-        # Guards, and demands that are clearly met, do not explain why a claim is undecided. So leave them out.
+        # Guards and clearly met demands do not explain why a claim is undecided, so they are left out.
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return the judgement; in place of PASS or INCONCLUSIVE, return what `leave_open` noted, if it was called."""
+        """Return the judgement. If `leave_open` was called and the judgement is PASS or INCONCLUSIVE, return the
+        recorded judgement."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open
 
     def held(self, message: str) -> Judgement:
-        """Return PASS, or what `leave_open` noted. Raise FAIL `vacuous_nothing_compared` if nothing was counted."""
-        if self._open is not None:  # before the denominators, which may be 0 for the same reason
+        """Return PASS, or the judgement that `leave_open` recorded. Raise FAIL `vacuous_nothing_compared` if nothing
+        was counted."""
+        if self._open is not None:  # this comes before the denominators, which may be 0 for the same reason
             return self._open
         empty = sorted(name for name, number in self.denominators.items() if number <= 0)
         if empty or not self.denominators:
@@ -126,7 +132,7 @@ class Sheet:
 
 
 def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> Judgement:
-    """Return the judgement with this reason, its status, and this message instead, and with additional figures."""
+    """Return the judgement with another reason, its status, and another message, and with additional figures."""
     added = {name: Figure(value=value) for name, value in figures.items()}
     status = reasons.REASONS[reason].status
     update = {"status": status, "reason": reason, "message": message, "figures": {**judgement.figures, **added}}
@@ -134,14 +140,15 @@ def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> 
 
 
 def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") -> None:
-    """Note the number of steps that were run. Raise FAIL if it is smaller than `demanded`."""
+    """Record the number of executed steps. Raise FAIL if it is smaller than `demanded`."""
     sheet.figure("steps_run", steps, "steps")
     if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, message or f"{steps} steps were compared, but {demanded} are required")
 
 
 def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
-    """Call a judge with a new sheet and return its judgement. An exception in the judge becomes ERROR `judge_error`."""
+    """Call a judge with a new sheet, and return its judgement. If the judge raises an exception, return ERROR
+    `judge_error`."""
     sheet = Sheet(mechanism)
     try:
         try:
@@ -165,7 +172,7 @@ OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # matches the path to a sett
 def weight(name: str) -> int:
     """Return the key by which messages sort names of state (`category name`).
 
-    State that the user named comes first, then the model's, then an optimizer's settings, and its moments last.
+    The order is: state that the user named, the model's state, an optimizer's settings, and last its moments.
     """
     category, _, own = name.partition(" ")
     moment = category == "optimizer" and not OF_GROUP.search(own)
@@ -173,6 +180,6 @@ def weight(name: str) -> int:
 
 
 def some(names: list[str], limit: int = 3) -> str:
-    """Return text with the first `limit` names, ordered by `weight`, and the number of further names."""
+    """Return a text with the first `limit` names, ordered by `weight`, and the number of further names."""
     shown = ", ".join(sorted(names, key=weight)[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

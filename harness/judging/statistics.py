@@ -1,9 +1,10 @@
-"""Compute the statistics of the throughput rule, as pure functions over the last axes, which a simulation also calls.
+"""Compute the statistics of the rule for throughput, as pure functions over the last axes of arrays.
 
-The unit of replication is a process. A measurement has P processes, and a claim may require several measurements. Each
-process is evaluated twice (`readings`): once against the candidate and once in its favour, because disturbances only
-make blocks slower. docs/statistics.md derives the rule. Shapes: `...` stands for any number of experiments, P for
-processes, R for rounds of ABBA, 2 for the two blocks of an arm in a round, and B for all blocks of an arm.
+A simulation also calls these functions. The unit of replication is a process. A measurement has P processes, and a
+claim may require several measurements. Each process is evaluated twice (`readings`), because disturbances only make
+blocks slower: once against the candidate, and once in its favour. docs/statistics.md derives the rule. Shapes: `...`
+stands for any number of experiments, P for processes, R for rounds of ABBA, 2 for the two blocks of an arm in a round,
+and B for all blocks of an arm.
 """
 
 from __future__ import annotations
@@ -18,32 +19,38 @@ from numpy.typing import NDArray
 from harness.kinds.speed.model import MOST_PROCESSES
 
 Array = NDArray[np.float64]
-# takes seconds per step of blocks, shape [..., B], and returns the seconds per step of the arm, shape [...]
+# A function from the seconds per step of blocks, shape [..., B], to the seconds per step of the arm, shape [...].
 _Step = Callable[[Array], Array]
 SELF_CONFIDENCE = 0.95  # two-sided confidence level of the A/A intervals
 UNDISTURBED = 25.0  # the percentile of an arm's block times that is used as the time of an undisturbed step
 TRIMMED_ONE_IN = 8  # of every 8 processes, the trimmed mean leaves out the smallest and the largest
-# Allowance in a log ratio for noise that all processes of a measurement share, so that comparing the processes cannot
-# show it. If this noise has a standard deviation of 1 %, it exceeds the allowance in 0.3 % of measurements. With a
+# Allowance in a log ratio for noise that all processes of a measurement share. A comparison of the processes cannot
+# show such noise. If its standard deviation is 1 %, the noise exceeds the allowance in 0.3 % of measurements. With a
 # deviation of 2.5 %, it does so in 13.6 % of measurements, and in both of two measurements in 1.8 % of cases.
 COMMON_NOISE = 0.0275
-_ROUNDING = 1 + 1e-9  # keeps the rounding of 1 - confidence from changing a comparison with 2^-P
-PROBABLY = 0.5  # the sentence "would probably decide" means at least this probability of a decision
+_ROUNDING = 1 + 1e-9  # without this factor, the rounding of 1 - confidence could change a comparison with 2^-P
+PROBABLY = 0.5  # "would probably decide" in messages means at least this probability of a decision
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Log ratios of each process, from one way of evaluating it. ratios [..., P]: above 0 if the candidate is faster.
-    selves [..., 2, P]: each arm's ratio to itself (A/A), the candidate's first. whole [..., P]: undisturbed baseline to
-    the mean of all blocks of the candidate, equal in both readings."""
+    """Log ratios of each process, from one way of evaluating the process.
+
+    ratios [..., P]: above 0 if the candidate is faster. selves [..., 2, P]: each arm's ratio to itself (A/A), the
+    candidate's first. whole [..., P]: ratio of the undisturbed baseline to the mean of all blocks of the candidate,
+    equal in both readings.
+    """
 
     ratios: Array
     selves: Array
     whole: Array
 
     def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
-        """Return a reading for each measurement. measurements: the number of equally large measurements (int), or the
-        number of processes in each (sequence)."""
+        """Return one reading for each measurement.
+
+        measurements: the number of equally large measurements (int), or the number of processes in each measurement
+        (sequence).
+        """
         parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
         fields = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves, self.whole))
         return [Reading(*each) for each in zip(*fields, strict=True)]
@@ -52,12 +59,13 @@ class Reading:
 def readings(
     candidate: Array, baseline: Array, free_candidate: Array | None = None, free_baseline: Array | None = None
 ) -> tuple[Reading, Reading]:
-    """Return two readings of step times [..., P, R, 2]: the cautious one, for a PASS, and the generous one, for a FAIL.
+    """Return two readings of step times [..., P, R, 2]: the cautious one decides about PASS, the generous one about
+    FAIL.
 
-    The undisturbed step is the lower quartile of an arm's blocks, and the measured step is their median. The cautious
-    reading compares the baseline's undisturbed with the candidate's measured step. The generous reading compares the
-    baseline's measured with the candidate's undisturbed step. free_*: the shortest times that the blocks would have
-    taken undisturbed, if known to be shorter.
+    The undisturbed step is the lower quartile of an arm's blocks. The measured step is their median. The cautious
+    reading compares the baseline's undisturbed step with the candidate's measured step. The generous reading compares
+    the baseline's measured step with the candidate's undisturbed step. free_*: the shortest times that the blocks would
+    have taken without disturbance; None if these are the step times.
     """
     free_candidate = candidate if free_candidate is None else free_candidate
     free_baseline = baseline if free_baseline is None else free_baseline
@@ -67,17 +75,19 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Return the lower quartile of finite step times [..., B]: the bits of `np.percentile`, but faster."""
+    """Return the lower quartile of finite step times [..., B]. The bits are those of `np.percentile`, but this is
+    faster."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     place = UNDISTURBED / 100 * (blocks - 1)
     below = int(place)
     low, high = ordered[..., below], ordered[..., min(below + 1, blocks - 1)]
-    share = place - below  # interpolate from the nearer of the two values, as numpy does, to get the same bits
+    share = place - below  # as in numpy, start from the nearer of the two values, which gives the same bits
     return np.asarray(low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share))
 
 
 def as_found(seconds: Array) -> Array:
-    """Return the median of finite step times [..., B]: the bits of `np.median`, but six times as fast."""
+    """Return the median of finite step times [..., B]. The bits are those of `np.median`, but this is six times as
+    fast."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
@@ -94,7 +104,7 @@ def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline
     return Reading(ratios, np.stack(selves, axis=-2), whole)
 
 
-@cache  # cached, because one verdict needs the same few values a hundred times
+@cache  # one verdict needs the same few values a hundred times
 def t_quantile(confidence: float, processes: int) -> float:
     """Return the one-sided quantile of Student's t at `confidence`, with `processes` - 1 degrees of freedom."""
     from scipy.special import stdtrit
@@ -103,16 +113,17 @@ def t_quantile(confidence: float, processes: int) -> float:
 
 
 def left_out(processes: int) -> int:
-    """Return how many processes the trimmed mean leaves out on each side."""
+    """Return how many processes the trimmed mean leaves out at each end."""
     return processes // TRIMMED_ONE_IN
 
 
 def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the trimmed mean of `logs` [..., P], and the distance of its one-sided bound from it, each of shape [...].
+    """Return the trimmed mean of `logs` [..., P], and the distance from the mean to its one-sided bound. Shape of each:
+    [...].
 
-    The method is that of Tukey and McLaughlin (1963): the mean without the outermost values on each side, its standard
-    error from the winsorized deviation, and Student's t, whose degrees of freedom are the remaining processes minus
-    one.
+    The method is that of Tukey and McLaughlin (1963). The mean leaves out the outermost values at each end. Its
+    standard error comes from the winsorized deviation. The degrees of freedom of Student's t are the remaining
+    processes minus one.
     """
     processes = logs.shape[-1]
     cut = left_out(processes)
@@ -125,23 +136,25 @@ def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
 
 
 def self_intervals(logs: Array) -> tuple[Array, Array]:
-    """Return both ends of the 95 % interval of the trimmed mean of an arm's log ratios to itself (A/A) [..., P]."""
+    """Return both ends of the 95 % interval of the trimmed mean. logs [..., P]: log ratios of an arm to itself
+    (A/A)."""
     mean, reach = trimmed(logs, (1 + SELF_CONFIDENCE) / 2)
     return mean - reach, mean + reach
 
 
 def missed_bias(selves: Array) -> Array:
-    """Return the largest bias [...] that the A/A intervals of both arms could have missed. selves: [..., 2, P]."""
+    """Return the largest bias [...] that the A/A intervals of both arms could have missed. selves: shape [..., 2,
+    P]."""
     low, high = self_intervals(selves)
     worst: Array = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
     return worst
 
 
 def margin(reading: Reading, confidence: float) -> Array:
-    """Return by how much the trimmed mean of the log ratios must exceed the demanded log ratio (shape [...]).
+    """Return by how much the trimmed mean of the log ratios must exceed the required log ratio (shape [...]).
 
     This is the half-width of the mean's interval plus the bias that could have been missed. It is at least the
-    half-width combined with the noise that all processes share, which is independent of it.
+    half-width combined with the noise that all processes share, because this noise is independent of the half-width.
     """
     _, reach = trimmed(reading.ratios, confidence)
     return _allowed_for(reach, missed_bias(reading.selves))
@@ -155,8 +168,8 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
 def may_dissent(processes: int, confidence: float) -> int:
     """Return how many processes may be below a ratio that counts as proven, such as 0 of 8 at confidence 0.99.
 
-    If the true median is the demanded ratio, the probability of so few processes below it is at most 1 - confidence,
-    for any distribution of the noise. At confidence 0.99 it is 0.4 % for 0 of 8 and 0.3 % for 1 of 12.
+    If the true median is the required ratio, the probability of so few processes below it is at most 1 - confidence,
+    for any distribution of the noise. At confidence 0.99 the probability is 0.4 % for 0 of 8 and 0.3 % for 1 of 12.
     """
     from scipy.special import bdtr
 
@@ -165,16 +178,17 @@ def may_dissent(processes: int, confidence: float) -> int:
 
 
 def _shared(reading: Reading) -> Array:
-    """Return the error [...] that may be the same in all processes. Their agreement therefore cannot reveal it."""
+    """Return the error [...] that may be the same in all processes. A comparison of the processes cannot reveal it."""
     return np.maximum(missed_bias(reading.selves), COMMON_NOISE)
 
 
 def sustained(cautious: Reading, confidence: float) -> Array:
     """Return the log ratio [...] of a measurement over all of the candidate's time, including slow blocks.
 
-    The time that the candidate needs for one second of the undisturbed baseline's work is averaged over processes,
-    without the `may_dissent` slowest ones. A median would ignore slow blocks if they are fewer than half, but stalls
-    are the candidate's own time. A baseline that is slow in one process changes only that process's share of the mean.
+    For each process, take the candidate's time for the work that the undisturbed baseline does in one second. The
+    result comes from the mean of these times without the `may_dissent` slowest processes. A median would ignore slow
+    blocks if they are fewer than half, but a stall is the candidate's own time. If the baseline is slow in one process,
+    only this process's part of the mean changes.
     """
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
     agreeing = np.argsort(cautious.ratios, axis=-1)[..., dissenting:]
@@ -182,15 +196,15 @@ def sustained(cautious: Reading, confidence: float) -> Array:
 
 
 def lower_bound(cautious: Reading, confidence: float) -> Array:
-    """Return the largest log ratio [...] that a measurement proves both by typical blocks and by all blocks."""
+    """Return the largest log ratio [...] that a measurement proves by typical blocks and also by all blocks."""
     return np.minimum(typical_bound(cautious, confidence), sustained(cautious, confidence))
 
 
 def typical_bound(cautious: Reading, confidence: float) -> Array:
     """Return the largest log ratio [...] that the candidate's typical blocks prove.
 
-    All processes except at most `may_dissent` must reach this ratio. In addition, either the trimmed mean must exceed
-    it by its margin, or those processes must exceed it by the error that they may share.
+    All processes except at most `may_dissent` must reach this ratio. In addition, the trimmed mean must exceed the
+    ratio by its margin, or these processes must exceed it by the error that they may share.
     """
     mean, _ = trimmed(cautious.ratios, confidence)
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
@@ -199,7 +213,7 @@ def typical_bound(cautious: Reading, confidence: float) -> Array:
 
 
 def upper_bound(generous: Reading, confidence: float) -> Array:
-    """Return the log ratio [...] above which a measurement refutes all ratios. Not all processes need to agree."""
+    """Return the log ratio [...] above which a measurement refutes every ratio. Not all processes need to agree."""
     mean, _ = trimmed(generous.ratios, confidence)
     dissenting = may_dissent(generous.ratios.shape[-1], confidence)
     reached = np.sort(generous.ratios, axis=-1)[..., -1 - dissenting]
@@ -207,12 +221,12 @@ def upper_bound(generous: Reading, confidence: float) -> Array:
 
 
 def proves(cautious: Reading, log_demanded: float, confidence: float) -> NDArray[np.bool_]:
-    """Return an array [...], True where one measurement proves the demanded ratio."""
+    """Return an array [...] that is True where one measurement proves the required ratio."""
     return np.asarray(lower_bound(cautious, confidence) >= log_demanded)
 
 
 def refutes(generous: Reading, log_demanded: float, confidence: float) -> NDArray[np.bool_]:
-    """Return an array [...], True where one measurement refutes the demanded ratio."""
+    """Return an array [...] that is True where one measurement refutes the required ratio."""
     return np.asarray(upper_bound(generous, confidence) < log_demanded)
 
 
@@ -223,7 +237,8 @@ def decide(
     confidence: float,
     measurements: int | Sequence[int] = 1,
 ) -> NDArray[np.int8]:
-    """Return an array [...]: 1 if each measurement proves the demanded ratio, -1 if each refutes it, else 0."""
+    """Return an array [...]: 1 if every measurement proves the required ratio, -1 if every measurement refutes it, else
+    0."""
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)
     refuted = np.all([refutes(one, log_demanded, confidence) for one in generous.of_measurements(measurements)], axis=0)
     return np.asarray(proven.astype(np.int8) - refuted.astype(np.int8), dtype=np.int8)
@@ -232,14 +247,15 @@ def decide(
 def stalls(
     cautious: Reading, log_demanded: float, confidence: float, measurements: int | Sequence[int] = 1
 ) -> NDArray[np.bool_]:
-    """Return an array [...]: True where typical blocks prove the demanded ratio, but slow blocks prevent PASS."""
+    """Return an array [...] that is True where typical blocks prove the required ratio, but slow blocks prevent
+    PASS."""
     parts = cautious.of_measurements(measurements)
     typical = np.all([typical_bound(one, confidence) >= log_demanded for one in parts], axis=0)
     return np.asarray(typical & np.any([sustained(one, confidence) < log_demanded for one in parts], axis=0))
 
 
 def fewest_processes(confidence: float) -> int:
-    """Return the smallest number of processes P that proves a ratio if all agree: 2^-P <= 1 - confidence."""
+    """Return the smallest number of processes P that proves a ratio if all processes agree: 2^-P <= 1 - confidence."""
     processes = 2
     while 2.0**-processes > (1 - confidence) * _ROUNDING:
         processes += 1
@@ -261,7 +277,8 @@ class Spread:
         return cls(float(mean), error * kept / float(np.sqrt(len(logs))))
 
     def reach(self, confidence: float, processes: int) -> float:
-        """Return the distance of the mean's one-sided bound from the mean, for this many processes with this spread."""
+        """Return the distance from the mean to its one-sided bound, for this number of processes with the same
+        spread."""
         kept = processes - 2 * left_out(processes)
         return t_quantile(confidence, kept) * self.deviation * float(np.sqrt(processes)) / kept
 
@@ -274,11 +291,11 @@ class Spread:
 
 
 def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: float, confidence: float) -> int | None:
-    """Estimate how many processes a measurement with this spread needs to decide, always more than it had. Return None
-    if no number suffices.
+    """Return an estimate of how many processes a measurement with this spread needs to decide. Return None if none
+    suffices.
 
-    The estimate uses a normal approximation. Both readings must be on one side of the demanded ratio, and a bound on
-    that side must be reached.
+    The estimate uses a normal approximation, and is larger than the present number. Both readings must be on one side
+    of the required ratio, and a bound on that side must be reached.
     """
     above = Spread.of(cautious.ratios).mean - log_demanded
     below = log_demanded - Spread.of(generous.ratios).mean
@@ -288,10 +305,11 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 
 
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
-    """Return the smallest number of processes, larger than now, that would probably decide, by the mean's bound or by
-    agreement alone. Return None if more than `MOST_PROCESSES` are needed.
+    """Return the smallest number of processes above the present number that would probably decide.
 
-    agreeing: True if the mean counts only if all processes except `may_dissent` agree with it.
+    The decision comes from the mean's bound, or from the agreement of the processes alone. Return None if more than
+    `MOST_PROCESSES` are needed. agreeing: True if the mean counts only if all processes except `may_dissent` agree with
+    it.
     """
     ratio = Spread.of(reading.ratios)
     selves = [Spread.of(logs) for logs in reading.selves]

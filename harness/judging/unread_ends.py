@@ -1,5 +1,7 @@
-"""Compare tensors that steps created and that no step reads. A missing log is only reported. If another tensor is
-missing, the claim may stay undecided."""
+"""Compare tensors that steps created and that no step reads. A log that only one arm has is reported.
+
+If another such tensor exists in only one arm, the claim may stay undecided.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ from harness.judging.sheet import Sheet, some
 from harness.numbers import counted
 
 _DIGITS, _PLACES = re.compile(r"(\d+)"), re.compile(r"(\.\d+)+$")
-_SAID_BY = "trajectory_match"  # only messages of this kind of claim mention these tensors
+_SAID_BY = "trajectory_match"  # only this kind of claim mentions these tensors in its message
 _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 
 
 def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
     """Return the end of a sentence that names the unread tensors in which executions differ from the first one.
 
-    Leave the claim undecided if only one execution has a tensor that is computed from parameters and batches, unless
-    one of the two executions replays, because no replay appends to a list. Leave it undecided, too, if unequal tensors
-    have an unknown origin. bits: True if values are compared as well.
+    Leave the claim undecided if only one execution has a tensor that is computed from parameters and batches. This does
+    not apply if one of the two executions replays, because no replay appends to a list. Also leave the claim undecided
+    if unequal tensors have an unknown origin. bits: True if values are compared as well.
     """
     (reference_name, reference), *others = executions.items()
     said, number = list[str](), 0
@@ -64,14 +66,14 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
 
 
 def _counted(names: Iterable[str], roles: Mapping[str, Role]) -> str:
-    """Return text with the number of names, and the names. Items of one list appear as the list."""
+    """Return a text with the number of names, and the names. Items of one list appear as one name."""
     names = list(names)
     words = {_WORDS[roles[each]] for each in names}
     return f"{counted(len(names), 'log' if words == {'log'} else 'tensor')}: {some(_holders(names))}"
 
 
 def _holders(names: Iterable[str]) -> list[str]:
-    """Return the names in natural order (2 before 10). Items of a list become one entry with their number."""
+    """Return the names in natural order (2 before 10). Items of a list become one entry with the number of items."""
     names = list(names)
     members = Counter(_PLACES.sub("", name) for name in names)
     shown = dict[str, None]()

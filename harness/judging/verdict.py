@@ -14,15 +14,15 @@ from pydantic.json_schema import SkipJsonSchema
 from harness.bounded_model import BoundedModel
 from harness.numbers import Real, counted
 
-# The classes below hold a measured figure and what is required of it. A judge compares the two, and a report shows
-# both.
+# The classes below hold a measured figure and the value that is required of it. A judge compares the two, and a report
+# shows both.
 
 Relation = Literal["none", "exactly", "at least", "at most"]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The confidence interval of a measured figure. called: its statistical name. over: name of the denominator that
+    """The confidence interval of a measured figure. called: its name in statistics. over: name of the denominator that
     counts the measured things."""
 
     low: float
@@ -34,11 +34,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Demanded:
-    """A figure and the demand that a claim makes on it.
+    """A figure and the demand of a claim on this figure.
 
-    noun: the figure's unit. For the relation `none`: what none of the `of` things may do.
-    beside: True for guards and defaults. These do not represent the claim if the claim has other demands.
-    part: the prefix of figures' names if the claim is part of a composite claim.
+    noun: the figure's unit. For the relation `none`, it says what must not happen to any of the `of` things. beside:
+    True for guards and defaults. They represent the claim only if the claim has no other demands. part: the prefix of
+    figures' names if the claim is part of a composite claim.
     """
 
     figure: str
@@ -54,14 +54,14 @@ class Demanded:
 
     @property
     def is_met(self) -> bool:
-        """Return True if the figure meets its demand; NaN meets no demand."""
+        """Return True if the figure meets its demand. NaN meets no demand."""
         if self.relation == "at least":
             return self.value >= self.bound
         return self.value <= self.bound if self.relation == "at most" else self.value == self.bound
 
     @property
     def is_open(self) -> bool:
-        """Return True if the demand is unmet at one or both ends of the interval, so it is undecided or violated."""
+        """Return True if the demand is unmet at an end of the interval. It is then undecided or violated."""
         ends = (self.interval.low, self.interval.high) if self.interval is not None else (self.value,)
         return not all(replace(self, value=end).is_met for end in ends)
 
@@ -73,7 +73,8 @@ class Demanded:
 
 
 def tightest(demands: Sequence[Demanded]) -> Demanded | None:
-    """Return the demand that represents a claim: of the claim's own demands, the one closest to its bound."""
+    """Return the demand that represents a claim: the one closest to its bound. Guards and defaults count only without
+    others."""
     return min(demands, key=lambda each: (each.beside, each.room), default=None)
 
 
@@ -91,7 +92,7 @@ WORST_FIRST = (Status.ERROR, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, S
 
 
 class Figure(BoundedModel):
-    """A figure of a verdict: a number with its unit, or a text. `unit` is "" for a pure number or a text."""
+    """A figure of a verdict: a number with its unit, or a text. The unit is "" for a pure number or a text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -100,7 +101,7 @@ class Figure(BoundedModel):
 
 
 class Facts(BoundedModel):
-    """A judge's result for one claim or part, but not its message. Equal evidence gives equal facts in all versions."""
+    """A judge's result for one claim or part, without its message. Equal evidence gives equal facts in all versions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -120,10 +121,10 @@ class UnitFacts(Facts):
 
 
 class Judgement(Facts):
-    """A judge's answer for one claim or part, before it belongs to a unit.
+    """A judge's result for one claim or part, before it is assigned to a unit.
 
-    message: one sentence, whose words may change between versions. demands: all demands that the judge checked.
-    decided: the violated demand of a FAIL, else the demand closest to its bound. Files do not store demands.
+    message: one sentence. Its words may change between versions. demands: all demands that the judge checked. decided:
+    the violated demand of a FAIL, else the demand closest to its bound. Files do not store demands.
     """
 
     message: str
@@ -136,7 +137,7 @@ class Verdict(Judgement, UnitFacts):
 
     @property
     def can_be_waived(self) -> bool:
-        """Return True for a violation, or for an undecided ratio of speeds."""
+        """Return True for a violation, and for a ratio of speeds that is undecided."""
         return self.status is Status.FAIL or (self.status, self.reason) == (Status.INCONCLUSIVE, "undecided_ratio")
 
 
