@@ -34,7 +34,8 @@ class State(Record):
 
 
 class EndDifference(Record):
-    """Differences of parameters and buffers between the ends of this execution and of an earlier one in its run."""
+    """Differences of parameters and buffers between the end of this execution and of an earlier execution in the same
+    run."""
 
     arm: str
     replica: Count
@@ -42,24 +43,25 @@ class EndDifference(Record):
     largest: Amount | None  # largest absolute difference of any parameter; None: no parameter could be compared
     tensor: str | None  # name of the parameter with the largest difference
     buffers: Count | None = None  # number of compared floating-point buffers; None: not recorded
-    # Largest difference of any buffer, divided by the largest element of that buffer in the earlier execution. None: no
-    # buffer was compared.
+    # The largest difference of a buffer, divided by the largest element of that buffer in the earlier execution. None:
+    # no buffer was compared.
     buffers_relative: Amount | None = None
     buffer: str | None = None  # name of the buffer with the largest difference
 
 
 class MovedApart(Record):
-    """Compare how this execution and another arm's first execution moved tensors from start to end.
+    """Compares how this execution and another arm's first execution moved tensors from start to end.
 
-    tensors: three L2 norms by `category name`: of the difference between the two movements, of the other arm's
-    movement, and of the tensor at this execution's end. A tensor that the first step created counts as 0 at the start.
-    An optimizer's tensor is included if it has the shape of a parameter. Its data type is added if it is not float32.
+    tensors: three L2 norms by `category name`. They are the norms of the difference between the two movements, of the
+    other arm's movement, and of the tensor at this execution's end. A tensor that the first step created counts as 0 at
+    the start. An optimizer's tensor is included if it has the shape of a parameter. Its data type is added to the name
+    if it is not float32.
     """
 
     arm: str
     tensors: dict[str, tuple[Amount, Amount, Amount]]
-    # tensors that were not compared, because the other arm lacks them or has another shape, or because they hold no
-    # floating-point numbers
+    # Tensors that were not compared: the other arm lacks them or has another shape, or they hold no floating-point
+    # numbers.
     uncompared: list[str]
     # Tensors of the other arm that this arm lacks or has in another shape. None: not recorded.
     missing: list[str] | None = None
@@ -74,22 +76,23 @@ class Draws(Record):
     generators: dict[str, str]  # for each generator that the step advanced: digest of its state after the step
 
 
-# The role in the training of a tensor that the steps created outside the declared state (a loose tensor). `state`: a
-# later step reads the tensor, or the tensor changes without an operator that shows the change. `table`: a later step
-# reads it, and no step changes it. `derived`: nothing reads it, and it is computed from parameters only, such as an
-# average. `log`: nothing reads it, and it is computed from batches and single numbers, such as losses. `mixed`: nothing
-# reads it, and it is computed from parameters and batches, such as a sum of gradients. `left`: the last step created it
-# and left it behind, or it was created between two steps. `unseen`: nothing reads it, and no watched step shows what it
-# is computed from.
+# The role of a loose tensor in the training. A loose tensor was created by the steps outside the declared state.
+# `state`: a later step reads it, or it changes without an operator that shows the change. `table`: a later step reads
+# it, and no step changes it. `derived`: no step reads it, and it is computed only from parameters, such as an average.
+# `log`: no step reads it, and it is computed from batches and single numbers, such as losses. `mixed`: no step reads
+# it, and it is computed from parameters and batches, such as a sum of gradients. `left`: the last step created it, or
+# it was created between two steps, so that no step could read it. `unseen`: no step reads it, and no watched step shows
+# from what it is computed.
 Role = Literal["state", "table", "derived", "log", "mixed", "left", "unseen"]
 COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # only tensors with one of these roles are compared by value
 
 
 class Loose(Record):
-    """Roles of loose tensors (of no module or optimizer) that exist at an execution's end and not at its start."""
+    """Roles of loose tensors (which belong to no module or optimizer) that exist at an execution's end but not at its
+    start."""
 
-    # None: the steps could not be followed (see `failure`), or the steps were timed, so that the roles of another arm
-    # are used (see `lent`).
+    # None: the steps could not be followed (see `failure`). Also None if the steps were timed; then the roles that
+    # another arm recorded are used (see `lent`).
     roles: dict[str, Role] | None
     unread: dict[str, str]  # tensors whose values are not compared -> their digests
     failure: str | None = None
@@ -101,7 +104,7 @@ class ArmStart(ArmRecord):
     trainable_digest: str
     frozen_digest: str
     trainable_tensors: Count
-    facts: dict[str, Scalar]  # what the system states about the arm: layers, device, dtype, parameters, text digest, …
+    facts: dict[str, Scalar]  # what the system reports about the arm: layers, device, dtype, parameters, text digest, …
     state: State | None = None  # None: evidence from before states were recorded
     trainable_names: list[str] | None = None  # None: evidence from before these names were recorded
     trainable_dtypes: list[str] | None = None  # data types of the trainable tensors; None: not recorded
@@ -111,7 +114,7 @@ class ArmStart(ArmRecord):
 
 
 class Clip(Record):
-    """Gradient clipping seen in the watched steps: a bound on gradients that is computed from gradients."""
+    """Gradient clipping in the watched steps. A clip is a bound on gradients that is computed from gradients."""
 
     # True: a clip was seen; None: unknown, because code was compiled or the host read numbers computed from gradients
     seen: bool | None
@@ -125,15 +128,16 @@ class ArmEnd(ArmRecord):
     frozen_digest: str
     skipped_steps: Count
     steps_called: Count
-    capture_attempts: Count | None = None  # number of captures that the harness saw begin; None: not watched
+    capture_attempts: Count | None = None  # number of captures whose beginning the harness observed; None: not watched
     # errors of failed captures, including errors that user code caught; None: not watched
     capture_errors: list[str] | None = None
-    state: State | None = None  # state at the end, as `ArmStart.state` is the state at the start
+    state: State | None = None  # state at the end; None: not recorded
     differences: list[EndDifference] | None = None
     moved_apart: list[MovedApart] | None = None  # None: no claim reads these differences
     # None: the steps were not watched for loose tensors, or the evidence is older than this field
     loose: Loose | None = None
-    # Loose tensors that the first step created and no later step changed. None: not recorded, as in all newer evidence.
+    # Loose tensors that the first step created and that no later step changed. Only in older evidence; None: not
+    # recorded.
     still: list[str] | None = None
     # Loose tensors that the first step created and in which a NaN appeared in a later step. None: not recorded.
     spoiled: list[str] | None = None
@@ -147,13 +151,13 @@ class ArmEnd(ArmRecord):
     operators: list[str] | None = None
     draws: Draws | None = None  # None: no step was watched, or older evidence
     sketches: dict[str, Sketch] | None = None  # sketches of the whole floating-point state; None: not requested
-    # Sum of the absolute values of the terms of a watched step's loss; the largest sum of all watched steps. None: not
-    # watched.
+    # For each watched step, the sum of the absolute values of the terms of its loss; here the largest of these sums.
+    # None: not watched.
     loss_terms: Amount | None = None
-    # number of replays, of graphs and of recorded steps, that the harness saw; None: not watched
+    # Number of replays of graphs and of recorded steps that the harness observed. None: not watched.
     replays: Count | None = None
-    # Distance between start and end of the median trainable tensor, divided by the tensor's norm at the start. None:
-    # not recorded, or all tensors were zero at the start.
+    # The distance between start and end, divided by the norm at the start, for the median trainable tensor. None: not
+    # recorded, or all tensors were zero at the start.
     moved: Amount | None = None
     clip: Clip | None = None  # None: not watched
     # Digest of the operators of the watched step, in order, with types, shapes and strides. None: not watched.
@@ -170,7 +174,7 @@ class MicroBatches(ArmRecord):
 
 
 class RankSteps(ArmRecord):
-    """The work of one rank in every step of one execution. Judges of data-parallel training read these records."""
+    """The work of one rank in every step of one execution. Judges of data-parallel training read this record."""
 
     record: Literal["rank_steps"] = "rank_steps"
     parameters: list[str]  # digest of all trainable parameters: one before the first step, and one after each step
@@ -179,7 +183,7 @@ class RankSteps(ArmRecord):
     collectives: list[Count]
     # Collectives in the last step that has collectives: name -> number, from torch's flight recorder. Empty: unknown.
     names: dict[str, Count]
-    parts: Count = 0  # number of sharded parameters, of which each rank holds different elements
+    parts: Count = 0  # number of sharded parameters, where each rank holds different elements
     # For each category: the number of elements that this rank held at the end, and the number on all ranks together.
     held: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
     # For each generator that the step can reach, by name: digests of its state before the first step and after each
@@ -189,7 +193,8 @@ class RankSteps(ArmRecord):
 
 
 class TensorReduction(Record):
-    """One gradient, reduced to a digest and maxima on the device. `baseline_…`: of the baseline arm's gradient."""
+    """One gradient, reduced on the device to a digest and maxima. Names with `baseline_` are for the baseline arm's
+    gradient."""
 
     name: str
     digest: str
@@ -202,7 +207,8 @@ class TensorReduction(Record):
 
 
 class GroupNorm(Record):
-    """L2 norm of one clipping group: `before` clipping, as the system reports; `after`, as the harness measures."""
+    """The L2 norm of one group of gradients that is clipped together. before: before clipping, reported by the system.
+    after: after clipping, measured by the harness."""
 
     group: str
     before: Amount
@@ -217,8 +223,8 @@ class Gradients(ArmRecord):
     tensors: list[TensorReduction]
     groups: list[GroupNorm]
     without: list[str] = Field(default_factory=list)  # names of trainable tensors without a gradient in this step
-    # The gradients as the backward pass left them, if at least one of the two arms changed a gradient before its step
-    # ended. None: neither arm did, or one arm could not be watched.
+    # The gradients right after the backward pass, if one of the two arms changed a gradient before its step ended.
+    # None: no arm changed a gradient, or an arm could not be watched.
     made: list[TensorReduction] | None = None
     made_norm: Amount | None = None  # L2 norm of all gradients in `made` of this arm together; None: not seen
     written: list[str] | None = None  # names of the gradients that the arm's optimizer overwrote; None: not seen
@@ -231,15 +237,16 @@ class StepReading(Record):
     tensors: Count
     error: Amount
     tensor: str  # name of the tensor or group with the largest error
-    # largest error of the yardstick arm in this quantity; None: an update has no yardstick
+    # The largest error of the yardstick arm (an arm that shows which error is normal) in this quantity. None for an
+    # update.
     yardstick: Amount | None = None
 
 
 class ComparedStep(ArmRecord):
-    """Errors of a candidate's step against a reference's step that starts from the same state as the candidate's.
+    """Errors of a candidate's step against a reference's step that starts from the same state.
 
     Errors are relative. For loss, norms and gradients, the L2 norm of the difference is divided by the reference's L2
-    norm. For moments and parameters, each element's difference is divided by the same update computed from absolute
+    norm. For moments and parameters, each element's difference is divided by the same update computed from the absolute
     values of its terms.
     """
 
@@ -263,7 +270,7 @@ class GraphNodes(Record):
 
 
 class Launched(Record):
-    """Launches of one graph that all did equal work. by_type, kernels: the device activities of one such launch."""
+    """Launches of one graph with equal work. by_type, kernels: the device activities of one such launch."""
 
     launches: Count
     by_type: dict[str, Count]  # number of device activities of each type: kernel, memcpy, memset
@@ -272,7 +279,7 @@ class Launched(Record):
 
 
 class OutsideWork(Record):
-    """Device activities of one name that a step started outside of every graph launch."""
+    """Device activities with one name that a step started outside of every graph launch."""
 
     name: str
     count: Count
@@ -280,7 +287,7 @@ class OutsideWork(Record):
 
 
 class DeviceWork(Record):
-    """Device work that the profiler saw in some steps that were expected to be replays of graphs."""
+    """Device work that the profiler recorded in some steps. These steps were expected to be replays of graphs."""
 
     steps: Count
     launched: list[Launched]
@@ -293,7 +300,7 @@ class DeviceWork(Record):
 
 
 class StepWatch(Record):
-    """ATen operations that reached the dispatcher in each step of the series, except in steps that captured."""
+    """ATen operations that reached the dispatcher in each step of the series. Steps that captured are left out."""
 
     steps: Count
     fewest_operations: Count  # smallest number of operations in one step
@@ -301,13 +308,13 @@ class StepWatch(Record):
     busiest_step: Count  # index of the first step with `most_operations`
     # smallest number of operations within a replay of a recorded step; None: older evidence
     fewest_replayed: Count | None = None
-    most_after: Count = 0  # largest number of operations after a step; older evidence counts them in `most_operations`
+    most_after: Count = 0  # largest number of operations after a step; in older evidence part of `most_operations`
 
 
 class HostNumber(Record):
-    """A Python number that plain steps keep changing and that no replay changes. name: the path to the number.
+    """A Python number that plain steps keep changing, but that no replay changes. name: the path to the number.
 
-    read: how and where the step uses the number, apart from increasing it; None if the step does not use it.
+    read: how and where the step uses the number, other than to increase it; None if the step does not use it.
     """
 
     name: str
@@ -318,30 +325,32 @@ LOSS_OUTPUT = "loss"  # name of the loss among the outputs of a step; the other 
 
 
 class GhostReplay(Record):
-    """Results of a test after the arm's end: a captured step without its replays, and the replays without the step.
+    """Results of a test after the arm's end. The test runs a captured step without its replays, and the replays without
+    the step.
 
-    The outputs of a step are its loss and the trainable parameters. None means that the harness did not test this.
+    The outputs of a step are its loss and the trainable parameters. None means that this was not tested.
     """
 
     replays: Count  # number of replays in the last step, by torch's replay method or of recorded steps
     failure: str | None = None  # the error that ended the test
     moves: bool | None = None  # True: a step on another batch changed parameters
-    # True: parameters still changed when the replays were repeated without calling the step
+    # True: the replays alone, without a call of the step, changed parameters
     moves_alone: bool | None = None
-    # True: after a step on another batch, repeating the replays alone gave other parameters than before that step
+    # True: after a step on another batch, the replays alone gave different parameters than before that step
     alone_reads: bool | None = None
     # True: a step without its replays did not change parameters and returned the loss of the previous step
     stays: bool | None = None
     # True: an output of the step depends on its batch. Tested only if `stays` is not True or `alone_reads` is False.
     # None: not tested, or all steps had the same batch.
     reads: bool | None = None
-    # In the test for `reads`: number of outputs that are bitwise repeatable, depend on the batch, and stay the same
-    # without the replays.
+    # In the test for `reads`: number of outputs that repeat their bits, depend on the batch, and stay the same without
+    # the replays.
     outside: Count = 0
-    named: list[str] = Field(default_factory=list)  # names of the first few of the outputs that `outside` counts
-    # In the test for `reads`: number of outputs that are computed anew without the replays, and not bitwise repeatable.
+    named: list[str] = Field(default_factory=list)  # the first few names of the outputs that `outside` counts
+    # In the test for `reads`: number of outputs that are computed again without the replays and do not repeat their
+    # bits.
     unsure: Count = 0
-    # Only if all steps had the same batch: the number of parameters, if all of them stay the same without the replays
+    # Only if all steps had the same batch: the number of parameters, if all of them stay the same without the replays,
     # although their gradients differ. Otherwise 0.
     alike: Count = 0
 
@@ -365,20 +374,20 @@ class CaptureEvidence(ArmRecord):
     moved_buffers: list[str]  # names of the static buffers whose address changed
     static_buffers: Count
     observed_steps: Count  # number of steps that the harness watched
-    observed_graph_launches: Count | None  # number of cudaGraphLaunch calls that the profiler saw in the observed steps
-    # For a traced step: number of operations that a dispatch mode saw in the replays of the observed steps. Older
+    observed_graph_launches: Count | None  # number of cudaGraphLaunch calls that the profiler recorded in these steps
+    # For a traced step: number of operations that a dispatch mode observed in the replays of the observed steps. Older
     # evidence counts whole steps.
     observed_replayed_operations: Count | None
     device_work: DeviceWork | None = None  # None: no replay was watched by the profiler
     every_step: StepWatch | None = None  # None: the steps of the series were not watched one by one
-    # True: the profiler saw the host sync that was planted after the watched steps. None: no profiler, or older
+    # True: the profiler recorded the host sync that was planted after the watched steps. None: no profiler, or older
     # evidence.
     profiler_sees_planted: bool | None = None
-    # Paths of host values that the step changed during its capture and that no replay changes again. Empty in older
+    # Paths of Python values that the step changed during its capture, but that no replay changes again. Empty in older
     # evidence.
     host_changes: list[str] = Field(default_factory=list)
     host_numbers: list[HostNumber] | None = None  # None: the step makes its capture by itself, or older evidence
-    # For a traced step: places where the recorded step asked whether it was being captured. Empty in older evidence.
+    # For a traced step: places where the recorded step checked whether it was being captured. Empty in older evidence.
     asked_whether_captured: list[str] = Field(default_factory=list)
     # For a traced step: operators that fake tensors do not support, so that nothing is known about their host syncs.
     # Empty in older evidence.
@@ -399,7 +408,8 @@ class SyncPlace(Record):
 
 
 class DetectorReading(Record):
-    """One detector's count of host syncs over `steps` steps, and whether it detects a sync made on purpose."""
+    """One detector's count of host syncs over `steps` steps. sees_planted: whether it detects a sync that was made on
+    purpose."""
 
     detector: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode", "waiting_calls"]
     steps: Count
@@ -412,7 +422,7 @@ class DetectorReading(Record):
 
 
 class OnAGpu(Record):
-    """How a step would behave on a GPU, predicted on a CPU: findings with source lines. No verdict depends on them."""
+    """The behavior of a step on a GPU, predicted on a CPU: findings with source lines. No verdict depends on them."""
 
     copies: list[str]  # copies of tensors or Python numbers from host to device; no capture can contain such a copy
     changes: list[str]  # changes of host tensors; no replay repeats such a change
@@ -437,7 +447,7 @@ class HostSyncEvidence(ArmRecord):
 
 
 class Saved(ArmRecord):
-    """An arm's training was saved. The `ArmEnd` of this execution has the state at the time of saving."""
+    """An arm's training was saved. The `ArmEnd` of this execution has the state at the time of the save."""
 
     record: Literal["saved"] = "saved"
     steps: Count  # number of steps before the save
@@ -488,8 +498,9 @@ class MemoryEvidence(ArmRecord):
 class MemoryPeak(Record):
     """Peak memory of an arm's process during one phase.
 
-    Allocator figures are torch's own statistics. Device figures are samples of the memory that the driver reports as
-    used, minus the memory used before this process began to use the device. None means that the driver was not read.
+    The figures of the allocator are torch's own statistics. The figures of the device are samples of the memory that
+    the driver reports as used, minus the memory used before this process began to use the device. None means that the
+    driver was not read.
     """
 
     allocated_bytes: Count
@@ -505,8 +516,8 @@ class PeakMemoryEvidence(ArmRecord):
     steps: MemoryPeak  # peak during the steps, including warm-up and capture
     # how often user code reset torch's peak statistics; the recorded peaks include the values before each reset
     resets: Count
-    # How often the statistics fell without a reset that the harness saw. A peak before such a fall may have been higher
-    # than recorded.
+    # How often the statistics fell without a reset that the harness observed. A peak before such a fall may have been
+    # higher than recorded.
     lost_peaks: Count
     foreign_processes: Count | None  # largest number of other processes on the device at one time; None: unknown
     allocator: str  # name of torch's allocator backend
@@ -514,7 +525,8 @@ class PeakMemoryEvidence(ArmRecord):
 
 
 class ReplayBlock(Record):
-    """Consecutive steps of a long run: digests to compare with the other arm's block, the time, and the memory used."""
+    """Consecutive steps of a long run: digests to compare with the other arm's block, the time, and the memory in
+    use."""
 
     first_step: Count
     steps: Count
@@ -529,10 +541,12 @@ class ReplayBlock(Record):
 
 
 class ReplayRound(Record):
-    """Seconds per step of four blocks that were timed after the last step: old arm, fresh arm, fresh arm, old arm."""
+    """Seconds per step of four blocks that were timed after the last step, in this order: old, fresh, fresh, old
+    arm."""
 
     old: tuple[Amount, Amount]  # the first and the last block, executed by the arm of the long run
-    fresh: tuple[Amount, Amount]  # the second and the third block, executed by an arm that was opened and captured anew
+    # the second and the third block, executed by an arm that was opened and captured after the run
+    fresh: tuple[Amount, Amount]
 
 
 class LongReplayEvidence(ArmRecord):
@@ -542,8 +556,8 @@ class LongReplayEvidence(ArmRecord):
     every: Count
     distinct_batches: Count  # number of different batches among all steps
     blocks: list[ReplayBlock]
-    # Alternating blocks of the arm and of a copy that was opened and captured after the last step. None: the arm is a
-    # baseline, or older evidence.
+    # Alternating blocks of the arm and of a second arm that was opened and captured after the last step. None: the arm
+    # is a baseline, or older evidence.
     rounds: list[ReplayRound] | None = None
     no_rounds: str | None = None  # why a fresh arm could not be opened in addition to the old one
     ended: str | None = None  # the error that the trainer raised after its last step; None: the trainer made all steps

@@ -15,7 +15,7 @@ Scalar = bool | int | Real | str
 
 def _known(name: str) -> str:
     if name not in probes():
-        raise ValueError(f"no probe has this name; known are {', '.join(probes())}")
+        raise ValueError(f"no probe has this name; use one of {', '.join(probes())}")
     return name
 
 
@@ -26,16 +26,17 @@ Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", 
 
 
 class Record(BoundedModel):
-    # `defer_build` builds a model's validator at its first use. So a command spends time only on the record types that
-    # it reads.
+    # `defer_build` builds a model's validator at its first use. A command then only spends time on the record types
+    # that it reads.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RunRecord(Record):
-    """One line of `records.jsonl`: what was seen in a run. Each record type is a subclass with its own `record` value.
+    """One line of `records.jsonl`: an observation of a run. Each record type is a subclass with a different `record`
+    value.
 
-    key: the fields that identify a record among those of its type in a run. Evidence with two records of the same key
-    counts as damaged.
+    key: the fields that identify a record among the records of its type in a run. Evidence with two records of the same
+    key counts as damaged.
     """
 
     key: ClassVar[tuple[str, ...]] = ()
@@ -51,7 +52,7 @@ class ArmRecord(RunRecord):
 
 
 class Obstacle(Record):
-    """Why a unit is not run: a stable reason code, and a sentence about what is missing or broken."""
+    """Why a unit is not run: a stable reason code, and a sentence that says what is missing or broken."""
 
     reason: str
     message: str

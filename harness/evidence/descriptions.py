@@ -1,4 +1,5 @@
-"""Define how systems describe themselves and the faults that can be planted. Imports neither torch nor pydantic.
+"""Define how systems describe themselves and the faults that can be planted. This module imports neither torch nor
+pydantic.
 
 Adapters import these classes from `harness.system.protocol`.
 """
@@ -14,7 +15,7 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True)
 class Expectation:
-    """The verdict that a planted fault must cause for a claim: status, generic reason code, and figures to check.
+    """The verdict that a planted fault must cause for a claim: status, reason code, and figures to check.
 
     or_reasons: other accepted reason codes with the same status. With one of these codes, figures are not checked.
     """
@@ -27,12 +28,12 @@ class Expectation:
 
 @dataclass(frozen=True)
 class FaultDescription:
-    """A planted fault: a small, readable change of a system or of evidence, made only on request."""
+    """A fault that can be planted: a small, readable change of a system or of evidence, made only on request."""
 
     name: str
     summary: str
     plant: Literal["candidate", "baseline", "both"]
-    breaks: Mapping[str, Expectation]  # id of a claim -> the verdict that is expected with the fault
+    breaks: Mapping[str, Expectation]  # id or kind of a claim -> the verdict that is expected with the fault
     needs: Literal["any", "cuda"] = "any"
 
 

@@ -11,8 +11,8 @@ from harness.evidence.base import Record
 from harness.numbers import Count, Real, counted
 
 # Every fact may be missing, because there is no GPU or no checkout, or because an older version of the harness wrote
-# the record. A fact that this version does not know is kept. So a report about a run directory of another version still
-# shows all collected facts.
+# the record. A fact that this version does not know is kept. Therefore a report about a run directory of another
+# version still shows all collected facts.
 
 CHANGES = "+changes"  # suffix of a commit whose checkout has changed source files
 UNCOMMITTED = "uncommitted changes"  # the meaning of `CHANGES` in words
@@ -20,7 +20,8 @@ SHORT = 12  # number of hex digits of a commit in texts
 
 
 def quoted(commit: str) -> str:
-    """Return the first digits of a commit, followed by `with uncommitted changes` if the sources differ from it."""
+    """Return the first digits of a commit. If the sources differ from the commit, `with uncommitted changes`
+    follows."""
     digits = commit.removesuffix(CHANGES)
     return f"{digits[:SHORT]} with {UNCOMMITTED}" if commit.endswith(CHANGES) else digits[:SHORT]
 
@@ -40,7 +41,7 @@ class CpuFacts(Facts):
 
 
 class GitFacts(Facts):
-    """The checkout: its commit, followed by `+changes` if the sources differ from this commit."""
+    """The checkout: its commit. If the sources differ from the commit, `+changes` follows."""
 
     commit: str | None = None
 
@@ -69,7 +70,8 @@ class GpuFacts(Facts):
 
 
 class JobFacts(Facts):
-    """The job of an engine (such as Slurm) that executed the run: number, node, and how often the job was restarted."""
+    """The job of a batch system (such as Slurm) that executed the run: number, node, and how often the job was
+    restarted."""
 
     engine: str | None = None
     number: str | None = None
@@ -78,7 +80,7 @@ class JobFacts(Facts):
 
 
 class CiFacts(Facts):
-    """The CI service's job in which the run was executed: its page, who started it, and its machine's name."""
+    """The job of the CI service that executed the run: its page, the person who started it, and its machine's name."""
 
     service: str | None = None
     link: str | None = None
@@ -87,7 +89,8 @@ class CiFacts(Facts):
 
     @property
     def page(self) -> str | None:
-        """Return the link if it is an http(s) address without characters that could end a link in a text."""
+        """Return the link to the job's page; None if it is not an http(s) address, or has characters that could end a
+        link in a text."""
         return self.link if self.link and re.fullmatch(r"https?://[^\s<>\"'()\[\]]{1,400}", self.link) else None
 
 
@@ -112,8 +115,8 @@ class Environment(Facts):
 class CommitFacts(Record):
     """A commit of the system's repository.
 
-    changes: number of changed or new files; always 0 for a baseline. lacks: what a checkout of the commit does not
-    contain, such as submodules.
+    changes: number of changed or new files; always 0 for a baseline. lacks: things that a checkout of the commit does
+    not contain, such as submodules.
     """
 
     commit: str
@@ -131,9 +134,9 @@ class CommitFacts(Record):
 
 
 class AcceptedRecord(Record):
-    """An accepted baseline when the run started. expires: its last day (UTC).
+    """An accepted baseline, as it was when the run started. expires: its last day (UTC).
 
-    state: `contained` if the run's own baseline contains the commit.
+    state: `in_force`, `expired`, or `contained` if the run's own baseline contains the commit.
     """
 
     contract: str
@@ -145,15 +148,16 @@ class AcceptedRecord(Record):
     state: Literal["in_force", "expired", "contained"]
 
     def signed(self) -> dict[str, object]:
-        """Return the entry as `AcceptedBaseline.record` returns it."""
+        """Return the entry in the form of `AcceptedBaseline.record`."""
         fields = self.model_dump(include={"contract", "claim", "reviewer", "reason", "expires"})
         return {**fields, "commit": self.commit.commit, "expired": self.state == "expired"}
 
     def line(self) -> str:
-        """Return the claim's baseline in words, who accepted it, and what to do about an entry without effect."""
+        """Return a sentence that names the claim's baseline, who accepted it, and what to do if the entry has no
+        effect."""
         short = self.commit.commit[:SHORT]
         if self.state == "expired":
-            ended = f"the acceptance of {short} by {self.reviewer} ended with {self.expires}"
+            ended = f"the acceptance of {short} by {self.reviewer} ended on {self.expires}"
             return f"the run's; {ended}: renew or remove this entry"
         if self.state == "contained":
             return f"the run's; it contains {short}, accepted by {self.reviewer}: remove this entry"
@@ -175,7 +179,7 @@ class TwoCommits(Record):
         return {(one.contract, one.claim): one.commit for one in self.accepted if one.state == "in_force"}
 
     def trained(self) -> set[str]:
-        """Return every commit that runs may train."""
+        """Return every commit whose code runs may train."""
         return {each.commit for each in (self.candidate, self.baseline, *self.in_force().values())}
 
     def baseline_of(self, contract: str, claim: str) -> CommitFacts:
@@ -188,7 +192,8 @@ class TwoCommits(Record):
         return self.candidate.commit == self.baseline.commit and not self.candidate.changes
 
     def lines(self) -> dict[str, str]:
-        """Return a line for each commit, for each claim with an accepted baseline, and one where two are equal."""
+        """Return, by name, a line for each commit and for each claim with an accepted baseline. Add a line if both
+        commits are equal."""
         both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
         for one in self.accepted:
             name = f"baseline of {one.claim}"

@@ -1,7 +1,7 @@
 """Read and write single files of a run directory.
 
-Whatever a damaged file contains, reading it raises `Damaged` with one short line, never another exception. A file is
-written completely or not at all.
+Reading a damaged file raises `Damaged` with one short line, and never another exception. A file is written completely
+or not at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
-# Import these names before any system is imported. Otherwise a system could replace the functions in their modules.
+# These names are imported before any system. Otherwise a system could replace the functions in their modules.
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -24,15 +24,12 @@ from pydantic import BaseModel, ValidationError
 from harness.evidence.base import Record
 from harness.numbers import Count
 
-# Prepare the paths of the harness's own files and folders in a run directory. A system may have put something else at
-# such a path.
-#
-# Whatever exists at such a path is examined and removed, but never opened. Opening it could block on a pipe or follow a
-# link.
+# Prepare the paths of the harness's own files and folders in a run directory. A system may have created something else
+# at such a path. It is examined and removed, but never opened, because opening could block on a pipe or follow a link.
 
 
 def kind(path: Path) -> str:
-    """Return, in words, what exists at the path. Links are not followed."""
+    """Return a text that says what exists at the path, such as "a file" or "nothing". Links are not followed."""
     try:
         mode = path.lstat().st_mode
     except OSError:  # this error also occurs if a parent of the path is no longer a folder
@@ -51,20 +48,20 @@ def remove(path: Path) -> None:
 
 
 def make_way(path: Path) -> None:
-    """Remove what exists at the path, unless it is a plain file, so that a plain file can be written at the path."""
+    """Remove anything at the path that is not a plain file, so that a plain file can be written there."""
     if kind(path) != "a file":
         remove(path)
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder at `path` unless there is one already. Remove anything else that exists at the path."""
+    """Create a folder at `path` unless one exists. Remove anything else that exists at the path."""
     if kind(path) != "a folder":
         remove(path)
         path.mkdir(parents=True)
 
 
 def empty_folder(path: Path) -> None:
-    """Make an empty folder at the path. Remove what exists at the path, and each parent that is not a folder."""
+    """Create an empty folder at the path. Remove anything that exists there, and each parent that is not a folder."""
     remove(path)
     for parent in path.parents:
         if kind(parent) != "nothing" and not parent.is_dir():
@@ -76,7 +73,7 @@ SIZE_LIMIT = 512 * 2**20  # largest size of one file in bytes; a series of a mil
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Damaged(Exception):  # noqa: N818 - a finding about a file, turned into a Death or an EvidenceError
+class Damaged(Exception):  # noqa: N818 - a finding about a file; callers turn it into a Death or an EvidenceError
     """A file does not have the content that it should have."""
 
 
@@ -88,7 +85,7 @@ class RepeatedKey(ValueError):  # noqa: N818 - a finding about a file
 
 
 def read_bytes(path: Path, limit: int = SIZE_LIMIT) -> bytes:
-    """Return the file's bytes. Raises `Damaged` if it cannot be read, is not a plain file, or exceeds the limit."""
+    """Return the file's bytes. Raise `Damaged` if it cannot be read, is not a plain file, or exceeds the limit."""
     try:
         if not path.is_file() or path.is_symlink():
             raise Damaged(f"{path.name} is not a plain file")
@@ -101,19 +98,19 @@ def read_bytes(path: Path, limit: int = SIZE_LIMIT) -> bytes:
 
 
 def read_model(path: Path, model: type[Model], limit: int = 64 * 2**20) -> Model:
-    """Return one JSON file as a model. Raises `Damaged`."""
+    """Return a JSON file as a model. Raise `Damaged` if the file cannot be read or does not fit the model."""
     return parse(read_bytes(path, limit), model, path.name)
 
 
 def readable(path: Path, model: type[Model]) -> Model | None:
-    """Return one JSON file as a model; None if the file is missing, damaged, or of a version too new to read."""
+    """Return a JSON file as a model; None if the file is missing, damaged, or of a version that is too new."""
     with suppress(Damaged):
         return read_model(path, model)
     return None
 
 
 def parse(text: bytes, model: type[Model], name: str) -> Model:
-    """Return JSON text as a model. Raises `Damaged` with the unknown version, or with the place of the first error."""
+    """Return JSON text as a model. Raise `Damaged` with the unknown version, or with the place of the first error."""
     try:
         require_keys_once(text)
         return model.model_validate_json(text, strict=True)
@@ -122,12 +119,12 @@ def parse(text: bytes, model: type[Model], name: str) -> Model:
 
 
 def require_keys_once(text: str | bytes) -> None:
-    """Raise ValueError for JSON that repeats a key, because readers differ on which value counts.
+    """Raise ValueError if an object in the JSON text repeats a key. Different readers would use different values.
 
     A key in two Unicode forms counts as repeated.
     """
     raw = text.encode() if isinstance(text, str) else text
-    # every character is ASCII, so no key can be written in a second Unicode form
+    # If every character is ASCII, no key can have a second Unicode form.
     one_form = raw.isascii() and b"\\u" not in raw
     json.loads(text, object_pairs_hook=_once if one_form else _once_in_any_form)
 
@@ -143,14 +140,15 @@ def _once_in_any_form(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
-    """Return a message if the file's version is unknown, because this explains all its other errors; otherwise None."""
+    """Return a message if the file's version is unknown, because this explains all other errors in the file; otherwise
+    None."""
     if not isinstance(error, ValidationError) or "format_version" not in model.model_fields:
         return None
     seen: list[Any] = [one["input"] for one in error.errors(include_url=False) if one["loc"] == ("format_version",)]
     if not seen:
         return None
     newest = max(get_args(model.model_fields["format_version"].annotation))
-    known = f"1 to {newest}" if newest > 1 else "1"  # older versions stay readable for good
+    known = f"1 to {newest}" if newest > 1 else "1"  # older versions always stay readable
     return (
         f"{name} has format version {str(seen[0])[:40]}, but this harness reads {known}: use the harness version "
         "that wrote the file"
@@ -158,9 +156,10 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all: no reader sees half of it. A link or pipe at the path is not opened.
+    """Write a file completely or not at all, so that no reader sees half of it. A link or pipe at the path is not
+    opened.
 
-    A half-written file stays only if the process is killed. `half_written` finds it by its name.
+    A half-written file remains only if the process is killed. `half_written` finds such files by their names.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     remove(temporary)
@@ -169,10 +168,10 @@ def write_text(path: Path, text: str) -> None:
             file.write(text.encode("utf-8"))
         temporary.replace(path)
     except BaseException as error:
-        with suppress(OSError):  # report the first error, not an error of the cleanup
+        with suppress(OSError):  # the first error is reported, and not an error of the cleanup
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # the error of a full disk does not name a file, so add the name
+            error.filename = str(path)  # the error of a full disk does not name a file
         raise
 
 
@@ -184,7 +183,7 @@ def half_written(folder: Path, names: str) -> Iterator[Path]:
 
 
 def first_error(error: Exception) -> str:
-    """Return the first error of a failed validation, in one short line."""
+    """Return the first error of a failed validation as one short line."""
     if not isinstance(error, ValidationError):
         return str(error) if isinstance(error, RepeatedKey) else type(error).__name__
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -202,12 +201,12 @@ class Segment(Record):
 
 
 class Written(Record):
-    """Everything that a worker wrote. A file has several segments if another process wrote between them."""
+    """All files that a worker wrote. A file has several segments if another process wrote between them."""
 
     segments: list[Segment]
 
     def changed(self, directory: Path) -> str | None:
-        """Return the name of the first file whose content is not exactly what was written; None if no file changed."""
+        """Return the name of the first file whose content differs from what was written; None if no file changed."""
         ends = {each.name: each.start + each.length for each in self.segments}
         for each in self.segments:
             try:
@@ -223,7 +222,7 @@ class Written(Record):
 
 
 class DigestedFile:
-    """A file to which this process appends, with digests of what the process wrote. Each write is flushed."""
+    """A file to which this process appends. Computes digests of the written text. Each write is flushed."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self._name, self._file = path.name, path.open(mode)
@@ -235,7 +234,7 @@ class DigestedFile:
         self._digest = sha256()
 
     def write(self, text: str) -> None:
-        # the file is longer than what this object wrote, so another process has written to it
+        # If the file is longer than this object's text, another process has written to it.
         if os.fstat(self._file.fileno()).st_size != self._end:
             self._segments = self.segments()
             self._begin()
@@ -246,7 +245,7 @@ class DigestedFile:
         self._digest.update(written)
 
     def restart(self) -> None:
-        """Empty the file, and forget the digests of what was written."""
+        """Empty the file, and drop the digests of the earlier text."""
         self._file.seek(0)
         self._file.truncate()
         self._segments = []

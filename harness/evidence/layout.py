@@ -1,4 +1,5 @@
-"""Name the files in a run directory, and the columns of a series, for the code that writes and that reads them."""
+"""Name the files in a run directory and the columns of a series, both for code that writes and for code that reads
+them."""
 
 from __future__ import annotations
 
@@ -9,8 +10,7 @@ from pathlib import PurePosixPath
 HEADER = "run.json"
 INCOMPLETE = "INCOMPLETE"
 MANIFEST = "manifest.json"  # lists every other file with its digest; it is written last
-# exists while the directory is being written, and lists the runs that are complete; LOCK is locked by the writing
-# process
+# The journal exists while the directory is being written, and lists the complete runs. The writing process locks LOCK.
 JOURNAL = "journal.json"
 LOCK = "journal.lock"
 CONTRACTS = "contracts"
@@ -18,10 +18,10 @@ CONTRACTS = "contracts"
 SHARED_FILES = "shared"
 WAIVERS = "waivers"  # a folder with copies of the waiver files, if there were any
 EVIDENCE = "evidence"
-WHERE = "where"  # a folder with one folder of observed steps for each unit whose first difference was located
+WHERE = "where"  # a folder with observed steps, one folder for each unit whose first difference was searched
 VERDICTS = "verdicts.json"
-DRILL = "drill.json"  # exists in the directory of a fire drill, and lists every fault with its verdict
-ARCHIVE = "run.tar.xz"  # exists in a published folder, and contains header, contracts and evidence
+DRILL = "drill.json"  # exists in the directory of a drill, and lists every fault with its verdict
+ARCHIVE = "run.tar.xz"  # exists in a published folder; contains header, contracts and evidence
 PAGE = "report.html"
 SUMMARY = "summary.md"
 JUNIT = "junit.xml"
@@ -34,16 +34,17 @@ RUN = "run.json"
 RECORDS = "records.jsonl"
 TELEMETRY = "telemetry.jsonl"
 DEATH = "death.json"
-PROCESS = "process.json"  # when the worker's process started and ended, as observed by its supervisor
+PROCESS = "process.json"  # when the worker's process started and ended, recorded by its supervisor
 ATTEMPT = "attempt."  # this prefix and a number name a file of an earlier worker of the run
 OUTPUT = "stderr.txt"  # what the worker printed to standard output and standard error, up to a size limit
-SHARED = "shared.json"  # replaces the records if another run's process executed the arms of this run; names that run
-CHECKPOINT = "checkpoint"  # a folder with what the run's system saved; it is removed whenever the run ends
+# exists in place of records if another run's process executed the arms of this run; names that run
+SHARED = "shared.json"
+CHECKPOINT = "checkpoint"  # a folder with the checkpoint that the run's system saved; it is removed when the run ends
 # This prefix and a number name the folder of a process that executed a part of the run. The folder has the files above.
 LANE = "lane."
 # This prefix and a number from 1 name the folder of each rank after the first, with that rank's records and series.
 RANK = "rank."
-# the first columns; the columns of the metrics follow, in the order of their names
+# The first columns. The columns of the metrics follow, in the order of their names.
 SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")
 METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
@@ -54,7 +55,7 @@ def lane_name(number: int) -> str:
 
 
 def rank_name(number: int) -> str:
-    """Return the name of the folder of one rank of a run, next to the files of the first rank."""
+    """Return the name of the folder of one rank of a run. The folder is next to the files of the first rank."""
     return f"{RANK}{number}"
 
 
@@ -64,7 +65,8 @@ def series_name(arm: str, replica: int) -> str:
 
 
 def unfit(name: str) -> str | None:
-    """Return why a run directory may not contain a file with this name; None if it may. name: path in the directory."""
+    """Return why a run directory must not contain a file with this name; None if it may. name: the path in the
+    directory."""
     if not name.isprintable() or "\\" in name or ":" in name:
         return "a name with a control character, a backslash or a colon"
     path = PurePosixPath(name)
@@ -78,5 +80,5 @@ def unfit(name: str) -> str | None:
 
 
 def shown(name: str) -> str:
-    """Return an untrusted name in a form for messages: printable, and at most 240 characters long."""
+    """Return an untrusted name in a form for messages: printable, with at most 240 characters."""
     return ascii(name)[1:-1][:240]

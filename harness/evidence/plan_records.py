@@ -10,17 +10,17 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.base import Obstacle, ProbeName, Record
 from harness.numbers import Real
 
-SPENT = "spent_s"  # name of a run's setting: the seconds that earlier executions took whose evidence was not kept
+SPENT = "spent_s"  # name of a setting of a run: the seconds of earlier executions whose evidence was not kept
 
 
 class PlannedArm(Record):
-    """One arm to execute, how often, and what to record of it. Replicas (repeated executions) show the noise."""
+    """One arm to execute, how often, and what to record about it. Repeated executions (replicas) show the noise."""
 
     arm: Arm
     system: str
     commit: str | None = None  # the baseline commit whose code this arm's system uses; None: the working tree
     replicas: int = 1
-    first_replica: int = 0  # greater than 0 only in a lane whose earlier replicas are executed by another process
+    first_replica: int = 0  # greater than 0 only in a lane, if another process executes the earlier replicas
     observe_syncs: bool = False
     watch_every_step: bool = False  # True: watch each step for host syncs, because a claim judges them
     # number of micro-batches into which the inputs are split for their digests; None: do not split
@@ -28,7 +28,8 @@ class PlannedArm(Record):
     # True: record the parameters after each step, the rows of each batch, and the collectives
     watch_ranks: bool = False
     rounded_to: str | None = None  # data type to which the initial parameters are rounded for an additional digest
-    moves: bool = False  # True: record how the arm changes each tensor, compared with the arms before it
+    # True: record how the arm changes each tensor, compared with the arms that were executed before it
+    moves: bool = False
     # True: record sketches of the gradients, and of the state at the start and the end, in every replica
     sketches: bool = False
     nudged: bool = False  # True: change the parameters by about one rounding before the arm starts
@@ -55,7 +56,7 @@ class Run(Record):
     process: int = 0  # number of this process, if a throughput claim requires several equal processes
     # number of the measurement to which this process belongs; measurements are made one after another
     measurement: int = 0
-    # What the claim sets for the probe, such as numbers of blocks or the operations to compare.
+    # The claim's settings for the probe, such as numbers of blocks or the operations to compare.
     settings: dict[str, object] = Field(default_factory=dict)
     fault: str | None = None
     fault_arms: list[str] = Field(default_factory=list)
@@ -63,10 +64,10 @@ class Run(Record):
     heartbeat_s: Real = 120.0
     data: str | None = None
     model_directory: str | None = None
-    # Groups of arms, each named by one judgement. If an arm fails, the groups that contain it cannot be judged. Only
-    # for paired runs.
+    # Groups of arms. One judgement needs all arms of its group. If an arm fails, the groups that contain it cannot be
+    # judged. Only for paired runs.
     groups: list[list[str]] = Field(default_factory=list)
-    # Arms during which an earlier worker of this run died. The run was then repeated without these arms.
+    # Arms whose execution ended an earlier worker of this run. The run was then repeated without these arms.
     without: list[str] = Field(default_factory=list)
     # Groups of executions that must share a process: the first executions of several arms, or all executions of one
     # arm. None: all arms share a process.
@@ -78,7 +79,8 @@ class Run(Record):
 
     @property
     def repeats(self) -> bool:
-        """Return True if the run only repeats arms, and another process makes the first executions of these arms."""
+        """Return True if the run only repeats arms, because another process makes the first executions of these
+        arms."""
         return bool(self.arms) and all(planned.first_replica > 0 for planned in self.arms.values())
 
     @property

@@ -1,6 +1,6 @@
 """Read the files of one worker: records, death, and the series of each arm, a CSV file that keeps every bit of a loss.
 
-Damage becomes a death with the cause `garbage`, never an exception with a traceback.
+Damaged files become a death with the cause `garbage`, and never an exception with a traceback.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """Return a series from its CSV file, with every bit. Raises `Damaged`. A million rows take about half a second."""
+    """Return a series from its CSV file, with every bit. Raise `Damaged`. Reading a million rows takes about half a
+    second."""
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
-    text = text[: text.rfind(b"\n") + 1]  # drop the last line if the worker's death cut it off
+    text = text[: text.rfind(b"\n") + 1]  # the worker's death may have cut off the last line
     rows = max(0, text.count(b"\n") - 1)
     read = _read_whole(path, text, rows, metrics) or _read_field_by_field(path.name, text[end + 1 :], rows, metrics)
     if np.any(read.steps[1:] <= read.steps[:-1]):
@@ -44,7 +45,7 @@ def read_series(path: Path) -> Series:
 
 
 def _metrics(name: str, header: bytes) -> list[str]:
-    """Return the names of the metrics in the header, after the names of the columns that every series has."""
+    """Return the names of the metrics in the header. They follow the names of the columns that every series has."""
     columns = header.decode("ascii", "replace").split(",")
     own = len(layout.SERIES_COLUMNS)
     metrics = columns[own:]
@@ -60,20 +61,20 @@ class _Read(NamedTuple):
 
 
 def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read | None:
-    """Return the rows, read with numpy's reader, which rounds correctly. Return None for an unusual or damaged file."""
-    # numpy would treat a carriage return as a line end, and drop text after the last counted row
+    """Return the rows, read with numpy's reader, which rounds correctly; None for an unusual or damaged file."""
+    # Numpy would treat a carriage return as the end of a line, and would drop text after the last counted row.
     if rows == 0 or not text.isascii() or b"\0" in text or b"\r" in text:
         return None
     names = (*layout.SERIES_COLUMNS, *metrics)
     start = text.index(b"\n") + 1
     first = text[start : text.index(b"\n", start)].split(b",")
-    # one character more than the first digest, so that a longer digest in another row is noticed
+    # The width is one character more than the first digest, so that a longer digest in another row is noticed.
     width = len(first[2]) + 1 if len(first) == len(names) else 1
     kinds = (np.int64, np.float64, f"S{width}", np.int64, np.int64, *[np.float64] * len(metrics))
     columns = np.dtype(list(zip(names, kinds, strict=True)))
     try:
         with warnings.catch_warnings():
-            # numpy only warns about an integer that is written as a float; make this an error
+            # Numpy only warns about an integer that is written as a float. Here it must be an error.
             warnings.simplefilter("error")
             table = np.loadtxt(str(path), columns, comments=None, delimiter=",", skiprows=1, max_rows=rows, ndmin=1)
     except (ValueError, Warning):
@@ -87,10 +88,10 @@ def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read
 
 
 def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) -> _Read:
-    """Return the rows, read with Python's own conversions. Raises `Damaged` with a description of what is wrong."""
+    """Return the rows, read with Python's own conversions. Raise `Damaged` with a description of the problem."""
     own = len(layout.SERIES_COLUMNS)
     width = own + len(metrics)
-    # Replace each newline by a comma, so that one split returns all fields of all rows.
+    # With commas in place of newlines, one split returns all fields of all rows.
     fields = body[:-1].replace(b"\n", b",").decode("ascii", "replace").split(",") if rows else []
     if len(fields) != rows * width:
         raise Damaged(f"{name}: {len(fields)} fields in {counted(rows, 'row')}, but each row must hold {width}")
@@ -109,7 +110,8 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
 
 
 class DigestColumn(Sequence[str]):
-    """A column of ASCII digests without NUL bytes. Comparing two columns of a million rows as blocks takes 10 ms."""
+    """A column of ASCII digests without NUL bytes. Two columns of a million rows are compared as blocks, which takes 10
+    ms."""
 
     def __init__(self, encoded: NDArray[np.bytes_]) -> None:
         self._encoded = encoded
@@ -127,7 +129,7 @@ class DigestColumn(Sequence[str]):
         return bytes(self._encoded[index]).decode("ascii")
 
     def __iter__(self) -> Iterator[str]:
-        # Decoding all digests at once takes a tenth of the time that decoding each digest alone takes.
+        # Decoding all digests at once takes a tenth of the time of decoding them one by one.
         return iter(self._encoded.astype(np.str_).tolist())
 
     def __contains__(self, digest: object) -> bool:
@@ -139,7 +141,8 @@ class DigestColumn(Sequence[str]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def distinct(self) -> int:
-        """Return how many different digests there are. They are counted as bytes, because text takes twice the time."""
+        """Return how many different digests there are. They are counted as bytes, because counting texts takes twice
+        the time."""
         return len(set(self._encoded.tolist()))
 
     def __hash__(self) -> int:
@@ -158,9 +161,9 @@ OPENED = ": open"  # suffix of the name of the first phase of each execution
 
 
 def read_records(directory: Path) -> tuple[list[Record], str | None]:
-    """Return the records before the first damage, and a description of the damage, or None if there is none.
+    """Return the records before the first damage, and a description of the damage; None without damage.
 
-    A last line without a newline was cut off by the worker's death. It is left out and does not count as damage.
+    If the last line has no newline, the worker's death cut it off. It is left out and does not count as damage.
     """
     path = directory / layout.RECORDS
     if not path.exists():
@@ -181,12 +184,13 @@ def read_records(directory: Path) -> tuple[list[Record], str | None]:
 
 
 def read_run(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return a run and its evidence, from `evidence/<run id>/`. Raises EvidenceError if the Run cannot be read."""
+    """Return a run and its evidence, from `evidence/<run id>/`. Raise EvidenceError if the run's `run.json` cannot be
+    read."""
     try:
         run = read_model(directory / layout.RUN, Run)
     except Damaged as damage:
         raise EvidenceError(
-            "every evidence directory must hold the record of its run", where=directory.name, got=str(damage)
+            "every evidence directory must contain a readable `run.json`", where=directory.name, got=str(damage)
         ) from damage
     if (directory / layout.SHARED).exists():
         return run, _of_host(run, directory)
@@ -198,9 +202,10 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return what `read_run` returns. If the run is still being executed, include only executions that have ended.
+    """Return a run and its evidence as `read_run` does. If the run is still being executed, include only ended
+    executions.
 
-    An execution has ended when the next one begins. Raises EvidenceError if the Run cannot be read.
+    An execution has ended when the next one begins. Raise EvidenceError if the run's `run.json` cannot be read.
     """
     try:
         if has_ended(directory):
@@ -223,7 +228,7 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
-    """Return one worker's evidence: all of it if the worker has ended, otherwise only its executions that ended."""
+    """Return one worker's evidence. If the worker still runs, return only the executions that have ended."""
     if has_ended(directory):
         return _of_worker(run, directory)
     records, _ = read_records(directory)
@@ -244,7 +249,7 @@ def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvi
 def host_of(directory: Path) -> Path | None:
     """Return the folder of the run whose process also executed this run; None if this run has its own evidence.
 
-    Raises `Damaged` if `shared.json` cannot be read, or does not name a run in the same folder.
+    Raise `Damaged` if `shared.json` cannot be read, or does not name a run in the same folder.
     """
     if not (directory / layout.SHARED).exists():
         return None
@@ -256,7 +261,8 @@ def host_of(directory: Path) -> Path | None:
 
 
 def has_ended(directory: Path) -> bool:
-    """Return True if the end of every process of a run is recorded: each completed, or its death was recorded."""
+    """Return True if the end of every process of a run is recorded: the process completed, or its death was
+    recorded."""
     folders = lane_folders(directory)
     try:
         if (host := host_of(directory)) is not None:
@@ -270,7 +276,8 @@ def has_ended(directory: Path) -> bool:
 
 
 def _of_host(run: Run, directory: Path) -> RunEvidence:
-    """Return this run's evidence from its host, the run that executed its arms; a `garbage` death if it did not."""
+    """Return this run's evidence from its host, the run that executed its arms. If the host did not execute them,
+    return a death with the cause `garbage`."""
     try:
         host, shared = host_of(directory), read_model(directory / layout.SHARED, Shared)
         if host is None or (host / layout.SHARED).exists():
@@ -281,7 +288,7 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
     except Damaged as damage:
         return _garbage(run, str(damage))
     if {path.name for path in directory.iterdir()} != {layout.RUN, layout.SHARED}:
-        return _garbage(run, f"other evidence lies next to {layout.SHARED}, so arms would count twice")
+        return _garbage(run, f"there is other evidence next to {layout.SHARED}, so arms would count twice")
     difference = (
         lacks(executed, run, shared.arms) if executed.id == shared.run else f"the evidence is of run {executed.id}"
     )
@@ -291,7 +298,8 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
-    """Return the joined evidence of all lanes (a run's processes). Damage outside of the lanes is the run's death."""
+    """Return the joined evidence of all lanes (processes that executed parts of a run). Damage outside of the lanes
+    becomes the run's death."""
     lanes: list[Lane] = []
     unreadable: list[str] = []
     for folder in folders:
@@ -302,7 +310,7 @@ def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
         else:
             lanes.append(Lane(folder.name, part, _of_worker(part, folder)))
     if (directory / layout.RECORDS).exists():
-        return _garbage(run, f"{layout.RECORDS} lies next to the lanes, so arms would count twice")
+        return _garbage(run, f"there is a {layout.RECORDS} next to the lanes, so arms would count twice")
     try:
         return joined(run, lanes, unreadable)
     except Damaged as damage:
@@ -322,7 +330,7 @@ def _of_worker(run: Run, directory: Path) -> RunEvidence:
         evidence = assemble(run, records, directory)
     except Damaged as damage:
         evidence, damage_found = RunEvidence(run.id, run.probe, {}), damage_found or str(damage)
-    # If telemetry is missing, the judge sees that, and never gives PASS to a timing without telemetry.
+    # Telemetry may be missing. The judge never gives PASS to a timing without telemetry.
     evidence = replace(evidence, telemetry=readable(directory / layout.TELEMETRY, Telemetry))
     return replace(evidence, death=_death(directory, records, damage_found, phase))
 
@@ -338,7 +346,7 @@ def _death(directory: Path, records: list[Record], damage: str | None, phase: st
 
 
 def death_from_records(records: list[Record], damage: str | None, phase: str | None) -> Death | None:
-    """Return how the worker died, according to its records alone; None if the records are undamaged and complete."""
+    """Return how the worker died, according to its records alone; None if the records are complete and undamaged."""
     raised = next((record for record in records if isinstance(record, Raised)), None)
     if raised is not None:
         return Death(cause=raised.cause, detail=raised.error, phase=phase, stack=raised.stack)
@@ -350,13 +358,14 @@ def death_from_records(records: list[Record], damage: str | None, phase: str | N
 
 
 def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
-    """Order records and series by arm and replica. Raises `Damaged` if records and series do not fit together."""
+    """Return the evidence of a run: records and series by arm and replica. Raise `Damaged` if records and series do not
+    fit together."""
     executions: dict[tuple[str, int], list[RunRecord]] = {}
     of_run: list[RunRecord] = []
     seen: set[str] = set()
     for record in (record for record in records if isinstance(record, RunRecord)):
         whose = ", ".join(f"{name} {getattr(record, name)}" for name in record.key) or "the run"
-        # a second record with the same key would replace the first record or count twice
+        # A second record with the same key would replace the first record or count twice.
         if (named := f"`{record.record}` of {whose}") in seen:
             raise Damaged(f"{layout.RECORDS}: {named} was recorded twice")
         seen.add(named)
@@ -387,7 +396,8 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
 
 
 def _series(path: Path, known: dict[Path, Series]) -> Series:
-    """Return a series. Files with equal bytes are parsed only once, because a million steps take half a second."""
+    """Return a series. Files with equal bytes are parsed only once, because parsing a million steps takes half a
+    second."""
     size = path.stat().st_size
     for other, series in known.items():
         if other.stat().st_size == size and read_bytes(other) == read_bytes(path):
@@ -396,14 +406,16 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
     return known[path]
 
 
-# the beginnings of records that are needed here, spelled as `dump_json` writes them
+# The beginnings of the records that are needed here, written as `dump_json` writes them.
 _OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')
 
 
 class ProcessTimes(Record):
-    """`process.json`: times of a worker's process, seen by its supervisor, in seconds of the machine's monotonic clock.
+    """`process.json`: times of a worker's process, recorded by its supervisor, in seconds of the machine's monotonic
+    clock.
 
-    An interpreter that is started in advance is `ready` before `given_run`. The run holds its GPU from `given_run` on.
+    An interpreter that is started in advance is `ready` before it gets a run. The run holds its GPU from `given_run`
+    on.
     """
 
     started: Real
@@ -423,7 +435,7 @@ class ProcessTimes(Record):
 
 @dataclass(frozen=True)
 class WorkerTimes:
-    """One worker of a run. process: None in older evidence, in which the process's times were not recorded."""
+    """One worker of a run. process: None in older evidence, which does not record the times of processes."""
 
     run: Run
     phases: Sequence[Phase]
@@ -432,7 +444,7 @@ class WorkerTimes:
 
     @property
     def clocked(self) -> bool:
-        """Return True if all times are on the machine's clock, which all runs of a directory share."""
+        """Return True if all times are on the machine's clock. All runs of a directory share this clock."""
         return self.process is not None and all(phase.began is not None for phase in self.phases)
 
 
@@ -444,7 +456,7 @@ def read_times(directory: Path) -> list[WorkerTimes]:
     try:
         folders = lane_folders(directory)
         earlier = sorted(directory.glob(f"{layout.ATTEMPT}*"), key=lambda path: (len(path.name), path.name))
-    except OSError:  # This user may not read the folder. The reader of the evidence reports the same error.
+    except OSError:  # This user may not read the folder. Code that reads the evidence reports this error.
         return []
     if folders:
         return [times for folder in folders for times in read_times(folder)]
@@ -465,7 +477,7 @@ def _of_one(directory: Path) -> WorkerTimes | None:
 
 
 def _records(path: Path) -> list[Record]:
-    """Return the `phase` and `complete` records. Other lines are not parsed; damaged or cut-off lines are ignored."""
+    """Return the `phase` and `complete` records. Other lines are not parsed. Damaged or cut-off lines are ignored."""
     try:
         lines = read_bytes(path).split(b"\n")
     except Damaged:

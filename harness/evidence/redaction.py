@@ -1,7 +1,7 @@
 """Remove names of this machine, its user and its folders from everything that is published.
 
-Names are removed while evidence is collected, before anything is judged or sealed. Verdicts, pages and digests are
-therefore computed from the redacted text, and a later judgement reads the same text.
+Names are removed while evidence is collected, before anything is judged or sealed. Therefore verdicts, pages and
+digests are computed from the redacted text, and a later judgement reads the same text.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from pydantic import BaseModel
 
 from harness.evidence.files import Damaged, read_bytes
 
-NOTE = "names of host, user and folders"  # what was removed, in the words that are written into the header
+NOTE = "names of host, user and folders"  # the text in the header that says what was removed
 HOST, USER, FOLDER = "<host>", "<user>", "<folder>/"
-# names that identify nobody; moreover `root` is a word in many messages
+# Names that identify no person. In addition, `root` is a word in many messages.
 COMMON = {"root", "localhost", "user", "runner"}
 SHORTEST = 3
-# Match the folders of an absolute path, unless the character before the path shows that it is a part of a longer word.
+# Matches the folders of an absolute path, unless the character before the path shows that it is part of a longer word.
 _FOLDERS = re.compile(r"""(?:(?<=file://)|(?<![\w.~<>/-]))~?/(?:[^\s/'"\\:;,<>()\[\]{}|=]+/)+""")
-# matches a string in JSON; if the string is a key, also the colon after it
+# Matches a string in JSON. If the string is a key, also matches the colon after it.
 _TEXT_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def wanted(asked: bool | None) -> bool:
-    """Return True if texts are to be redacted. asked: the user's choice; None means to redact only in CI."""
+    """Return True if texts are to be redacted. asked: the user's choice; None means that only texts in CI are
+    redacted."""
     return os.environ.get("CI", "").lower() not in {"", "0", "false"} if asked is None else asked
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """The names to remove. kept: values that are not redacted, because they must be equal in evidence and contract."""
+    """The names to remove. kept: values that are not redacted, because evidence and contract must have the same
+    values."""
 
     hosts: frozenset[str]
     users: frozenset[str]
@@ -57,7 +59,7 @@ class Redaction:
         return text
 
     def json(self, text: str) -> str:
-        """Return JSON with its text values redacted. Everything else stays as it was: keys, numbers, spaces."""
+        """Return JSON text with its text values redacted. Keys, numbers and spaces do not change."""
 
         def one(found: re.Match[str]) -> str:
             if found[2]:
@@ -73,7 +75,8 @@ class Redaction:
         return type(record).model_validate_json(self.json(record.model_dump_json()))
 
     def directory(self, directory: Path) -> None:
-        """Redact the files of a run's evidence in place. Files that are not text or are too large stay unchanged."""
+        """Redact the files of a run's evidence in place. Files that are not text or that are too large do not
+        change."""
         for path in sorted(directory.rglob("*")):
             try:
                 before = read_bytes(path).decode("utf-8")
@@ -88,7 +91,7 @@ class Redaction:
                 path.write_text(after, encoding="utf-8", newline="")
 
     def _json_or_text(self, text: str) -> str:
-        """Return JSON with its text values redacted. Redact anything else, such as a cut-off line, as plain text."""
+        """Return JSON text with its text values redacted. Redact other text, such as a cut-off line, as plain text."""
         try:
             json.loads(text)
         except (ValueError, RecursionError):
@@ -97,9 +100,9 @@ class Redaction:
 
 
 def of_this_machine(kept: Collection[str] = ()) -> Redaction:
-    """Return a redaction of this machine's and this user's names."""
+    """Return a redaction of the names of this machine and this user. kept: values that are not redacted."""
     host = socket.gethostname()
-    users = {os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.expanduser("~").rpartition("/")[2]}  # noqa: PTH111 - where there is no home it raises nothing
+    users = {os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.expanduser("~").rpartition("/")[2]}  # noqa: PTH111 - without a home folder it raises no error
     with suppress(KeyError, OSError):  # the user id may have no name, as in a container
         users.add(getpass.getuser())
     hosts = {host, host.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
@@ -107,7 +110,7 @@ def of_this_machine(kept: Collection[str] = ()) -> Redaction:
 
 
 def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:
-    """Return the names to remove, without short and common names, and without words of the contract (`kept`)."""
+    """Return the names to remove, without short names, common names, and words of the contract (`kept`)."""
     return frozenset(name for name in names if len(name) >= SHORTEST and name not in COMMON and name not in kept)
 
 

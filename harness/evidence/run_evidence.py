@@ -1,8 +1,9 @@
-"""Define the evidence of one run as judges read it, without any decision. This module registers the record types.
+"""Define the evidence of one run, as judges read it. Evidence contains no decisions. This module registers the record
+types.
 
-A record type is a class and the field of `ArmEvidence` or `RunEvidence` that holds its records: one record (`X |
-None`), several (`list[X]`) or one for each value of its last key field (`dict[str, X]`). Code that reads, renames or
-joins records uses these fields.
+A record type is a class and the field of `ArmEvidence` or `RunEvidence` that holds its records. The field holds one
+record (`X | None`), several (`list[X]`), or one for each value of its last key field (`dict[str, X]`). Code that reads,
+renames or joins records uses these fields.
 
 A folder `evidence/<run id>/` contains `run.json` (the Run), `records.jsonl` (a worker's records, each with its `record`
 tag, ending with `complete`), and `<arm>.<replica>.csv` (the series). Judges read `RunEvidence`.
@@ -60,12 +61,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OfPackage = TypeVar("OfPackage", bound=RunRecord)
-# types of the records that a worker writes about itself: its phases and its end
+# Types of the records that a worker writes about itself: its phases and its end.
 JOURNAL = (Phase, Unavailable, Raised, Complete)
 
 
 class Death(Record):
-    """The end of a worker that did not complete its run, as the worker's supervisor saw it."""
+    """The end of a worker that did not complete its run, as recorded by the worker's supervisor."""
 
     cause: Cause
     detail: str  # the name of the signal, the exit code, the limit, or the type and message of the exception
@@ -88,7 +89,8 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class WithPackages:
-    """Evidence that also has records of types that installed packages define. All of them are in `of_packages`."""
+    """Evidence that also has records whose types are defined by installed packages. All these records are in
+    `of_packages`."""
 
     of_packages: list[RunRecord] = field(default_factory=list)
 
@@ -99,7 +101,7 @@ class WithPackages:
 
 @dataclass(frozen=True)
 class ArmEvidence(WithPackages):
-    """Everything that was seen of one execution of an arm. A field is None if the probe did not observe it."""
+    """All evidence of one execution of an arm. A field is None if the probe did not observe it."""
 
     start: ArmStart
     end: ArmEnd | None
@@ -116,14 +118,14 @@ class ArmEvidence(WithPackages):
     saved: Saved | None = None
     loaded: Loaded | None = None
     evaluations: list[Evaluated] = field(default_factory=list)
-    # Detectors and recorders that raised an error; key: name of the field that the detector or recorder would have
+    # Detectors and recorders that raised an error. The key is the field that the detector or recorder would have
     # filled.
     failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RunEvidence(WithPackages):
-    """The evidence of one run, as judges see it. Judges never see the name of a planted fault."""
+    """The evidence of one run, as judges read it. Judges never read the name of a planted fault."""
 
     run_id: str
     probe: ProbeName
@@ -138,17 +140,16 @@ class RunEvidence(WithPackages):
     # name of an arm -> the error that ended the arm; the other arms continued
     failed: dict[str, ArmFailed] = field(default_factory=dict)
     death: Death | None = None
-    # Evidence of each rank after the first, in order. If an arm has fewer ranks, the first rank's executions stand in
-    # the place of the missing ones.
+    # The evidence of each rank after the first, in order. If an arm has fewer ranks, the first rank's executions are
+    # used in place of the missing ones.
     ranks: tuple[RunEvidence, ...] = ()
-    # the reason why this machine cannot execute the run, so that the run's units are NOT_RUN
+    # Why this machine cannot execute the run. The run's units are then NOT_RUN.
     obstacle: Obstacle | None = None
 
 
-# List the record types, parse a line of records, and put each record into its field of the evidence.
-#
-# The harness's own record types are the types of the fields of `ArmEvidence` and `RunEvidence`. A package adds a record
-# type with an entry point in the group `contract_harness.records` (`module:attribute`) that names a subclass of
+# List the record types, parse a line of records, and put each record into its field of the evidence. The harness's own
+# record types are the types of the fields of `ArmEvidence` and `RunEvidence`. A package adds a record type with an
+# entry point in the group `contract_harness.records` (`module:attribute`). The entry point names a subclass of
 # `ArmRecord` or `RunRecord`.
 
 GROUP = "contract_harness.records"
@@ -157,7 +158,7 @@ _Row = tuple[str, object]  # the name of a field, and the field's type: a list, 
 
 
 def _rows(evidence: type) -> dict[type[RunRecord], _Row]:
-    """Return the record types for which a class of evidence has fields, with the name and form of each field."""
+    """Return the record types that have a field in a class of evidence, each with the name and form of the field."""
     hints = get_type_hints(evidence).items()
     named = [(one, (field, get_origin(hint))) for field, hint in hints for one in (hint, *get_args(hint))]
     types = [(one, row) for one, row in named if isinstance(one, type) and issubclass(one, RunRecord)]
@@ -175,7 +176,7 @@ def _adapter(packages: tuple[type[RunRecord], ...]) -> TypeAdapter[Record]:
     return TypeAdapter(Annotated[types, Field(discriminator="record")])  # type: ignore[arg-type]
 
 
-_adapter(())  # Build the models at import. When they were first built in a thread, Python 3.13.0 crashed.
+_adapter(())  # The models are built at import. When a thread built them first, Python 3.13.0 crashed.
 
 
 def tag(kind: type[Record]) -> str:
@@ -186,7 +187,7 @@ def tag(kind: type[Record]) -> str:
 
 @cache
 def of_packages() -> tuple[type[RunRecord], ...]:
-    """Return the record types of installed packages. Raises KindError for an entry point without a valid type."""
+    """Return the record types of installed packages. Raise KindError for an entry point without a valid type."""
     types: dict[str, type[RunRecord]] = {}
     taken = {*map(tag, BUILT_IN), *_FIELDS}
     what = "a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of its fields as its `key`"
@@ -214,13 +215,13 @@ def _is_sound(value: Any) -> bool:
 
 
 def parsed(line: str | bytes) -> Record:
-    """Return one line of `records.jsonl` as a record. Raises pydantic's errors if the line is not a record."""
+    """Return one line of `records.jsonl` as a record. Raise pydantic's errors if the line is not a record."""
     require_keys_once(line)
     return _adapter(of_packages()).validate_json(line, strict=True)
 
 
 def parts() -> set[str]:
-    """Return the names of the parts of an execution that can fail without ending it (`PartFailed.part`)."""
+    """Return the names of the parts of an execution whose recording may fail without ending it (`PartFailed.part`)."""
     return {*_FIELDS, *map(tag, of_packages())}
 
 

@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 from harness.evidence.base import ArmRecord, Cause, Obstacle, Record, RunRecord
 from harness.numbers import Amount, Count, Real
 
-# the field of `ArmEvidence` that a detector or recorder fills, or the value of `record` in a package's record type
+# The field of `ArmEvidence` that a detector or recorder fills, or the `record` value of a package's record type.
 Part = str
-# A block counts as disturbed if its pace exceeds this multiple of the smallest pace on the machine. In 320 blocks of 20
-# processes on the host of an H200, all paces but six were either up to 1.35 times the smallest pace, or 1.5 to 2 times
-# the smallest pace, which is the effect of a second thread on the same core.
+# A block counts as disturbed if its pace exceeds this multiple of the smallest pace on the machine. The pace is the
+# time of a fixed piece of work. In 320 blocks of 20 processes on the host of an H200, six paces were neither up to 1.35
+# times the smallest pace, nor 1.5 to 2 times. The larger values are the effect of a second thread on the same core.
 DISTURBED = 1.35
-# a throughput probe enters this phase at its first timed block, and telemetry is kept from then on
+# A throughput probe enters this phase at its first timed block. Telemetry is kept from then on.
 TIMED_PHASE = "timed"
 
 
@@ -29,7 +29,8 @@ class Phase(Record):
 
 
 class Block(Record):
-    """One timed block of `steps` steps. The host clock is read at both ends, after the device has finished."""
+    """One timed block of `steps` steps. The host clock is read at the start and the end, after the device has
+    finished."""
 
     arm: str
     round: Count
@@ -41,10 +42,10 @@ class Block(Record):
     began: Real | None = None  # time at which the block began, in seconds on the machine's monotonic clock
     # number of graph launches in the block's steps, counted by the harness's callback; None: not counted
     graph_launches: Count | None = None
-    # seconds until the first step returned; the device was idle before, so the step did not wait for the device
+    # Seconds until the first step returned. The device was idle before, so the step did not wait for the device.
     enqueue_seconds: Amount | None = None
-    # Processor seconds of a fixed piece of work, measured before and after the block; the larger value counts. None:
-    # unknown.
+    # Processor seconds of a fixed piece of work. It was measured before and after the block, and the larger value
+    # counts. None: unknown.
     pace: Amount | None = None
     # Processor seconds that threads and child processes of the arm used since the arm's previous block. None: unknown.
     untimed_helper_seconds: Amount | None = None
@@ -81,13 +82,14 @@ class TimingEvidence(RunRecord):
     # Name of an arm -> its kernel seconds per step in the observed block. Empty without CUDA.
     observed_device_seconds: dict[str, Amount] = Field(default_factory=dict)
     processors: Count | None = None  # number of processors that this process may use
-    # True: the profiler saw the host sync that was planted after the observed block. None: no profiler, or older
+    # True: the profiler recorded the host sync that was planted after the observed block. None: no profiler, or older
     # evidence.
     profiler_sees_planted: bool | None = None
-    # True: the counter saw the graph launches that were planted before and after the timed blocks; None: no counter
+    # True: the counter counted the graph launches that were planted before and after the timed blocks. None: no
+    # counter.
     counter_sees_planted: bool | None = None
     own_processes: bool = False  # True: each arm ran in its own process, because the arms use two commits
-    counter_failure: str | None = None  # the reason why launches could not be counted reliably
+    counter_failure: str | None = None  # why launches could not be counted reliably
 
 
 class JitEvent(Record):
@@ -120,7 +122,7 @@ class KernelsEvidence(RunRecord):
     device: str | None  # the device's architecture, such as "sm_90"; None: no device
     device_readable: bool
     driver_ptx_version: str | None
-    compiled_for: str | None  # the target that an offline compilation named
+    compiled_for: str | None  # the target of an offline compilation
     planned: list[KernelRecord]
     used: list[KernelRecord]
 
@@ -139,7 +141,8 @@ class PrewarmEvidence(RunRecord):
 
 
 class KernelErrors(Record):
-    """Largest errors of output elements, each divided by the sum of the absolute values of the element's terms."""
+    """The largest errors of output elements. Each error is divided by the sum of the absolute values of the element's
+    terms."""
 
     vs_naive: Amount
     vs_fp64: Amount
@@ -147,7 +150,8 @@ class KernelErrors(Record):
 
 
 class PeerErrors(Record):
-    """Largest errors against fp64 in the outputs that a peer's kernel has: errors of this kernel, and of our kernel."""
+    """The largest errors against fp64 in the outputs that a peer's kernel has, for the peer's kernel and for our
+    kernel."""
 
     vs_fp64: Amount
     own_vs_fp64: Amount
@@ -196,7 +200,8 @@ class KernelMatchEvidence(RunRecord):
 
 
 class TensorErrors(Record):
-    """L2 norms for one trained tensor: of the reference's gradient, and of two arms' differences from this gradient."""
+    """L2 norms for one trained tensor: the norm of the reference's gradient, and of two arms' differences from this
+    gradient."""
 
     name: str
     reference_norm: Amount
@@ -219,14 +224,16 @@ class StepErrors(RunRecord):
 
 
 class Unavailable(Record):
-    """The machine or system cannot do what the run requires (`NotAvailable` was raised): its units are NOT_RUN."""
+    """The machine or system lacks something that the run requires (`NotAvailable` was raised). The run's units are
+    NOT_RUN."""
 
     record: Literal["unavailable"] = "unavailable"
     obstacle: Obstacle
 
 
 class ArmFailed(RunRecord):
-    """One arm ended early. Claims that name this arm cannot be judged. The run's other arms are still evidence."""
+    """One arm ended early. Claims that name this arm cannot be judged. The evidence of the run's other arms remains
+    valid."""
 
     record: Literal["arm_failed"] = "arm_failed"
     key: ClassVar = ("arm",)
@@ -254,12 +261,12 @@ class PartFailed(ArmRecord):
 
 
 class Raised(Record):
-    """An exception that ended the worker, as recorded by the worker itself."""
+    """An exception that ended the worker, recorded by the worker itself."""
 
     record: Literal["raised"] = "raised"
     error: str  # type and message of the exception
     stack: str
-    # has another value if a rank's process ended and the process that watches the ranks recorded this
+    # Another value means that the process that watches the ranks recorded the end of a rank's process.
     cause: Cause = "exception"
 
 
@@ -273,18 +280,19 @@ class Complete(Record):
 
 
 def disturbed(pace: float, least: float) -> bool:
-    """Return True if a pace exceeds `DISTURBED` times the machine's least pace, or is not a number."""
+    """Return True if a pace exceeds `DISTURBED` times the machine's smallest pace (`least`), or is not a number."""
     return not pace <= DISTURBED * least
 
 
-# first word of the name of each gradient; the first word of the name of each tensor of the state is its category
+# The first word of the name of each gradient. For a tensor of the state, the first word is the category.
 GRADIENT = "gradient"
 
 UNOBSERVED, OBSERVED = 0, 1  # index of an arm's execution without observation, and of its execution with observation
 
 
 class ReadTensor(Record):
-    """A tensor that an operator reads. digest: of the tensor's bits; None if they were unreadable or never written.
+    """A tensor that an operator reads. digest: of the tensor's bits; None if the bits were not readable or never
+    written.
 
     source: number of the operator of this step that last wrote the tensor's memory. name: the tensor's name in the
     state or the inputs, if it has one.
@@ -305,7 +313,7 @@ class ObservedOperator(Record):
     module: str
     line: str
     code: str
-    arguments: list[str]  # the arguments as text; each tensor is shown as a point
+    arguments: list[str]  # the arguments as text; a point stands for each tensor
     reads: list[ReadTensor]
     makes: list[str | None]  # digests of the tensors that the operator returns
     # digest of each input that the operator changed, after the change; None for an unchanged input
@@ -319,8 +327,9 @@ class ObservedOperator(Record):
 class ObservedStep(RunRecord):
     """One step of one execution of an arm: digests of named tensors, and the operators if they were observed.
 
-    unseen: number of kernels captured outside of operators, and of replays of graphs whose operators were not observed.
-    seconds: from the opening of the arm to the end of the step. bytes: size of the digests kept during observation.
+    unseen: number of kernels that were captured outside of operators, and of replays of graphs without observed
+    operators. seconds: from the opening of the arm to the end of the step. bytes: size of the digests kept during
+    observation.
     """
 
     record: Literal["observed_step"] = "observed_step"
@@ -340,7 +349,8 @@ class ObservedStep(RunRecord):
 
     @model_validator(mode="after")
     def _made_before(self) -> Self:
-        """Refuse a tensor whose source is not an earlier operator, because following sources must come to an end."""
+        """Refuse a tensor whose source is not an earlier operator. Otherwise code that follows sources might never
+        end."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
                 raise ValueError(f"operator {number} reads the result of a later operator")

@@ -1,8 +1,9 @@
-"""Define when run A (the host) serves run B (the guest): A's process executed everything that B requires.
+"""Define when the evidence of run A (the host) can also decide run B (the guest). A's process must have executed all
+that B requires.
 
-A's evidence can then decide B. A table has one rule for every field of a run and of a planned arm. Tables for other
-purposes replace single rules. This module also builds a run's evidence from other processes: from its lanes, or from a
-run that serves it.
+A table has one rule for every field of a run and of a planned arm. Tables for other purposes replace single rules. This
+module also builds a run's evidence from other processes: from its lanes (processes that execute parts of a run), or
+from a host.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from harness.evidence.run_records import ArmFailed
 from harness.kinds import probe_named
 
 AN_ARM, NONE = "an arm", "none"
-# Settings of kernel comparisons for which the host may try more values than the guest requires. If bounds are set for
-# each data type, only the data types are compared here. A judge reads the values of the bounds in its own claim.
+# Settings of kernel comparisons for which the host may try more values than the guest requires. If bounds are given for
+# each data type, only the data types are compared here. A judge reads the bounds in its own claim.
 _TRIED = frozenset({"operations", "magnitudes", "max_relative_error"})
 
 
@@ -41,12 +42,13 @@ class Difference:
         return f"{self.field}: {self.demanded} in the contract, {self.made} in the evidence"
 
 
-# a path inside the field, the value that the guest requires, and the value of the host
+# Tuples of a path inside the field, the value that the guest requires, and the value of the host.
 Unmet = Iterator[tuple[str, Any, Any]]
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
-    """Yield the entries of mappings, or the values, that are not equal. True counts as different from 1."""
+    """Yield the unequal entries of two mappings, or the two values if they are not equal. True counts as different from
+    1."""
     if isinstance(host, Mapping) and isinstance(guest, Mapping):
         pairs = [(f".{key}", guest.get(key), host.get(key)) for key in {**guest, **host}]
     else:
@@ -55,7 +57,7 @@ def _unequal(host: Any, guest: Any) -> Unmet:
 
 
 def _missing(host: Any, guest: Any) -> Unmet:
-    """Yield what the guest requires but the host does not have: entries of a mapping, a list, or a value."""
+    """Yield what the guest requires but the host lacks: entries of a mapping, a list, or a value."""
     if isinstance(guest, Mapping):
         yield from ((f".{key}", value, host.get(key)) for key, value in guest.items() if host.get(key) != value)
     elif isinstance(guest, list):
@@ -99,8 +101,8 @@ def _with(host: list[Any], guest: list[Any]) -> list[Any]:
 class Rule:
     """How one field is compared.
 
-    unmet: yields what the guest's value requires and the host's value does not meet. joined: returns a value that meets
-    both requirements, if there is one. seen: returns the part of a value that is compared.
+    unmet: yields what the guest's value requires and the host's value does not provide. joined: returns a value that
+    meets both requirements, if there is one. seen: returns the part of a value that is compared.
     """
 
     unmet: Callable[[Any, Any], Unmet]
@@ -109,7 +111,8 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return a workload's fields that influence training. Of `needs`, this is `device`; the rest selects a machine."""
+    """Return a workload's fields that influence training, by name. `needs.device` is included; other needs only select
+    a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
@@ -121,7 +124,8 @@ def _settings(arm: Arm) -> dict[str, object]:
 
 
 def _with_needs(host: Workload, guest: Workload) -> Workload:
-    """Return the host's workload with the needs of both: all modules, and the larger memory (None if one has none)."""
+    """Return the host's workload with the needs of both: all modules, and the larger memory. The memory is None if one
+    has None."""
     memory = [workload.needs.memory_gib for workload in (host, guest)]
     most = None if None in memory else max(each for each in memory if each is not None)
     modules = list(dict.fromkeys([*host.needs.modules, *guest.needs.modules]))
@@ -152,7 +156,7 @@ SHARED: Rules = {
     "process": EQUAL,
     "measurement": EQUAL,
     "workload": Rule(_unequal, _with_needs, trained_on),
-    "arms": INCLUDES,  # the guest's arms, found by name; each arm is compared by the rules for its fields, which follow
+    "arms": INCLUDES,  # the guest's arms by name; the following rules are for the fields of each arm
     "arm": Rule(_unequal, seen=_settings),
     "system": EQUAL,
     "commit": EQUAL,
@@ -161,7 +165,7 @@ SHARED: Rules = {
     "observe_syncs": INCLUDES,
     "watch_every_step": INCLUDES,
     "watch_ranks": INCLUDES,
-    # cannot be added to the host, because the movements of an arm are compared with those of the arms before it
+    # The host cannot be extended here, because an arm's movements are compared with those of the arms before it.
     "moves": HAS,
     "sketches": INCLUDES,
     "nudged": EQUAL,
@@ -181,7 +185,8 @@ SHARED: Rules = {
     "without": IGNORED,
     "compared": Rule(_nothing, lambda host, guest: None if None in (host, guest) else _with(host, guest)),
 }
-# Rules for probes that do not execute one arm after another, and for comparing costs: both runs must execute the same.
+# Rules for probes that do not execute one arm after another, and for the comparison of costs. Both runs must execute
+# the same.
 SAME: Rules = {
     **{name: replace(EQUAL, seen=rule.seen) for name, rule in SHARED.items()},
     **dict.fromkeys(("id", "contract", "workload_name", "wall_limit_s", "heartbeat_s"), IGNORED),
@@ -244,8 +249,7 @@ def _of_arms(host: Run, guest: Run, rules: Rules) -> Iterator[Difference]:
 def _of_field(place: str, name: str, host: Record, guest: Record, rules: Rules) -> Iterator[Difference]:
     rule = rules[name]
     for key, demanded, there in rule.unmet(rule.seen(getattr(host, name)), rule.seen(getattr(guest, name))):
-        # A contract calls the field `workload`, and names the settings of an arm without `arm`. Use the contract's
-        # names.
+        # Messages use the contract's names: `workload` for this field, and no `arm` before the settings of an arm.
         called = {"workload_name": "workload", "arm": ""}.get(name, name)
         yield Difference(f"{place.removesuffix(name)}{called}".removesuffix(".") + key, _text(demanded), _text(there))
 
@@ -268,7 +272,7 @@ def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
 
 
 def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
-    """Return the run's fields about gradients, limited to the arms in `arms` and with the arms' new names."""
+    """Return the run's fields about gradients, only for the arms in `arms` and with their new names."""
     read = {name: new for name, new in arms.items() if name in reads_gradients(run)}
     return {
         "baseline_of": {new: _renamed(run.baseline_of.get(name), arms) for name, new in read.items()},
@@ -314,11 +318,9 @@ def _named(groups: Sequence[Sequence[str]], arms: Mapping[str, str]) -> list[lis
     return [[arms[name] for name in group if name in arms] for group in groups]
 
 
-# Join the evidence of a run's lanes. A lane is a process that executed a part of the run.
-#
-# `run.json` describes the whole run, and the `run.json` in the folder of each lane describes the lane's part. Together,
-# the parts contain every execution of the run exactly once. If a lane died or is missing, only the arms of this lane
-# fail.
+# Join the evidence of a run's lanes. A lane is a process that executed a part of the run. `run.json` describes the
+# whole run, and the `run.json` in the folder of each lane describes the lane's part. Together, the parts contain every
+# execution of the run exactly once. If a lane died or is missing, only the arms of this lane fail.
 
 Execution = tuple[str, int]  # the name of an arm, and the index of a replica
 
@@ -344,8 +346,8 @@ def lane_folders(directory: Path) -> list[Path]:
 def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvidence:
     """Return the evidence of `run`, as if one process had executed it.
 
-    unreadable: messages about unreadable lanes. Raises `Damaged` if the lanes are not parts of this run, or if two
-    lanes have the same execution.
+    unreadable: messages about unreadable lanes. Raise `Damaged` if the lanes are not parts of this run, or if two lanes
+    have the same execution.
     """
     executed: dict[Execution, ArmEvidence] = {}
     failed: dict[str, ArmFailed] = {}
@@ -365,7 +367,8 @@ def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvi
 
 
 def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
-    """Return the executions of `run` that no lane has. Raises `Damaged` for an unplanned one, or one in two lanes."""
+    """Return the executions of `run` that no lane has. Raise `Damaged` for an unplanned execution, or for one that two
+    lanes have."""
     held = [execution for lane in lanes for execution in lane.executions()]
     for arm, replica in held:
         if held.count((arm, replica)) > 1:
@@ -385,7 +388,7 @@ def _require_part(lane: Lane, run: Run) -> None:
 
 
 def _failures(lane: Lane) -> dict[str, ArmFailed]:
-    """Return what ended each arm, by arm: the arm's own failure, or the death of the arm's lane."""
+    """Return, by arm, what ended the arm: its own failure, or the death of its lane."""
     death = lane.evidence.death
     if death is None:
         return lane.evidence.failed
@@ -397,7 +400,8 @@ def _failures(lane: Lane) -> dict[str, ArmFailed]:
 
 
 def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidence]]:
-    """Return each arm's replicas in order. Replicas after a missing one are left out, or they would take its number."""
+    """Return each arm's replicas in order. Replicas after a missing one are left out; otherwise they would get its
+    number."""
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(executed):
         if replica == len(arms.get(arm, [])):
@@ -406,21 +410,23 @@ def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidenc
 
 
 # Let a run that was not executed (the guest) use the evidence of a run that was executed (the host). The guest's
-# directory has only two files: `run.json`, which states what the guest's claims require, and `shared.json`, which names
-# the host and maps each arm of the guest to an arm of the host.
+# directory has only two files. `run.json` states what the guest's claims require. `shared.json` names the host and maps
+# each arm of the guest to an arm of the host.
 
 Named = TypeVar("Named", bound=RunRecord)
 
 
 class Shared(Record):
-    """`shared.json`: the run whose process also executed this run's arms. arms: this run's name -> that run's name."""
+    """`shared.json`: the run whose process also executed this run's arms. arms: name in this run -> name in that
+    run."""
 
     run: str
     arms: dict[str, str]
 
 
 def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
-    """Return, in words, something that the guest's run requires and the host's run lacks; None if the host serves it.
+    """Return a text about something that the guest's run requires and the host's run lacks; None if the host has
+    everything.
 
     arms: the guest's name of each arm -> the host's name.
     """
@@ -439,7 +445,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
-    """Return the host's evidence under the guest's names, as if the guest had been executed. arms: see `lacks`."""
+    """Return the host's evidence with the guest's names, as if the guest had been executed. arms: see `lacks`."""
     if not probe_named(guest.probe).arm_by_arm:
         return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}
@@ -464,7 +470,7 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
 
 
 def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
-    """Return a host's execution under the guest's name of the arm, without records that the guest did not request."""
+    """Return a host's execution with the guest's name of the arm, without records that the guest did not request."""
     steps = guest.gradient_steps if name in reads_gradients(guest) else []
     asked = [
         record
@@ -476,7 +482,7 @@ def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[s
 
 
 def _record_named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
-    """Return a host's record under the guest's name of the arm, without comparisons with arms that the guest lacks."""
+    """Return a host's record with the guest's name of the arm, without comparisons with arms that the guest lacks."""
     changes: dict[str, object] = {"arm": name}
     if isinstance(record, ArmEnd):
         for field, seen in (("differences", record.differences), ("moved_apart", record.moved_apart)):

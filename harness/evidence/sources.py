@@ -2,7 +2,7 @@
 
 Sources are the Python and CUDA C++ files of the harness, of the packages that contain systems, and of every user module
 that these import directly or indirectly. Digests are computed from files, because a copied tree may have no git.
-Imports are found in the text, so that an import inside a function counts too. Libraries (below `site-packages`) and
+Imports are found in the text, so that an import inside a function counts, too. Libraries (below `site-packages`) and
 Python's own modules are left out, except a system's own package. Each file is listed with its path inside its package,
 so that a digest does not depend on the location of the tree.
 """
@@ -24,11 +24,10 @@ from harness.errors import HarnessError
 from harness.evidence.environment_records import CHANGES, TrainerFacts
 from harness.evidence.modules import INSTALLED, is_library, module_spec, place_in, places_of
 
-# Find the imports of Python sources in their text, without executing the sources. An import names a module, or uses a
-# folder that the source adds to the import path, or loads a file by its path.
-#
-# Imports count wherever they stand, also in functions. A path is known only if the source composes it from constants,
-# `__file__`, `Path` and `os.path`. Relative imports are not searched for, because all files of a package count anyway.
+# Find the imports of Python sources in their text, without executing the sources. An import names a module, uses a
+# folder that the source adds to the import path, or loads a file by its path. Imports in functions count, too. A path
+# is known only if the source builds it from constants, `__file__`, `Path` and `os.path`. Relative imports are not
+# searched for, because all files of a package count anyway.
 
 _START = r"(?:^|[;:])[ \t\f]*"
 _FROM = re.compile(rf"{_START}from[ \t]+([^\W\d]\w*)[\w.]*[ \t]+import\b", re.MULTILINE)
@@ -58,7 +57,7 @@ class Imports:
         self.names.update(name for name in imported_names(text) if name)
         if not any(word in text for word in _BY_PATH):
             return
-        # Python could not import a source that raises one of these errors here
+        # Python could not import a source that raises one of these errors here.
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             tree = ast.parse(source)
             paths = _Paths(tree, file.absolute())
@@ -68,7 +67,8 @@ class Imports:
 
 
 def imported_names(text: str) -> Iterator[str]:
-    """Yield the packages that are named by import statements and by calls of `import_module` with a constant."""
+    """Yield the packages that the text imports, by import statements and by calls of `import_module` with a
+    constant."""
     lines = "\n".join(_lines_with("import", text))
     yield from (found[1] for found in _FROM.finditer(lines))
     if any(word in lines for word in _CALLED):
@@ -81,7 +81,7 @@ def imported_names(text: str) -> Iterator[str]:
 
 
 def _lines_with(word: str, text: str) -> Iterator[str]:
-    """Yield the lines that contain a word, in a tenth of the time of matching a pattern on the whole text."""
+    """Yield the lines that contain a word. This takes a tenth of the time of matching a pattern on the whole text."""
     at = text.find(word)
     while at >= 0:
         end = text.find("\n", at)
@@ -117,7 +117,7 @@ def _elements(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _loaded_files(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expression for the path of a file that a call loads as a module, or executes."""
+    """Yield the expression for the path of a file that a call loads as a module or executes."""
     if isinstance(node, ast.Call) and (position := _FILE_ARGUMENT.get(_called(node))) is not None:
         yield from node.args[position : position + 1]
         yield from (each.value for each in node.keywords if each.arg in {"location", "path", "path_name"})
@@ -141,7 +141,8 @@ class _Paths:
                 yield Path(os.path.normpath(Path.cwd() / os.path.expanduser(path)))  # noqa: PTH111 - raises nothing
 
     def _of(self, node: ast.expr, within: frozenset[str]) -> Path | None:
-        """Return the path that an expression evaluates to, or None. within: names under evaluation, to stop loops."""
+        """Return the path that an expression evaluates to; None if unknown. within: names under evaluation, so that
+        loops end."""
         found: Path | None = None
         match node:
             case ast.Constant(value=str(text)) if "\0" not in text:
@@ -187,8 +188,8 @@ class _Paths:
 
 
 _TIMEOUT_S = 10.0
-# git sets these variables for the processes that it starts, such as hooks. The variables name the repository in which
-# git was called, so they would direct a git command to the wrong repository.
+# Git sets these variables for the processes that it starts, such as hooks. They name the repository in which git was
+# called, so that a git command here would use the wrong repository.
 OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 # Without these options, the settings of an untrusted repository could make git start programs.
 _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
@@ -212,7 +213,8 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def trainers(systems: Iterable[str]) -> dict[str, TrainerFacts]:
-    """Return the commit of each system (`module:attribute`), with `+changes` if files of its repository are changed.
+    """Return, for each system (`module:attribute`), the commit of its repository. `+changes` follows if files are
+    changed.
 
     A system whose file is not tracked counts as changed. A system has no commit if its module is not found, if its file
     is in no repository, or if it belongs to an installed package. No system is imported.
@@ -239,21 +241,22 @@ _CUDA = (".cu", ".cuh")  # suffixes of kernel sources that a package compiles wh
 
 
 def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
-    """Return the SHA-256 over the sources of the harness and the systems. listed: a result of `listed_sources`."""
+    """Return the SHA-256 digest over the sources of the harness and the systems. listed: a result of
+    `listed_sources`."""
     lines = listed_sources(systems) if listed is None else listed
     return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
 
 
 def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
-    """Return the SHA-256 over the sources of each package, by its name. listed: a result of `listed_sources`."""
+    """Return, by package, the SHA-256 digest over the package's sources. listed: a result of `listed_sources`."""
     return {package: hashlib.sha256(lines.encode()).hexdigest() for package, lines in listed.items()}
 
 
 def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
-    """Return, for each package in sorted order, a text with a line for each source file: inner path and SHA-256.
+    """Return, for each package in sorted order, a text with one line for each source file: its inner path and SHA-256.
 
-    A system's package that cannot be found has an empty text. Raises HarnessError for a file of more than
-    `SOURCE_LIMIT` bytes, or one that cannot be read.
+    A system's package that cannot be found has an empty text. Raise HarnessError for a file that cannot be read or has
+    more than `SOURCE_LIMIT` bytes.
     """
     named = {_OURS, *(name.partition(":")[0].partition(".")[0] for name in systems)}
     listed: dict[str, set[tuple[str, str]]] = {package: set() for package in named}
@@ -273,7 +276,7 @@ def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
 
 
 def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list[Path]]) -> Iterator[tuple[str, Path]]:
-    """Yield each package with its folders and files. Libraries are skipped unless they contain a named system."""
+    """Yield each package with its folders and files. Libraries are skipped, unless they contain a named system."""
     yield from ((package, place) for package in named for place in places(package))
     for package in reached.names - {_OURS}:
         beside = [place_in(folder, package) for folder in reached.folders]
@@ -285,7 +288,7 @@ def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list
 
 
 def _below(root: str) -> Iterator[tuple[str, Path]]:
-    """Yield every source file below a folder. Leave out editors' lock files, which are dangling links, and pipes.
+    """Yield every source file below a folder. Leave out dangling links, which are editors' lock files, and pipes.
 
     Reading a pipe would never end.
     """

@@ -6,8 +6,8 @@ violated only if this division separates its halves further than every other div
 / 2 cases (126 for n = 5), because a division and its mirror image have the same shift. The separation must also exceed
 `SHIFT` or `NOISIER`, so that a difference far below the noise does not fail.
 
-Shapes: values [runs, columns], with the candidate's runs first. A feature has one column (a loss) or several (a sketch,
-which is a few random sums of a tensor).
+Shapes: values [runs, columns], with the candidate's runs first. A feature has one column (a loss) or several (a sketch
+of a tensor, see `evidence.arm_records.Sketch`).
 """
 
 from __future__ import annotations

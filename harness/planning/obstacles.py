@@ -1,7 +1,7 @@
-"""Determine which GPUs and how much GPU memory units and runs need, and why a unit cannot be decided here.
+"""Find out how many GPUs and how much GPU memory units and runs need, and why a unit cannot be decided here.
 
-The machine, the system, or the baseline of another commit may lack something that the unit needs. A run needs no GPU,
-a part of a GPU's memory, or a whole GPU; several ranks need several GPUs.
+The machine, the system, or the baseline of another commit may lack something that the unit needs. A run needs no GPU, a
+part of a GPU's memory, or a whole GPU. Several ranks need several GPUs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.kinds import kind_of, probe_named, probe_of, resolve
 from harness.platform.paths import command_for, without_folders
 
-ON_DEVICE = "device"  # value of `target` in the probe `kernels` that means the machine's own GPU
+ON_DEVICE = "device"  # the value of `target` in the probe `kernels` that stands for the machine's own GPU
 
 
 def needs_cuda(contract: Contract, claim: AnyClaim, workload: Workload) -> bool:
@@ -74,18 +74,21 @@ def needs_gpu(run: Run) -> bool:
 
 
 def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
-    """Return the UUIDs of the GPUs that the run uses: the machine's first GPU, plus one for each further rank."""
+    """Return the UUIDs of the GPUs that the run uses: the first GPU of the machine, and one more for each further
+    rank."""
     return [gpu.uuid for gpu in gpus[: run.ranks]] if needs_gpu(run) else []
 
 
 def gpu_memory_gib(run: Run) -> float | None:
-    """Return how many GiB of the GPU's memory the run may take; None if it never shares the GPU.
+    """Return how many GiB of the GPU's memory the run may take; None if no other run may use the GPU at the same time.
 
-    A run never shares if its workload declares no memory, if its probe needs the whole device, or if its ranks wait for
-    one another. The result is 0.0 if the run uses no GPU, because its workload is for the processor. Waiting ranks keep
-    their GPUs busy until the other ranks get their time slices: when three runs with two ranks each shared two H200s,
-    none finished an arm's steps in four minutes. The memory that a workload declares is enough for each of its runs,
-    because `_missing_memory` requires only that much of a GPU. It includes a timing process, which opens both arms.
+    The result is None if the workload declares no memory, if the probe needs the whole device, or if the run has
+    several ranks. It is 0.0 if the run uses no GPU, because its workload is for the processor.
+
+    Ranks wait for one another, and keep their GPUs busy meanwhile: when three runs with two ranks each shared two
+    H200s, none finished an arm's steps in four minutes. The declared memory is enough for each run of the workload,
+    because `_missing_memory` requires only this amount of a GPU. A timing process, which opens both arms, needs no
+    more.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
@@ -94,13 +97,17 @@ def gpu_memory_gib(run: Run) -> float | None:
 
 
 def shares_gpu(run: Run) -> bool:
-    """Return True if other commands may use the GPU during the run: one rank, no timing, and only a part of the GPU."""
+    """Return True if other commands may use the GPU during the run.
+
+    This requires one rank, a probe without timing, and a probe that needs only a part of the GPU.
+    """
     probe = probe_named(run.probe)
     return not probe.timed and resolve(probe.gpu_memory) is not all_of_it and run.ranks == 1
 
 
 def ran_out_of_memory(directory: Path, death: Death | None) -> bool:
-    """Return True if a run, or a part of it, ended because the device ran out of memory."""
+    """Return True if a run, or a part of it, ended because the device ran out of memory. directory: the run's
+    evidence."""
     records, _ = read_records(directory)
     ends = [death, *(record for record in records if isinstance(record, ArmFailed | PartFailed))]
     return any(each is not None and "out of memory" in each.detail for each in ends)
@@ -115,12 +122,13 @@ def all_of_it(_run: Run) -> None:
 
 
 def none_for_a_target(run: Run) -> float | None:
-    """Return the declared memory in GiB; 0.0 if the run only compiles kernels for a target other than this device."""
+    """Return the declared memory in GiB; 0.0 if the run only compiles kernels for a target other than this GPU."""
     return declared(run) if run.settings.get("target", ON_DEVICE) == ON_DEVICE else 0.0
 
 
 def twice_if_filled(run: Run) -> float | None:
-    """Return the declared memory in GiB, doubled if the probe fills memory, because two processes then open the arm."""
+    """Return the declared memory in GiB. If the probe fills the memory, double it, because two processes then open the
+    arm."""
     memory = declared(run)
     return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory
 
@@ -135,8 +143,8 @@ Describe = Callable[[str], SystemDescription | SystemResolutionError]
 def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
     """Return an obstacle if the system of one of the claim's arms cannot be described.
 
-    Without the description a unit cannot be planned correctly. It becomes an ERROR, even if the machine could not
-    decide it anyway, or if a worker could have opened the system.
+    Without the description the unit cannot be planned correctly. The unit becomes an ERROR. This also holds if the
+    machine could not decide the unit for another reason, or if a worker could have opened the system.
     """
     arms = {arm for part in parts_of(claim) for arm in part.arms().values()}
     for system in dict.fromkeys(contract.arms[arm].system or contract.system for arm in sorted(arms)):
@@ -149,7 +157,7 @@ def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> 
 def find_obstacle(
     contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine, describe: Describe
 ) -> Obstacle | None:
-    """Return the first reason why this machine cannot decide the unit; None if its runs can be executed."""
+    """Return the first reason why this machine cannot decide the unit; None if the unit's runs can be executed here."""
     return (
         _cannot_run(machine)
         or _missing_module(workload, machine)
@@ -163,7 +171,8 @@ def find_obstacle(
 
 
 def _cannot_run(machine: Machine) -> Obstacle | None:
-    """Return an obstacle if no run can execute here: process groups or the packages of the extra `run` are missing."""
+    """Return an obstacle if no run can be executed here: process groups or the packages of the extra `run` are
+    missing."""
     if not hasattr(os, "killpg"):
         return Obstacle(
             reason="not_available", message="runs need Linux or macOS; recorded evidence can be judged on any system"
@@ -187,7 +196,7 @@ def _not_installed(missing: Sequence[str]) -> str:
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    # If a device exists but cannot be read, the judges of these kinds report a violation. So the unit is executed.
+    # Judges of these kinds report an unreadable GPU as a violation, so the unit is executed.
     reads_device = machine.gpu_unreadable and all(
         kind_of(part.kind).judges_unreadable_device for part in parts_of(claim)
     )
@@ -197,7 +206,7 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
 
 
 def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
-    """Return an obstacle if the name or the compute capability of the machine's GPU is not the required one."""
+    """Return an obstacle if the machine's GPU has another name than required, or a smaller compute capability."""
     if not machine.gpus:
         return None
     gpu, needs = machine.gpus[0], workload.needs
@@ -205,7 +214,7 @@ def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
     if needs.gpu_names() and not any(is_gpu(gpu.name, name) for name in needs.gpu_names()):
         message = f"needs a GPU named {' or '.join(needs.gpu_names())}, but this machine has {gpu.name}"
     elif needs.capability_at_least is not None and not reaches(capability, needs.capability_at_least):
-        there = f"{gpu.name} has {capability or 'none that is known'}"
+        there = f"{gpu.name} has {capability or 'an unknown one'}"
         message = f"needs compute capability {needs.capability_at_least} or more, but {there}"
     else:
         return None
@@ -257,7 +266,8 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
 
 
 def lacking(part: AnyPart, name: str, arm: Arm, system: SystemDescription) -> str | None:
-    """Return, as text, what the system of arm `name` lacks that this part of a claim needs; None if nothing."""
+    """Return a text that says what the system of arm `name` lacks for this part of a claim; None if it lacks
+    nothing."""
     needed, arms = kind_of(part.kind).capabilities, part.arms()
     for one in part.variants():
         if name == arms.get(part.candidate_path):
@@ -286,10 +296,12 @@ class HasContract(Protocol):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The commit of the arms that claims name as `baseline`; None for the working tree, in which all other arms are.
+    """The commit of the arms that claims name as `baseline`. None: these arms use the working tree, as all other arms
+    do.
 
-    descriptions: of its systems at that commit, or the errors instead; tree: the folder with its checkout.
-    accepted: by contract and claim, of claims whose baselines have another commit.
+    descriptions: by name, the descriptions of the systems at that commit, or the errors that prevented them. tree: the
+    folder with the checkout of the commit. accepted: the baselines of claims with another commit, by contract and
+    claim.
     """
 
     commit: str | None = None
@@ -323,7 +335,7 @@ def baseline_checkout(
 ) -> AbstractContextManager[Checkout | None]:
     """Within the block, check out the commit `name` in a worktree for the baselines. Do nothing if `name` is None.
 
-    accepted, day: see `checked_out`. Raises UsageError if no claim names a baseline, and the errors of `checked_out`.
+    accepted, day: see `checked_out`. Raise UsageError if no claim names a baseline, and the errors of `checked_out`.
     """
     if name is None:
         return nullcontext()
@@ -334,7 +346,8 @@ def baseline_checkout(
 
 
 def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> Obstacle | None:
-    """Return why a claim cannot be judged with its baseline at that commit; None if it can, or names no baseline."""
+    """Return why a claim cannot be judged with the baseline at its commit; None if it can, or if it names no
+    baseline."""
     for part in parts_of(claim):
         if "baseline" in part.arms():
             if baseline.commit is None:
@@ -351,7 +364,8 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
 
 
 def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
-    """Return an obstacle if both arms have equal settings: without a baseline commit, nothing would be compared."""
+    """Return an obstacle if both arms have equal settings and no baseline commit is given. Nothing would then be
+    compared."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
     if candidate is None or not contract.same_settings(candidate, baseline):
@@ -377,7 +391,8 @@ def _one_process(part: AnyPart) -> Obstacle | None:
 
 
 def _unlike_there(contract: Contract, part: AnyPart, baseline: Baseline, commit: str) -> Obstacle | None:
-    """Return an obstacle if the baseline arm's system at `commit` cannot be described or lacks what the part needs."""
+    """Return an obstacle if the baseline arm's system cannot be described at `commit`, or lacks what the part needs
+    there."""
     name = part.arms()["baseline"]
     arm = contract.arms[name]
     system = arm.system or contract.system

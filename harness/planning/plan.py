@@ -1,7 +1,7 @@
 """Plan the units of contracts, the runs that decide them, and the obstacles of units that cannot be decided here.
 
-The functions are pure: they turn contracts and descriptions of machine and systems into units and runs. Claims that can
-be judged from the same run share this run.
+The functions are pure. They turn contracts and the descriptions of machine and systems into units and runs. Claims that
+can be judged from the same run share this run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from harness.planning.obstacles import Baseline, HasContract, commit_obstacle, f
 from harness.planning.run_builder import PlannedFault, RunBuilder, plan_fault
 
 LIMIT_S = 60.0  # limit in seconds for all executions of both arms together
-# Figures of a verdict that name the step at which a difference was seen. The first difference may lie in an earlier
-# step.
+# Names of figures with the step at which a difference was seen. The first difference may lie in an earlier step.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")
-_BLOCK = "first_differing_block"  # the figure that names the first step of the block that differs
-_NOISE = "noise_floor"  # the figure that states the difference of two executions of the baseline
+_BLOCK = "first_differing_block"  # name of the figure with the first step of the block that differs
+_NOISE = "noise_floor"  # name of the figure with the difference of two executions of the baseline
 
 
 def where_run(
@@ -35,7 +34,7 @@ def where_run(
 ) -> Run | None:
     """Return a new run that finds the first step in which two executions of a claim differ.
 
-    runs: the runs that decided the unit. figures: the verdict's figures, by name. Returns None if the claim's kind does
+    runs: the runs that decided the unit. figures: the verdict's figures, by name. Return None if the claim's kind does
     not compare trainings, or if no run has the claim's arms.
     """
     part = next((part for part in parts_of(claim) if part.must_train_alike), None)
@@ -55,7 +54,7 @@ def where_run(
         "last": min(_last_step(part, values, steps), steps - 1),
         "observed": False,
         "limit_s": limit_s,
-        "deterministic": bool(values.get(_NOISE)),  # otherwise the first difference that is found might only be noise
+        "deterministic": bool(values.get(_NOISE)),  # otherwise the first difference might only be noise
         **{setting: {candidate: value} for setting, value in between.items()},
     }
     fields = (
@@ -79,14 +78,14 @@ def where_run(
 
 
 def where_name(unit: Unit) -> str:
-    """Return the id of the run that `where_run` plans for a unit. The id is also the name of a folder."""
+    """Return the id of the run that `where_run` plans for a unit. The id is also the name of the run's folder."""
     names = (unit.contract, unit.claim, unit.workload)
     digest = hashlib.sha256("+".join(names).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', unit.claim)[:80]}+{digest}"
 
 
 def _last_step(part: AnyPart, values: Mapping[str, object], steps: int) -> int:
-    """Return the last step that can be the first with a difference, according to the verdict's figures (`values`)."""
+    """Return the last step in which the first difference can lie. values: the verdict's figures."""
     seen = [value for name in _SEEN_AT if type(value := values.get(name)) is int]
     if type(block := values.get(_BLOCK)) is int:
         seen.append(block + int(getattr(part, "every", 1)) - 1)
@@ -118,13 +117,13 @@ def plan(
     model_directory: str | None = None,
     baseline: Baseline | None = None,
 ) -> Plan:
-    """Plan the contracts, or only the named claims and workloads in them.
+    """Return the units and runs of the contracts, or only of the named claims and workloads.
 
     describe: returns the description of a named system. If it raises SystemResolutionError, the system's units are not
     run and become ERRORs with this reason. If `fault` is given, the error is raised instead, because the fault needs
-    the description. fault: planted in the arms that it should break. baseline: the commit of the arms that claims name
-    as `baseline`; None: all arms use the working tree. Raises UsageError for a claim, workload or fault that no
-    contract has.
+    the description. fault: the fault to plant in the arms that it should break. baseline: the commit of the arms that
+    claims name as `baseline`; None: all arms use the working tree. Raise UsageError for a claim, workload or fault that
+    no contract has.
     """
     selected = [loaded.contract for loaded in contracts]
     refuse_unknown(
@@ -209,7 +208,7 @@ def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> lis
 
 
 class _Descriptions:
-    """Describes each system at most once. Keeps the error of a system that cannot be described."""
+    """Describes each system at most once. Stores the error for a system that cannot be described."""
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
@@ -235,7 +234,7 @@ class _Descriptions:
 
 
 def refuse_unknown(rule: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Raise UsageError for the first of `names` that is not known. rule: what to say first in the message.
+    """Raise UsageError for the first of `names` that is not in `known`. rule: the beginning of the message.
 
     The message suggests the nearest known name, or lists some names.
     """

@@ -19,7 +19,7 @@ from harness.kinds import kind_of, probe_of
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault to plant in `arms` of a contract's runs. description: None if none of the contract's systems has it."""
+    """A fault to plant in `arms` of a contract's runs. description: None if no system of the contract has the fault."""
 
     name: str
     description: FaultDescription | None
@@ -27,10 +27,11 @@ class PlannedFault:
 
 
 def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Sequence[AnyClaim]) -> PlannedFault:
-    """Choose the arms in which fault `name` is planted, from the claims that the fault should break.
+    """Return the fault with the arms in which it is planted. These are arms of the claims that the fault should break.
 
-    A claim should break if it lists the fault, if the fault lists the claim (a system's fault), or if the fault lists
-    the claim's kind (a fault of the harness). If no given claim should break, plant the fault for all given claims.
+    A claim should break if the claim lists the fault, if the fault lists the claim (a system's fault), or if the fault
+    lists the claim's kind (a fault of the harness). If no given claim should break, the arms of all given claims get
+    the fault.
     """
     description = offered.get(name)
     if description is None:
@@ -51,7 +52,7 @@ def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]
 
 
 ID_LIMIT = 150  # largest number of characters of a run's id, which is also the name of a directory
-# kernel settings that claims may share in one run; a judge reads only those of its own claim
+# Settings of kernel comparisons that claims may share in one run. A judge reads only the settings of its own claim.
 TRIED_TOGETHER = ("operations", "magnitudes")
 _OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # fields whose arms use the baseline's commit
 BASELINE, CANDIDATE, CONTROL = range(3)  # the roles of arms in a paired run, in their order
@@ -59,7 +60,8 @@ BASELINE, CANDIDATE, CONTROL = range(3)  # the roles of arms in a paired run, in
 
 @dataclass
 class _PairedRun:
-    """A planned run that executes its arms one after the other. `add` adds the arms and recordings a part needs."""
+    """A planned run that executes its arms one after the other. `add` adds the arms and recordings that a part
+    needs."""
 
     probe: ProbeName
     role: dict[str, int] = field(default_factory=dict)
@@ -72,13 +74,14 @@ class _PairedRun:
     groups: list[list[str]] = field(default_factory=list)
     compared: list[list[str]] = field(default_factory=list)
     recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)  # arm -> fields of its PlannedArm
-    earlier: dict[str, set[str]] = field(default_factory=dict)  # arm -> baselines that some part compares it with
+    earlier: dict[str, set[str]] = field(default_factory=dict)  # arm -> the baselines with which some part compares it
     baselines: set[str] = field(default_factory=set)  # arms that a part names as its baseline or nudged control
     others: set[str] = field(default_factory=set)  # arms that a part names in another role
-    commit: str | None = None  # of `baselines`
+    commit: str | None = None  # the commit of `baselines`; None: the working tree
 
     def takes(self, part: AnyPart, commit: str | None) -> bool:
-        """Return True if the run can serve the part: no conflicting recordings, circular baselines or two commits."""
+        """Return True if the run can serve the part. It cannot if recordings conflict, baselines are circular, or
+        commits differ."""
         baselines, others = _by_role(part)
         if baselines and self.baselines and commit != self.commit:
             return False
@@ -109,9 +112,9 @@ class _PairedRun:
         return chain
 
     def _place(self, arm: str, later: frozenset[str] = frozenset()) -> int:
-        """Return the arm's position among the arms of its role. The arms with which it is compared come before it.
+        """Return the arm's position among the arms of its role. Arms with which it is compared come before it.
 
-        later: arms that come after this arm. Two arms that are each other's baselines keep the contract's order.
+        later: arms that come after this arm. If two arms are baselines of each other, they keep the contract's order.
         """
         before = {each for each in self.earlier.get(arm, ()) if self.role[each] == self.role[arm]} - later - {arm}
         return 1 + max((self._place(each, later | {arm}) for each in before), default=0)
@@ -140,7 +143,7 @@ class _PairedRun:
             self.gradient_arms |= {*demand.compared()}
             if demand.baseline is not None:
                 self.baseline_of |= dict.fromkeys(demand.compared(), demand.baseline)
-        # A later execution is compared with an earlier one, by its gradients and by its state at the end.
+        # A later execution is compared with an earlier one by its gradients and by its end state.
         named = part.arms()
         pairs = [(named.get(part.candidate_path), named.get("baseline")), *self.baseline_of.items()]
         for later, first in pairs:
@@ -148,24 +151,27 @@ class _PairedRun:
                 self.earlier.setdefault(later, set()).add(first)
 
     def order(self, contract: Contract) -> list[str]:
-        """Return the arms in order: baselines, candidates, controls. In each role, an arm follows its own baselines."""
+        """Return the arms in order: baselines, candidates, controls. Within a role, an arm comes after its
+        baselines."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], self._place(arm), as_written.index(arm)))
 
 
 def _steps_within(steps: Collection[int], length: int) -> list[int]:
-    """Return those of `steps` that a workload of `length` steps has, sorted. Negative numbers count from the end."""
+    """Return the steps that a workload of `length` steps has, sorted. Negative numbers in `steps` count from the
+    end."""
     counted = {step if step >= 0 else length + step for step in steps}
     return sorted(step for step in counted if 0 <= step < length)
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
-    """Return True if the part uses the arm as a nudged control, whose start parameters are slightly changed."""
+    """Return True if the part uses the arm as a control whose start parameters are changed by one rounding
+    ("nudged")."""
     return bool(part.recorded_of().get(arm, {}).get("nudged", False))
 
 
 def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
-    """Return two sets: the arms that a part names as its baseline or as a nudged control, and the part's other arms."""
+    """Return two sets of arms: the part's baseline and nudged controls, and its other arms."""
     arms = part.arms()
     return {arm for name, arm in arms.items() if name in _OF_BASELINE}, {
         arm for name, arm in arms.items() if name not in _OF_BASELINE
@@ -173,10 +179,12 @@ def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
-    """Return settings with which one run serves two parts; None if it would execute combinations that no part needs.
+    """Return settings with which one run serves two parts; None if the run would execute combinations that no part
+    needs.
 
-    The operations and magnitudes of both parts are joined if only one of these two settings differs, or if one part's
-    settings include the other's. Bounds by data type must have the same data types. All other settings must be equal.
+    The operations and magnitudes of both parts are joined if only one of these two settings differs, or if the settings
+    of one part include those of the other. Bounds for each data type must have the same data types. All other settings
+    must be equal.
     """
     names = [name for name in TRIED_TOGETHER if name in one and name in other]
     ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
@@ -189,13 +197,14 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """Return the settings as a probe uses them: of bounds only the data types, because only the judge reads bounds."""
+    """Return the settings as a probe uses them. Of bounds, only the data types remain, because only the judge reads
+    bounds."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
 
 class RunBuilder:
-    """Plans the runs to execute for the parts of claims that are judged on one workload of a contract."""
+    """Plans the runs for the parts of claims that are judged on one workload of a contract."""
 
     def __init__(
         self,
@@ -210,7 +219,7 @@ class RunBuilder:
     ) -> None:
         """Start without runs. baseline: the commit for baseline arms; None: all arms use the working tree.
 
-        accepted: the commit for the baseline arms of some claims instead.
+        accepted: another commit for the baseline arms of some claims, by claim.
         """
         self._contract, self._workload_name, self._fault = contract, workload_name, fault
         self._baseline, self._accepted = baseline, accepted
@@ -219,7 +228,8 @@ class RunBuilder:
         self._others: dict[str, Run] = {}
 
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
-        """Plan a part of a claim (number `index`). Return the ids of the runs whose evidence decides the part."""
+        """Plan a part of a claim. Return the ids of the runs whose evidence decides the part. index: the part's
+        number."""
         row = probe_of(part)
         probe, commit = row.name, self._accepted.get(claim.id, self._baseline)
         if row.arm_by_arm:
@@ -284,7 +294,8 @@ class RunBuilder:
         )
 
     def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
-        """Return the id of the run of the part's candidate alone. Parts with compatible settings share such a run."""
+        """Return the id of a run that executes only the part's candidate. Parts with compatible settings share such a
+        run."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
             if run.probe == probe and list(run.arms) == [candidate]:
@@ -340,7 +351,8 @@ class RunBuilder:
         return PlannedArm(arm=arm, system=arm.system or self._contract.system, commit=commit, replicas=replicas)
 
     def _id(self, suffix: str) -> str:
-        """Return a run's id that ends with `suffix`; if it were too long for a folder's name, its end is a digest."""
+        """Return the id of a run, which ends with `suffix`. If the id is too long for a folder's name, it ends with a
+        digest."""
         identity = f"{self._contract.id}+{self._workload_name}+{suffix}"
         if len(identity) <= ID_LIMIT:
             return identity
@@ -349,10 +361,9 @@ class RunBuilder:
 
 
 # Find the first difference between the runs that were made for a unit and the runs that the unit's contract requires.
-#
-# Texts, bounds and guards are not part of a run. So evidence can be judged by a contract that changes only these. All
-# other contents of a contract determine what is executed. Evidence with another workload, arm, system or probe setting
-# cannot be judged by this contract.
+# Texts, bounds and guards are not part of a run. Therefore a contract can judge old evidence if only these parts of the
+# contract have changed. All other contents of a contract determine what is executed. Evidence with another workload,
+# arm, system or probe setting cannot be judged by this contract.
 
 ONE = "one"
 
@@ -369,11 +380,12 @@ def first_difference(
 ) -> Difference | None:
     """Return the first difference between the runs `made` and the runs that the contract requires now.
 
-    made: the runs that decided the unit. Returns None if every part of the claim has the runs that it requires, and
-    each run is required by some part. unread: number of the unit's runs that cannot be read, and may be missing; other
-    code reports this. fault: planted on purpose, so runs may have it. baseline: the baselines' commit.
+    made: the runs that decided the unit. Return None if every part of the claim has the runs that it requires, and each
+    run is required by some part. unread: how many of the unit's runs cannot be read. These may be missing, because
+    other code reports them. fault: a fault that was planted on purpose, so runs may have it. baseline: the baselines'
+    commit.
     """
-    # A contract does not name these two, but runs that are judged together must share them.
+    # A contract names neither of these two, but all runs of a unit must have the same value.
     for name in ("data", "model_directory"):
         if len({getattr(run, name) for run in made}) > 1:
             return Difference(name, "one for all runs", "several")
@@ -382,8 +394,8 @@ def first_difference(
         builder = RunBuilder(contract, workload, None, None, None, baseline)
         builder.add(claim, index, part)
         demanded = builder.runs()
-        # For each required run: the position of a run that provides it, or None. Equal runs differ only in their
-        # process number.
+        # For each required run: the number of a run that provides it, or None. Equal runs differ only in their process
+        # number.
         serving = [
             next((number for number, run in enumerate(made) if _first(wanted, run, fault) is None), None)
             for wanted in demanded

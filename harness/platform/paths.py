@@ -1,7 +1,7 @@
 """Handle paths on this machine: paths from a command line, and folders of caches. Say how to install an extra.
 
-Caches of libraries are below the home folder, or below TMPDIR if the home folder is not writable. Otherwise Matplotlib
-would print a warning on stderr, and Triton would raise PermissionError.
+Caches of libraries are below the home folder. If the home folder is not writable, they are moved below TMPDIR.
+Otherwise Matplotlib would print a warning on stderr, and Triton would raise PermissionError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from harness.errors import HarnessError, UsageError
 
 
 def require_existing(paths: Iterable[Path]) -> None:
-    """Raise UsageError if some of the paths do not exist. The error lists them, and suggests a name for the first."""
+    """Raise UsageError if a path does not exist. The error lists all missing paths, and suggests a name for the first
+    one."""
     missing = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
     if missing:
         rule, where = "the path must exist", ", ".join(map(str, missing))
@@ -28,7 +29,8 @@ def require_existing(paths: Iterable[Path]) -> None:
 
 
 def _remedy(path: Path) -> str:
-    """Return a suggestion for a path that does not exist: a similar existing name, or its last existing folder."""
+    """Return advice for a path that does not exist: a similar existing name, or the last folder of the path that
+    exists."""
     there = next((parent for parent in path.parents if parent.is_dir()), None)
     if there is None:
         return "check the path"
@@ -44,7 +46,7 @@ def _remedy(path: Path) -> str:
 
 
 def add_working_directory() -> None:
-    """Make the working directory importable, as `python -m` does. Search it last, so that it hides no package.
+    """Make the working directory importable, as `python -m` does. It is searched last, so that it hides no package.
 
     A contract can then name a trainer in the same folder without any installation.
     """
@@ -54,7 +56,8 @@ def add_working_directory() -> None:
 
 
 def without_folders(text: str) -> str:
-    """Return `text` with its absolute paths made relative to module, working or interpreter folders."""
+    """Return `text` with absolute paths made relative to a folder of the import path, the working folder or Python's
+    folder."""
     roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(f"{root.rstrip('/')}/", "")
@@ -67,7 +70,7 @@ _BELOW_HOME = {"TRITON_CACHE_DIR": ".triton/cache", "MPLCONFIGDIR": ".config/mat
 def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return environment variables that move caches of libraries to a private folder.
 
-    They are left out if they are set already, or if the home folder is writable.
+    A variable is left out if it is already set, or if its default folder below the home folder is writable.
     """
     home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - where there is none it raises nothing
     moved = {
@@ -78,7 +81,7 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     if not moved or not hasattr(os, "getuid"):
         return {}
     try:
-        # never use another user's folder, because files in Triton's cache are executed
+        # Another user's folder must not be used, because files in Triton's cache are executed.
         return {name: str(private_folder() / place.lstrip(".")) for name, place in moved.items()}
     except HarnessError:
         return {}
@@ -94,7 +97,8 @@ def _can_be_made(folder: Path) -> bool:
 
 
 def private_folder() -> Path:
-    """Return this user's folder below TMPDIR; create it if missing. Raises HarnessError if another user owns it."""
+    """Return this user's folder below TMPDIR. Create it if it is missing. Raise HarnessError if another user owns
+    it."""
     import tempfile
 
     name = f"contract-harness-{os.getuid()}"
@@ -113,7 +117,7 @@ def private_folder() -> Path:
 
 
 def unusable(path: Path, error: OSError) -> HarnessError:
-    """Return a HarnessError that says why `path`, the file or folder of a lock, cannot be used."""
+    """Return a HarnessError that says why `path` cannot be used. path: the file or folder of a GPU's lock."""
     return HarnessError(
         "the lock of a GPU must be a file that this user can write and lock",
         where=str(path),
@@ -126,8 +130,10 @@ _OF_EXTRA = r"""\s*;\s*(?P<other>.*?)(?:\s+and\s+)?extra\s*==\s*["'](?P<extra>[\
 
 
 def command_for(extra: str) -> str:
-    """Return the command that installs the packages of `extra`, an optional part of this harness such as `run`."""
-    from importlib import metadata  # slow to import: every process that describes systems imports this module
+    """Return the command that installs the packages of an extra. An extra is an optional part of the harness, such as
+    `run`."""
+    # a late import, because this one is slow and every process that describes systems imports this module
+    from importlib import metadata
 
     try:
         listed = metadata.requires("contract-harness") or []

@@ -1,6 +1,7 @@
-"""Record the signals that request the command's end, such as SIGTERM.
+"""Record the signals that request the end of the command, such as SIGTERM.
 
-A signal raises an exception, which an `except` in a library or in user code may replace or drop. The record remains.
+A signal raises an exception. An `except` in a library or in user code may replace or drop this exception, but the
+record remains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Print everything that commands print: one escaped line after another, to any kind of stdout and stderr.
+"""Print all output of commands: one escaped line after another, to any kind of stdout and stderr.
 
-Exit codes are verdicts. Therefore they do not change if the encoding lacks a character or the reader of a pipe has
-ended.
+Exit codes are verdicts. Therefore an exit code must not change if the encoding lacks a character or if the reader of a
+pipe has ended.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Span = str | tuple[str, str]  # a text without style, or a text and the style th
 
 
 def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None, whole: bool = False) -> None:
-    """Print one line, escaped, on `file` or, by default, on stdout.
+    """Print one line, escaped, on `file`. The default is stdout.
 
-    On a terminal, a long line is broken between words. Continuation lines are indented by `hang` columns, by default
-    like the first line. Files and logs get neither breaks nor colours. whole: True for a line to be copied, without
-    breaks.
+    On a terminal, a long line is broken between words. Further lines are indented by `hang` columns, by default like
+    the first line. In files and logs, lines are not broken or coloured. whole: True for a line that users copy, which
+    is then not broken.
     """
     stream = sys.stdout if file is None else file
     parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
@@ -47,7 +47,8 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
 
 
 def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
-    """Break a text between words. Return (indentation, start, end) of each line: start and end are positions in `text`.
+    """Break a text between words. Return (indentation, start, end) of each line; `start` and `end` are positions in
+    `text`.
 
     A word that is longer than a line is not broken, so that paths and commands can be copied.
     """
@@ -65,7 +66,8 @@ def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
 
 
 class StatusLine:
-    """A line at the bottom of a terminal that `show` overwrites. Not shown if `stream` is no terminal, or in CI."""
+    """A line at the bottom of a terminal that `show` overwrites. It is not shown in CI, or if `stream` is not a
+    terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -73,7 +75,7 @@ class StatusLine:
         self.live = stream.isatty() and not plain
 
     def show(self, parts: Sequence[str]) -> None:
-        """Show as many of the first parts as fit into the terminal's width. No part is cut."""
+        """Show as many of the parts as fit into the terminal's width, from the first one on. No part is cut."""
         from rich.cells import cell_len
 
         width, shown = shutil.get_terminal_size().columns - 1, ""
@@ -94,7 +96,7 @@ class StatusLine:
 
 
 def print_lines(lines: Iterable[str], file: TextIO | None = None, *, whole: bool = False) -> None:
-    """Print each text as a line of its own. whole: see `print_line`."""
+    """Print each text as a separate line. whole: see `print_line`."""
     for line in lines:
         print_line(line, file=file, whole=whole)
 
@@ -106,13 +108,14 @@ def print_error(text: str) -> None:
 
 
 def print_quoted(text: str) -> None:
-    """Print several lines that are not the harness's own on stderr. A margin distinguishes them."""
+    """Print text of other programs on stderr. Each line gets a margin, so that it differs from the harness's own
+    lines."""
     for line in text.rstrip("\n").split("\n"):
         print_error(f"| {line}")
 
 
 def print_json(text: str) -> None:
-    """Print a JSON text on stdout, with non-ASCII characters escaped as JSON allows."""
+    """Print a JSON text on stdout. Non-ASCII characters are escaped, as JSON allows."""
     sys.stdout.write(escaped_json(text.rstrip("\n")) + "\n")
 
 
@@ -122,7 +125,7 @@ def print_workflow_command(command: str) -> None:
 
 
 class _Survivor(io.TextIOWrapper):
-    """A stream that ignores write errors, caused by a closed pipe or a full disk, for example. Later output is lost."""
+    """A stream that ignores write errors, such as a closed pipe or a full disk. Output after the error is lost."""
 
     def write(self, text: str, /) -> int:
         try:
@@ -139,7 +142,7 @@ class _Survivor(io.TextIOWrapper):
 
     def _lose(self, error: OSError) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.fileno())  # from now on, text that is still buffered is discarded, too
+        os.dup2(null, self.fileno())  # text in the buffer is then discarded, too
         os.close(null)
         if error.errno != errno.EPIPE and self is sys.stdout:
             print_error(f"stdout: {error.strerror}: all further output is lost")
@@ -147,7 +150,7 @@ class _Survivor(io.TextIOWrapper):
 
 @contextmanager
 def surviving_streams() -> Iterator[None]:
-    """Within the block, let stdout and stderr accept every character and ignore write errors."""
+    """Within the block, make stdout and stderr accept every character and ignore write errors."""
     for number in range(3):
         _open_if_closed(number)
     before = sys.stdout, sys.stderr
@@ -158,17 +161,19 @@ def surviving_streams() -> Iterator[None]:
         for own, stream in zip((sys.stdout, sys.stderr), before, strict=True):
             own.flush()
             if isinstance(own, _Survivor):
-                own.detach()  # the descriptor stays open for the stream that used it before
+                own.detach()  # the original stream still needs the descriptor
                 del stream
         sys.stdout, sys.stderr = before
 
 
 def _open_if_closed(number: int) -> None:
-    """Open the null device if standard stream `number` is closed. Otherwise a later file would get its output."""
+    """Open the null device if standard stream `number` is closed. Otherwise a file that is opened later would get its
+    number and receive its output."""
     try:
         os.fstat(number)
     except OSError:
-        os.open(os.devnull, os.O_RDWR)  # `os.open` takes the lowest free number, which is that of the closed stream
+        # `os.open` takes the lowest free number, which is the number of the closed stream
+        os.open(os.devnull, os.O_RDWR)
 
 
 def _surviving(stream: TextIO | None) -> TextIO:

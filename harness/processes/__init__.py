@@ -1,1 +1,1 @@
-"""Start processes of the harness. A kept process has a keeper: a process that ends all of its descendants."""
+"""Start processes of the harness. A kept process is watched by a keeper, a process that ends all descendants of it."""

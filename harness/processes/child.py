@@ -1,12 +1,13 @@
 """Start a Python process of the harness, exchange messages with it, and find out how it ended.
 
-Parent and child are connected by a socket on the child's standard input, called the line. A message is a line of text,
-usually a model as JSON. A worker requests time alone on the machine from its supervisor (`ALONE`), and later ends it
-(`TOGETHER`). The supervisor answers each request with `GO`. At its end the worker sends `WRITTEN` with the digests of
-its files. If a child ends, or writes anything else, its parent gets an `Ending` instead of an answer.
+A socket on the child's standard input connects parent and child. This connection is called the line. A message is one
+line of text, usually a model as JSON. A worker is a child that executes a run. It asks its supervisor for time alone on
+the machine (`ALONE`), and later ends this time (`TOGETHER`). The supervisor answers each request with `GO`. At its end
+the worker sends `WRITTEN` with the digests of its files. If a child ends, or writes anything else, its parent gets an
+`Ending` instead of an answer.
 
-At its start, Python runs a `sitecustomize.py` that it finds on its path. Therefore a child starts with the path with
-which the command was started. A variable contains the folders that the harness has added since then.
+At its start, Python executes a `sitecustomize.py` that it finds on its import path. Therefore a child starts with the
+same import path as the command. An environment variable passes on the folders that the harness has added later.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from typing import IO, Literal, Protocol, Self, TypeVar, cast
 from harness.processes.kept import KeptProcess
 
 VARIABLE = (
-    # In the environment of a child: the import path that it uses. Later, inside the child: the import path for its own
-    # children.
+    # In the environment of a child: the import path for the child to use. Later, inside the child: the import path for
+    # the child's own children.
     "CONTRACT_HARNESS_PATH"
 )
 _HARNESS = str(Path(__file__).resolve().parents[2])
 
 
 def child_path() -> str:
-    """Return the PYTHONPATH with which a process finds the modules that this process finds."""
+    """Return the PYTHONPATH with which another process finds the same modules as this process."""
     return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
 
 
 def path_at_start() -> str:
-    """Return the PYTHONPATH with which the command was started, with the harness added if it is not installed.
+    """Return the PYTHONPATH with which the command was started. If the harness is not installed, its folder is added.
 
-    Folders of installed packages are not added, because Python searches PYTHONPATH before its standard library, and an
-    old backport among the packages could hide a module of Python.
+    Folders of installed packages are not added. Python searches PYTHONPATH before its standard library, so an old
+    backport among the packages could hide a module of Python.
     """
     of_installed = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     lacks = _HARNESS not in map(os.path.realpath, of_installed)
@@ -56,41 +57,42 @@ def path_at_start() -> str:
 
 
 def path_of_child(found: str | None) -> Mapping[str, str]:
-    """Return the environment variables that set a child's import path: at its start, and after `use_given_path`.
+    """Return the environment variables that set a child's import path. One is for its start, one for `use_given_path`.
 
-    found: the complete path for the child to use; None: the path that this process gives to its children.
+    found: the complete import path for the child; None: the path that this process gives to its children.
     """
     return {"PYTHONPATH": path_at_start(), VARIABLE: os.environ.get("PYTHONPATH", "") if found is None else found}
 
 
 def use_given_path() -> None:
-    """Use the import path that the parent chose for this child, also for the children that this process starts."""
+    """Use the import path that the parent chose for this child. Children of this process get it, too."""
     given, first = os.environ.get(VARIABLE), os.environ.get("PYTHONPATH", "")
     if given:
         os.environ.update({"PYTHONPATH": given, VARIABLE: first})
         sys.path[:] = dict.fromkeys([*given.split(os.pathsep), *sys.path])
 
 
-# Bind these functions here, before a system is imported. Otherwise user code could replace them in their modules.
+# These functions are bound here, before a system is imported. Otherwise user code could replace them in their modules.
 
 
 READY, ALONE, TOGETHER, GO, WRITTEN = "ready", "alone", "together", "go", "written "
 MOST_BYTES = 16 * 2**20  # largest size of a message, in bytes
 CHUNK = 2**20
 SENDING_S = 1.0  # seconds after which sending fails, if the child does not read
-# bind these before a system is imported, because user code could replace them
+# These are bound before a system is imported, because user code could replace them.
 _send, _receive = socket.socket.sendall, socket.socket.recv
 
 
-class NoMessage(ValueError):  # noqa: N818 - who watches the process says what it is to the run
-    """The other end of the line wrote more bytes than a message may have, and no end of line."""
+class NoMessage(ValueError):  # noqa: N818 - the supervisor decides what this means for the run
+    """The other end of the line wrote more bytes than a message may have, without an end of line."""
 
     def __init__(self) -> None:
         super().__init__(f"more than {MOST_BYTES // 2**20} MiB on the harness's own line, without a complete message")
 
 
 class Line:
-    """One end of the line between parent and child. A message to a closed end is lost without an error."""
+    """One end of the line between parent and child. If the other end is closed, a sent message is lost without an
+    error."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -102,14 +104,14 @@ class Line:
         return self._socket.fileno()
 
     def send(self, text: str) -> None:
-        """Send `text`, which must not contain line breaks, as one line."""
+        """Send `text` as one line. The text must not contain line breaks."""
         with suppress(OSError):
             _send(self._socket, text.encode() + b"\n")
 
     def receive(self, timeout: float | None) -> str | None:
-        """Return the next line; "" if the other end is closed; None if no whole line comes within `timeout` seconds.
+        """Return the next line; "" if the other end is closed; None if no whole line arrives within `timeout` seconds.
 
-        timeout: None for no limit. An incomplete line is kept for the next call. Raises `NoMessage` for a line of more
+        timeout: None for no limit. An incomplete line is kept for the next call. Raise `NoMessage` for a line of more
         than `MOST_BYTES`.
         """
         until = None if timeout is None else monotonic() + timeout
@@ -145,7 +147,7 @@ class Line:
 def pair() -> tuple[Line, socket.socket]:
     """Return the parent's end of the line, and the socket that becomes the child's standard input.
 
-    A child that never reads does not block the parent, because a send is given up after `SENDING_S` seconds.
+    A child that never reads does not block the parent, because a send stops after `SENDING_S` seconds.
     """
     ours, theirs = socket.socketpair()
     ours.settimeout(SENDING_S)
@@ -153,9 +155,9 @@ def pair() -> tuple[Line, socket.socket]:
 
 
 def take_standard_input() -> Line:
-    """Return the child's end of the line, which is its standard input, and replace standard input by an empty stream.
+    """Return the child's end of the line, which was its standard input. Standard input becomes an empty stream.
 
-    Call this after importing the harness. From now on the child finds the same modules as its parent.
+    Call this after importing the harness. From then on the child finds the same modules as its parent.
     """
     use_given_path()
     line = Line(socket.socket(fileno=os.dup(0)))
@@ -165,11 +167,11 @@ def take_standard_input() -> Line:
     return line
 
 
-# Seconds between two checks whether the child is alive. A closed line does not show its end, because a forked process
-# of the child may keep the line open.
+# Seconds between two checks whether the child is alive. The line alone does not show the child's end, because a forked
+# process of the child may keep the line open.
 LOOK_S = 10.0
-# Names of variables that hold credentials of a CI job, or that name files of commands which the runner executes after a
-# step.
+# Names of environment variables with credentials of a CI job, or with files of commands that the CI runner executes
+# after a step.
 _OF_CI = re.compile(
     r"ACTIONS_.*|(GITHUB|GH|CI|BUILDKITE)_(.*_)?(TOKEN|PASSWORD)|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY)"
 )
@@ -184,10 +186,9 @@ class Message(Protocol):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child ended.
+    """How a child ended. code: the return code as in `subprocess`; None if the child wrote an invalid message.
 
-    code: the return code as in `subprocess`; None if the child wrote an invalid message. problem: what is wrong with
-    it.
+    problem: what is wrong with the invalid message.
     """
 
     code: int | None
@@ -222,7 +223,7 @@ class Ending:
 
 @dataclass
 class Child:
-    """A child process, as its parent sees it. Used as a context manager, it ends the child."""
+    """A child process, as its parent sees it. As a context manager, it ends the child at the end of the block."""
 
     process: KeptProcess | subprocess.Popen[bytes]
     line: Line
@@ -236,27 +237,28 @@ class Child:
 
     @property
     def lost_keeper(self) -> bool:
-        """Return True if somebody (the child, for example) killed the child's keeper."""
+        """Return True if another process, such as the child itself, killed the child's keeper."""
         return isinstance(self.process, KeptProcess) and self.process.lost_keeper
 
     @property
     def output(self) -> IO[bytes]:
-        """Return the read end of the pipe into which a kept child prints."""
+        """Return the read end of the pipe that receives the output of a kept child."""
         return cast("IO[bytes]", self.process.stdout)
 
     def send(self, message: Message) -> None:
-        """Send a model (pydantic) to the child. The message is lost if the child ends before reading it."""
+        """Send a pydantic model to the child. If the child ends before it reads the message, the message is lost."""
         self.line.send(message.model_dump_json())
 
     def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
-        """Return the child's next message, or an `Ending` if it ended; None if neither comes within `timeout` seconds.
+        """Return the child's next message, or an `Ending` if the child ended. Return None if neither happens within
+        `timeout` seconds.
 
-        read: converts a line to a message; raises ValueError (as pydantic does) for an invalid line. timeout: None
-        means no limit.
+        read: converts a line to a message, and raises ValueError (as pydantic does) for an invalid line. timeout: None
+        for no limit.
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
-            ended = self.poll()  # Poll before reading. If the child has ended, all its messages are then on the line.
+            ended = self.poll()  # Poll first: if the child has ended, all its messages are then on the line.
             try:
                 said = self.line.receive(max(0.0, min(LOOK_S, until - monotonic())))
                 if said is not None and not self.line.ended:
@@ -280,7 +282,7 @@ class Child:
         return self.poll()
 
     def ended(self) -> Ending:
-        """Wait for the child's end without a time limit, and return how it ended."""
+        """Wait for the child's end without a time limit. Return how it ended."""
         return Ending(self.process.wait())
 
     def stop(self) -> None:
@@ -300,12 +302,12 @@ class Child:
             self.process.send_signal(number)
 
     def terminate(self, grace_s: float = 0.0) -> None:
-        """Send SIGTERM, at which the child writes its stack, and wait up to `grace_s` seconds for its end."""
+        """Send SIGTERM and wait up to `grace_s` seconds for the child's end. At SIGTERM the child prints its stack."""
         self.process.terminate()
         self.wait(grace_s)
 
     def close(self, grace_s: float = 0.0) -> None:
-        """End the child. If the child is kept, end all its descendants, too.
+        """End the child. If the child has a keeper, end all its descendants, too.
 
         grace_s: seconds to wait for the child to end by itself after its line is closed.
         """
@@ -330,12 +332,12 @@ def start_child(
 ) -> Child:
     """Start `python -m module` with a line to it on its standard input.
 
-    After `take_standard_input`, the child finds the same modules as this process. Its environment
-    lacks variables that could command a CI job (`without_ci`).
+    After `take_standard_input`, the child finds the same modules as this process. The child's environment lacks
+    variables with which code could command a CI job (`without_ci`).
 
-    kept: True to start the child in its own session under a keeper, and to pipe its output to this
-    process. Other children share this process's group and streams, so signals to the group reach
-    them. variables: additional environment variables.
+    kept: True to start the child in its own session under a keeper, and to pipe its output to this process. Without a
+    keeper, the child has this process's group and streams, so signals to the group reach it. variables: additional
+    environment variables.
     """
     line, theirs = pair()
     started = monotonic()
@@ -358,10 +360,11 @@ def start_child(
 
 
 def without_ci(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without the variables with which code could command a CI job or use its credentials."""
+    """Return `environment` without variables with which code could command a CI job or use its credentials."""
     return {name: value for name, value in environment.items() if not _OF_CI.fullmatch(name)}
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command that starts `module`. Its option `-P` keeps the working directory off Python's path."""
+    """Return the command that starts `module`. The option `-P` keeps the working directory out of Python's import
+    path."""
     return [sys.executable, "-P", "-m", module]

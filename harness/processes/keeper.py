@@ -1,11 +1,11 @@
 """Run a command for the harness, and end all its descendants when the command or the harness ends.
 
 The keeper is started as `python -I -S keeper.py CONTROL STATUS COMMAND…`, in its own session. CONTROL is the read end
-of a pipe. Only the harness has the write end, so the pipe closes if the harness requests the end or dies. Then, or when
-the command ends by itself, all descendants of the command are killed, even those that left its session: on Linux they
-become children of the keeper when their parents die. The keeper writes lines to STATUS: `pid NUMBER` when the command
-runs, or `errno NUMBER` if it cannot start. After the end of all descendants it writes `code NUMBER`: exit code or
--signal.
+of a pipe. Only the harness has the write end, so the pipe closes if the harness requests the end or dies. When the pipe
+closes, or when the command ends by itself, the keeper kills all descendants of the command. This includes processes
+that left the command's session: on Linux they become children of the keeper when their parents die. The keeper writes
+lines to STATUS. It writes `pid NUMBER` when the command runs, or `errno NUMBER` if the command cannot start. After the
+end of all descendants it writes `code NUMBER`, which is the exit code or -signal.
 
 The keeper imports few modules, and none of the harness, because a worker waits for its start.
 """
@@ -22,12 +22,12 @@ import time
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # values of linux/prctl.h
 LINUX = sys.platform == "linux"
 PASS_S = 0.002  # seconds between two searches for remaining processes
-# Python ignores these signals; the command gets the system's default behavior back
+# Python ignores these signals. In the command they get the system's default behavior again.
 PYTHON_IGNORES = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")
 
 
 def main() -> None:
-    """Start the command, wait until it or the harness ends, kill its descendants, and report its exit code."""
+    """Start the command, wait until the command or the harness ends, kill all descendants, and report the exit code."""
     control, status, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     os.set_inheritable(control, False)
     os.set_inheritable(status, False)
@@ -46,14 +46,15 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _wake_at_signals() -> tuple[int, int]:
-    """Return both ends of a pipe. Each signal that requests this process's end, and each child's end, writes a byte."""
+    """Return both ends of a pipe. A signal that requests this process's end writes a byte to it. So does the end of a
+    child."""
     wakes = os.pipe()
     for end in wakes:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wakes[1])
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # a signal that is ignored here stays ignored, also in the command
+        # A signal that is already ignored here stays ignored, also in the command.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -84,7 +85,7 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
         os.setsid()
         if LINUX:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != keeper:  # the keeper died before PR_SET_PDEATHSIG was set, so end here
+            if os.getppid() != keeper:  # the keeper died before PR_SET_PDEATHSIG was set
                 os._exit(1)
         signal.set_wakeup_fd(-1)
         for name in PYTHON_IGNORES:
@@ -98,13 +99,13 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
 
 
 def _let_go_of_all_but(*kept: int) -> None:
-    """Close all descriptors except `kept`. Otherwise pipes to which the command writes would outlive the command."""
+    """Close all descriptors except `kept`. Otherwise the keeper would hold pipes open after the command has ended."""
     for descriptor in [int(name) for name in os.listdir("/dev/fd")]:  # noqa: PTH208 - pathlib's import takes longer
         if descriptor > 2 and descriptor not in kept:
             try:
                 os.close(descriptor)
             except OSError:
-                continue  # this was the descriptor of the listing itself, which is already closed
+                continue  # the descriptor of the listing itself is already closed
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
@@ -115,11 +116,12 @@ def _tell(status: int, what: str, number: int) -> None:
     try:
         os.write(status, f"{what} {number}\n".encode())
     except OSError:
-        return  # the harness has ended, so nobody reads the status
+        return  # the harness has ended, so no process reads the status
 
 
 def _until_the_end(child: int, control: int, wakes: int) -> int | None:
-    """Wait for the command's exit code. Return None if the harness ends first, or a signal ends the keeper."""
+    """Wait for the command's exit code and return it. Return None if the harness ends first, or if a signal ends the
+    keeper."""
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wakes, select.POLLIN)
@@ -137,7 +139,7 @@ def _until_the_end(child: int, control: int, wakes: int) -> int | None:
 
 
 def _reap(child: int) -> tuple[int | None, bool]:
-    """Reap (wait for) all children that have ended. Return `child`'s exit code or None, and True if none is left."""
+    """Reap all children that have ended. Return the exit code of `child` or None, and True if no children are left."""
     code = None
     while True:
         try:
@@ -151,7 +153,8 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _end_all(child: int, code: int | None) -> int:
-    """Kill all descendants of the command until none is left. Return its exit code. code: the exit code, if known."""
+    """Kill all descendants of the command until none is left. Return the command's exit code. code: its exit code, if
+    known."""
     groups = {child}
     while True:
         killed = [_kill(group) for group in groups]
@@ -164,7 +167,8 @@ def _end_all(child: int, code: int | None) -> int:
 
 
 def _kill(group: int) -> bool:
-    """Kill a whole process group at once, so that no fork escapes. Return False if it now belongs to another user."""
+    """Kill a whole process group at once, so that a process cannot fork and escape. Return False if the group belongs
+    to another user."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -175,7 +179,8 @@ def _kill(group: int) -> bool:
 
 
 def _groups_below(keeper: int) -> set[int]:
-    """Return the process groups of the keeper's descendants, without its own group; an empty set without /proc."""
+    """Return the process groups of the keeper's descendants, without the keeper's own group. Without /proc, return an
+    empty set."""
     parents: dict[int, int] = {}
     groups: dict[int, int] = {}
     for name in os.listdir("/proc") if LINUX else ():  # noqa: PTH208

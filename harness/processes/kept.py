@@ -1,4 +1,4 @@
-"""Run a command under a keeper, so that it and all its descendants end with the process that started it."""
+"""Run a command under a keeper. The command and all its descendants end with the process that started the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEEPER = Path(__file__).with_name("keeper.py")
 Stream = IO[bytes] | int | None
 TOKEN = "CONTRACT_HARNESS_RUN"  # noqa: S105 - the name of a variable
 _PROCESSES = Path("/proc")
-RESUMED_S = 0.1  # seconds between two SIGCONT signals to a keeper, which its command may have stopped
+RESUMED_S = 0.1  # seconds between two SIGCONT signals to a keeper that its command may have stopped
 
 
 class KeptProcess:
@@ -27,8 +27,8 @@ class KeptProcess:
 
     `stdin`, `stdout` and `stderr` are passed to the command as in `subprocess.Popen`. After the end of the parent or
     the command, or after `kill`, no descendants of the command are left. Always call `kill`, even after the command has
-    ended. The exit code is as in `subprocess`. If the command kills its keeper, the command dies too, and counts as
-    killed whatever its results are. Raises OSError if the command cannot start.
+    ended. The exit code is as in `subprocess`. If the command kills its keeper, the command is killed, too, and its
+    exit code is that of SIGKILL. Raise OSError if the command cannot start.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class KeptProcess:
         stderr: Stream = None,
     ) -> None:
         self.returncode: int | None = None
-        self.lost_keeper = False  # True: something outside the harness killed the keeper
+        self.lost_keeper = False  # True: a process outside the harness killed the keeper
         self._lock = threading.Lock()
-        self._token = secrets.token_hex(16)  # this token is unique for each kept process
+        self._token = secrets.token_hex(16)  # a token that is unique for each kept process
         self._heard = b""
         control, self._control = _pipe()
         self._status, status = _pipe()
@@ -75,7 +75,8 @@ class KeptProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code after all descendants of the command have ended. Raises `subprocess.TimeoutExpired`."""
+        """Return the exit code after all descendants of the command have ended. Raise `subprocess.TimeoutExpired` after
+        `timeout`."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if until is None else until - time.monotonic()
@@ -97,10 +98,10 @@ class KeptProcess:
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """End the command and all its descendants; return when none of them is left."""
+        """End the command and all its descendants. Return when none of them is left."""
         self._control.close()
         while self.returncode is None:
-            # the command may stop the keeper with SIGSTOP at any moment, so resume it
+            # The command may have stopped the keeper with SIGSTOP, so SIGCONT resumes the keeper.
             self._keeper.send_signal(signal.SIGCONT)
             self._listen(RESUMED_S)
         self._status.close()
@@ -122,26 +123,28 @@ class KeptProcess:
         return int(number)
 
     def _listen(self, timeout: float | None) -> None:
-        """Wait up to `timeout` seconds for a report of the keeper. If it reports the end, record the exit code."""
+        """Wait up to `timeout` seconds for a report of the keeper. If the keeper reports the end, store the exit
+        code."""
         if self.returncode is None and _readable(self._status, timeout):
             with self._lock:
                 self._take_note()
 
     def _take_note(self) -> None:
         if self.returncode is not None or not _readable(self._status, 0.0):
-            return  # another thread has read the note since then
+            return  # another thread has already read the report
         heard = os.read(self._status.fileno(), 256)
         self._heard += heard
         _, known, code = self._heard.rpartition(b"code ")
         if known and code.endswith(b"\n"):
             try:
                 self._keeper.wait(RESUMED_S)
-            except subprocess.TimeoutExpired:  # the keeper has done its work, but was stopped before it could exit
+            except subprocess.TimeoutExpired:  # the keeper has done its work, but was stopped before its exit
                 self._keeper.kill()
                 self._keeper.wait()
             self.returncode = int(code)
         elif not heard:
-            # The keeper was killed without a note. The command died with it, but other descendants may still be alive.
+            # The keeper was killed before it could report the end. The command died with it, but other descendants may
+            # be alive.
             self.lost_keeper = True
             kill_marked(self._token)
             self._keeper.wait()
@@ -162,7 +165,8 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a value for `USER`, without which `getpass.getuser` fails, if nothing else here names this user."""
+    """Return a value for the variable `USER` if nothing else names this user, else {}. Without a name,
+    `getpass.getuser` fails."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd
@@ -178,7 +182,8 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def kill_marked(token: str) -> list[int]:
-    """Kill every process of this user whose environment contains `token`, and return their ids; none without /proc."""
+    """Kill every process of this user whose environment contains `token`. Return the ids of these processes; none
+    without /proc."""
     mark = f"{TOKEN}={token}".encode()
     killed: list[int] = []
     for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():

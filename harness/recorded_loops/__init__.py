@@ -1,1 +1,1 @@
-"""Record training loops that the harness does not drive, and compare the recordings later."""
+"""Record training loops that run without the harness, and compare the recordings later."""

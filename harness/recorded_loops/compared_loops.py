@@ -1,11 +1,11 @@
-"""Compare two recorded runs and judge them. Repeats of each run show how much the run differs from itself (its noise).
+"""Compare two recorded runs and judge them. Repeats of a run show how much the run differs from itself (its noise).
 
-The claim is that both runs do the same arithmetic. It holds for runs that are equal in bits. Otherwise the repeats of
-the baseline decide (`recordings.Repeats`):
+The claim is that both runs do the same arithmetic. The claim holds for runs that are equal in bits. Otherwise the
+repeats of the baseline decide (`recordings.Repeats`):
 
-- If no repeat shows another start, batch or number of steps, but the candidate does, the claim is violated.
-- If the repeats are equal in bits, a number that differs by more than a rounding violates the claim. If the differences
-begin as a rounding, the claim is undecided.
+- If the candidate shows another start, batch or number of steps, and no repeat does, the claim is violated.
+- If the repeats are equal in bits, a number that differs by more than a rounding violates the claim. If the first
+difference is only a rounding, the claim is undecided.
 - If the repeats differ in bits, both runs are compared by their noise (`harness.judging.own_noise`), over the numbers
 of all ranks together. This needs five runs of each.
 """
@@ -56,8 +56,10 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """Two runs with repeats of each, the verdict, the first difference, and sentences on what was not compared or
-    controlled."""
+    """Two runs with repeats of each, the verdict and the first difference.
+
+    Sentences say what was not compared, and what was not kept equal between the runs.
+    """
 
     baseline: Recording
     candidate: Recording
@@ -75,7 +77,8 @@ def compared(
     repeats: Sequence[Recording] = (),
     candidate_repeats: Sequence[Recording] = (),
 ) -> ComparedRuns:
-    """Judge the candidate. Raises UsageError if the runs have different ranks, or if the same run is given twice."""
+    """Judge the candidate and return the result. Raise UsageError if the runs have different ranks, or if a run is
+    given twice."""
     baselines, candidates = [baseline, *repeats], [candidate, *candidate_repeats]
     _require_comparable([*baselines, *candidates])
     found = [each for run in candidates for each in differences(run, baseline)]
@@ -89,7 +92,7 @@ def _require_comparable(runs: Sequence[Recording]) -> None:
     first, *others = runs
     if len({Path(run.name).resolve() for run in runs}) < len(runs):
         names = ", ".join(run.name for run in runs)
-        raise UsageError("each recording must be named once", got=names, remedy="leave out the repeated name")
+        raise UsageError("each recording must be named only once", got=names, remedy="leave out the repeated name")
     for run in others:
         if run.world_size != first.world_size or run.ranks.keys() != first.ranks.keys():
             found = (
@@ -168,10 +171,10 @@ def _quantities(runs: Sequence[Recording]) -> list[str]:
 def _series(
     names: Collection[str], candidates: Sequence[Recording], baselines: Sequence[Recording], sheet: Sheet
 ) -> dict[str, own_noise.Floats | None]:
-    """Return series [runs, steps] by name and rank; None for a series that a run lacks or that has non-finite numbers.
-    Candidates' rows come first.
+    """Return series [runs, steps] by name and rank, the candidates' rows first.
 
-    Raise FAIL if a candidate's number is NaN or infinite at a step at which the numbers of all baselines are finite.
+    The value is None for a series that a run lacks or that has non-finite numbers. Raise FAIL if a candidate's number
+    is NaN or infinite at a step at which the numbers of all baselines are finite.
     """
     runs, found = [*candidates, *baselines], dict[str, own_noise.Floats | None]()
     steps = common_steps(*(each for run in runs for each in run.ranks.values()))
@@ -194,7 +197,8 @@ def _series(
 def _judge_by_noise(
     baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
-    """Compare equally many runs of candidate and baseline by their noise. With too few runs, the claim is undecided."""
+    """Compare equally many runs of candidate and baseline by their noise, and return the judgement. With too few runs,
+    the claim is undecided."""
     given = [
         [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
         for each in (baselines, candidates)
@@ -232,8 +236,7 @@ def _judge_by_noise(
 
 
 def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:
-    """Return sketches (short numeric summaries) of all tensors in all ranks' states after `steps` steps, by category,
-    name and rank."""
+    """Return sketches (sums of a tensor) of all states after `steps` steps, by category, name and rank."""
     states = {rank: each.states[steps] for rank, each in run.ranks.items() if steps in each.states}
     return {f"{name}{_of(rank, run)}": each for rank, seen in states.items() for name, each in seen.sketches.items()}
 
@@ -243,7 +246,7 @@ def _of(rank: int, run: Recording) -> str:
 
 
 def _in_words(baseline: Recording, candidate: Recording) -> str:
-    """Return in words which quantities, steps and ranks of two equal runs were compared."""
+    """Return a text that says which quantities, steps and ranks of two equal runs were compared."""
     (one, other), *_ = pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
     both = [name for name in one.quantities if name in other.quantities]
     words = [name for name in both if not name.startswith(RATE)]

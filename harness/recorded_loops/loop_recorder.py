@@ -1,6 +1,6 @@
-"""Record a loop that the harness cannot drive: its losses, norms and batches, and the state that it trains.
+"""Record a loop that runs without the harness: its losses, norms and batches, and the state that it trains.
 
-While the loop runs, the recorder never waits for a GPU. A number on a GPU is copied to the host asynchronously, and
+While the loop runs, the recorder never waits for a GPU. A number on a GPU is copied to the host asynchronously. It is
 written some steps later, after it has arrived. State is read when the recording begins and when it is closed.
 """
 
@@ -45,10 +45,11 @@ Number = float | Tensor
 
 
 def record(folder: str | Path, *, model: object = None, optimizer: object = None) -> LoopRecorder:
-    """Begin to record a loop into a new folder. The recorder is closed by a `with` block, or else by the process's end.
+    """Begin to record a loop into a new folder, and return the recorder. The end of a `with` block or of the process
+    closes it.
 
     model, optimizer: if given here, the state before the first step is recorded as well. Each rank of torchrun (RANK
-    and WORLD_SIZE) writes into its own folder. Raises UsageError for a folder that exists.
+    and WORLD_SIZE) writes into its own folder. Raise UsageError for a folder that exists.
     """
     return LoopRecorder(Path(folder), model, optimizer)
 
@@ -76,7 +77,7 @@ class LoopRecorder:
         self._on_the_way: deque[_Row] = deque()
         self._closed = False
         self._process = os.getpid()
-        self._raised_before = getattr(sys, "last_value", None)  # in a notebook, this error may be from an earlier cell
+        self._raised_before = getattr(sys, "last_value", None)  # in a notebook, an error may come from an earlier cell
         atexit.register(self._close_at_exit)
         self._write_state()
 
@@ -91,13 +92,14 @@ class LoopRecorder:
     ) -> None:
         """Record one step. Call this after the step's update.
 
-        loss: a number, a tensor of one element, or terms by name. Terms are added up if none of them is named `loss`.
-        batch: the input of the step; its digest is recorded. model, optimizer: if `record` did not get them.
-        The first step defines the quantities. Later, a missing quantity becomes NaN, and a new one is left out with a
-        warning. Raises UsageError after `close`, and for a quantity or batch of another type.
+        loss: a number, a tensor of one element, or terms by name. If no term is named `loss`, the sum of the terms is
+        the loss. batch: the input of the step. Only its digest is recorded. model, optimizer: needed if `record` did
+        not get them. The first step defines the quantities. In later steps, a missing quantity becomes NaN, and a new
+        one is left out with a warning. Raise UsageError after `close`, and for a quantity or batch of an unsupported
+        type.
         """
         if self._closed:
-            raise UsageError("a closed recording cannot take another step", where=str(self.folder))
+            raise UsageError("the recording is closed; call `step` before `close`", where=str(self.folder))
         first = self._steps == 0 and self._model is None
         self._model = self._model if model is None else model
         self._optimizer = self._optimizer if optimizer is None else optimizer
@@ -105,7 +107,7 @@ class LoopRecorder:
         row = _Row(self._steps, values, batch)
         self._names = self._names or list(values)
         if more := [name for name in values if name not in self._names and not name.startswith(RATE)]:
-            warn(f"not recorded, because the first step has no such quantity: {', '.join(more)}", stacklevel=2)
+            warn(f"not recorded, because the first step did not have these quantities: {', '.join(more)}", stacklevel=2)
         self._on_the_way.append(row)
         self._steps += 1
         self._write_arrived()
@@ -122,7 +124,7 @@ class LoopRecorder:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         try:
-            # the error that ended the loop may have broken the GPU, so writing may fail, too
+            # The error that ended the loop may have broken the GPU. Writing may then fail, too.
             with nullcontext() if error is None else suppress(Exception):
                 self._write_arrived(wait=True)
             if error is None:
@@ -142,7 +144,10 @@ class LoopRecorder:
 
     def _close_at_exit(self) -> None:
         """Close a recording that the loop left open. If an exception ended the process, mark the recording as
-        interrupted. The exit code of the process is not known here."""
+        interrupted.
+
+        The exit code of the process is not known here.
+        """
         if os.getpid() == self._process:  # a forked process has a copy of the recorder
             raised = getattr(sys, "last_value", None)
             self._close(None if raised is self._raised_before else raised, by_exit=True)
@@ -198,8 +203,10 @@ class _Row:
 
 
 def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -> dict[str, Number]:
-    """Return the step's numbers by name. Numbers on the host become floats. Raises UsageError for a tensor with more
-    than one element."""
+    """Return the step's numbers by name. Numbers on the host become floats.
+
+    Raise UsageError for a tensor with more than one element.
+    """
     given = loss if isinstance(loss, Mapping) else {LOSS: loss}
     named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in given.items()}
     if not named or len(named) < len(given):
@@ -210,9 +217,9 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
 
 
 def _rates(optimizer: object) -> dict[str, Number]:
-    """Return the learning rates of an optimizer's groups, by name, because a schedule changes them at each step.
+    """Return the learning rates of an optimizer's groups, by name. A schedule may change them at each step.
 
-    A rate that is not a single number is left out, such as the None of an optimizer that chooses rates itself.
+    A rate that is not a single number is left out. For example, optimizers that choose the rate themselves have None.
     """
     groups = getattr(optimizer, "param_groups", None) or []
     rates = {f"{RATE}group{place}.lr": group.get("lr") for place, group in enumerate(groups)}
@@ -234,8 +241,11 @@ def _number(name: str, value: Number) -> Number:
 
 
 def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
-    """Return a description of a batch, and the digests of its tensors by name. The description lists names, types and
-    shapes of all leaves (tensors, arrays, numbers), and the values of leaves that are not tensors."""
+    """Return a description of a batch as a list of lines, and the digests of the batch's tensors by name.
+
+    The description lists names, types and shapes of all leaves (tensors, arrays, numbers), and the values of leaves
+    that are not tensors.
+    """
     form, words = ["batch"], dict[str, Tensor]()
     for name, each in leaves(batch):
         if isinstance(each, Tensor):
@@ -252,9 +262,9 @@ def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
 
 
 def _new_folder(folder: Path, rank: int, size: int) -> Path:
-    """Make the folder of this rank and return it. Raises UsageError if `folder` contains another recording."""
+    """Create the folder of this rank and return it. Raise UsageError if `folder` contains another recording."""
     own = folder / layout.rank_name(rank)
-    # list the folder only once, because other ranks create folders at the same time
+    # The folder is listed only once, because other ranks create folders at the same time.
     there = list(folder.iterdir()) if folder.exists() else []
     headers = [each / HEADER for each in there if each.name.startswith(layout.RANK)]
     begun = [readable(each, RecordingHeader) for each in headers if each.exists()]

@@ -1,6 +1,6 @@
-"""Read what `harness.record` wrote, and find where two recordings first differ. This needs no torch.
+"""Read the recordings that `harness.record` wrote, and find where two recordings first differ. This needs no torch.
 
-A recording is a folder with a folder for each rank (`rank.0`, `rank.1`, …). A rank's folder has `recording.json` (the
+A recording is a folder with one folder for each rank (`rank.0`, `rank.1`, …). A rank's folder has `recording.json` (the
 header), `loop.0.csv` (series in the format of evidence) and `records.jsonl` (recorded states, and how the loop ended).
 A recording without an end was interrupted.
 """
@@ -60,7 +60,7 @@ class Line(Record):
     seen: LoopState | None = None
     # only in the last line: the error that interrupted the loop, or "" if the recording was closed normally
     error: str | None = None
-    by_exit: bool = False  # True: the end of the process closed the recording, so the exit code is unknown
+    by_exit: bool = False  # True: the process's end closed the recording, so the exit code is unknown
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RankRecording:
     """The recording of one rank.
 
     states: by the number of steps before the state. interrupted: what ended the loop early; "" if the recording was
-    closed. by_exit: True if the end of the process closed the recording, so that the loop may have ended early.
+    closed. by_exit: True if the end of the process closed the recording. The loop may then have ended early.
     """
 
     header: RecordingHeader
@@ -90,19 +90,19 @@ class RankRecording:
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded run: its ranks by number, and its name in sentences."""
+    """One recorded run: its ranks by number, and its name in messages."""
 
     name: str
     ranks: Mapping[int, RankRecording]
 
     @property
     def world_size(self) -> int:
-        """Return the number of processes that trained together, recorded or not."""
+        """Return the number of processes that trained together, including processes that were not recorded."""
         return next(iter(self.ranks.values())).header.world_size
 
 
 def read_recording(folder: Path) -> Recording:
-    """Return a recording. Raises UsageError for a folder without one, EvidenceError for a damaged recording."""
+    """Return the recording in a folder. Raise UsageError if there is none, and EvidenceError if it is damaged."""
     places = [each for each in folder.glob(f"{layout.RANK}*") if (each / HEADER).is_file()]
     if not places:
         rule, remedy = (
@@ -114,7 +114,7 @@ def read_recording(folder: Path) -> Recording:
     try:
         ranks = sorted((_read_rank(place) for place in places), key=lambda each: each.header.rank)
     except Damaged as damage:
-        raise EvidenceError("a recording is whole", where=str(folder), got=str(damage)) from damage
+        raise EvidenceError("the recording must not be damaged", where=str(folder), got=str(damage)) from damage
     if len({each.header.world_size for each in ranks}) > 1:
         raise EvidenceError(
             "a recording must hold the ranks of one run",
@@ -139,15 +139,14 @@ def _read_rank(place: Path) -> RankRecording:
 
 
 START, BATCH, LENGTH, STATE, END = "start", "batch", "number of steps", "state after the step", "end"
-# the order of quantities within a step, nearest to the cause first; the series come after these
+# Quantities in their order within a step, nearest to the cause first. The series come after these.
 _FIRST = (START, BATCH, LENGTH)
-_LAST = 1000  # the place of the state after a step, so that it comes last in the step
+_LAST = 1000  # position of the state after a step, which comes last in the step
 
 
 @dataclass(frozen=True, order=True)
 class Difference:
-    """The first difference of one quantity or tensor at one rank. Differences are sorted by step, position within the
-    step, and rank."""
+    """The first difference of one quantity or tensor at one rank. Differences are sorted by step, position and rank."""
 
     step: int  # index of the step; -1: before the first step
     place: int  # position within the step
@@ -161,25 +160,28 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Return a key by which differences are matched: if a repeat differs under the same key, noise can explain this
-        difference. All differences that noise can cause share one key."""
+        """Return a key by which differences of candidate and repeats are matched. All differences that noise can cause
+        share one key.
+
+        If a repeat has a difference with the same key, noise can explain this difference.
+        """
         return (self.quantity, self.tensor) if self.exact else ("", "")
 
     @property
     def is_input(self) -> bool:
-        """Return True if the start or a batch differs. All later differences can follow from such a difference."""
+        """Return True if the start or a batch differs. This may be the cause of all later differences."""
         return self.quantity in (START, BATCH)
 
 
 def sentence(found: Sequence[Difference]) -> str:
-    """Return the first difference as a sentence. If several tensors differ at this place, list all of them."""
+    """Return the first difference as a sentence. If several tensors differ at this place, list them."""
     first = min(found)
     shown = [each.shown for each in found if each.shown and (each, each.words) == (first, first.words)]
     return f"{first.words} {some(shown)}" if shown else first.words
 
 
 def name_at(run: Recording, rank: int) -> str:
-    """Return the name of a run in a sentence, with the rank if there are several."""
+    """Return the name of a run for messages, with the rank if there are several ranks."""
     return run.name if run.world_size == 1 else f"{run.name} at rank {rank}"
 
 
@@ -189,7 +191,7 @@ def common_steps(*ranks: RankRecording) -> int:
 
 
 def batches(one: RankRecording, other: RankRecording) -> list[tuple[int, str, str]]:
-    """Return the step and both digests for each step at which both ranks recorded a batch."""
+    """Return (step, digest, other digest) for each step at which both ranks recorded a batch."""
     pairs = enumerate(zip(one.series.batch_digest, other.series.batch_digest, strict=False))
     return [(step, ours, theirs) for step, (ours, theirs) in pairs if ours and theirs]
 
@@ -200,18 +202,18 @@ def states(one: RankRecording, other: RankRecording) -> list[int]:
 
 
 def same_end(one: RankRecording, other: RankRecording) -> bool:
-    """Return True if both ranks have equally many steps and recorded the state after the last step."""
+    """Return True if both ranks have equally many steps, and both recorded the state after the last step."""
     return one.steps == other.steps and one.steps in states(one, other)
 
 
 def categories(one: LoopState, other: LoopState) -> tuple[set[str], set[str]]:
-    """Return the categories that both states have, and those that only one of them has."""
+    """Return two sets: the categories that both states have, and the categories that only one of them has."""
     ours, theirs = ({name for name, tensors in each.state.digests.items() if tensors} for each in (one, other))
     return ours & theirs, ours ^ theirs
 
 
 def differences(candidate: Recording, baseline: Recording) -> Iterator[Difference]:
-    """Yield the first difference of each quantity at each rank that both recorded."""
+    """Yield the first difference of each quantity at each rank that both runs recorded."""
     for rank in sorted(candidate.ranks.keys() & baseline.ranks.keys()):
         ours, theirs = candidate.ranks[rank], baseline.ranks[rank]
         names = f"{name_at(candidate, rank)} and {baseline.name}"
@@ -235,8 +237,10 @@ def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording
 
 
 def _losses_apart(ours: RankRecording, theirs: RankRecording) -> int:
-    """Return the first step with unequal losses, or the number of common steps. After it, values derived from a loss
-    (such as a learning rate) can differ by noise."""
+    """Return the first step with unequal losses; without such a step, the number of common steps.
+
+    After this step, noise can change values that are derived from a loss, such as a learning rate.
+    """
     steps = common_steps(ours, theirs)
     first = difference(ours.series.loss[:steps], theirs.series.loss[:steps], "every", EXACT).first_differing
     return steps if first is None else first
@@ -264,10 +268,10 @@ def _of_series(
 def _of_state(
     rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState, *, may_be_noise: bool
 ) -> Iterator[Difference]:
-    """Yield a difference for each tensor or setting that differs between two states. `exact` is True for the start and
-    for most settings, because noise cannot change these.
+    """Yield a difference for each tensor or setting that differs between two states.
 
-    may_be_noise: True if losses differed earlier. Then settings that are computed from a loss can differ by noise.
+    `exact` is True for the start and for most settings, because noise cannot change these. may_be_noise: True if losses
+    differed earlier. Settings that are computed from a loss can then differ by noise.
     """
     noisy = set() if quantity == START else ours.sketches.keys() & theirs.sketches.keys()
     recorded, _ = categories(ours, theirs)
@@ -293,15 +297,15 @@ def _of_state(
 
 
 def _named(entry: Apart, ours: State, theirs: State) -> str:
-    """Return a tensor's name, with both values if the tensor is a single number."""
+    """Return a tensor's name. If the tensor is a single number, add both values."""
     values = [(state.numbers or {}).get(f"{entry.category} {entry.name}") for state in (ours, theirs)]
     known = [value for value in values if value is not None]
     return f"{entry} ({' and '.join(told_apart(*known))})" if len(known) == 2 else str(entry)
 
 
 class Repeats:
-    """A baseline's repeats. own: the differences of each repeat from the baseline, except those that follow an unequal
-    start or batch."""
+    """The repeats of a baseline. own: the differences of each repeat from the baseline. Differences after an unequal
+    start or batch are left out."""
 
     def __init__(self, baseline: Recording, runs: Sequence[Recording]) -> None:
         self._baseline = baseline
@@ -309,8 +313,10 @@ class Repeats:
         self.own = [each for _, found in self._runs for each in found if each.is_input or each.step < _sound(found)]
 
     def speak_about(self, difference: Difference) -> bool:
-        """Return True if a repeat can show whether noise causes this difference: it recorded the quantity, and its
-        inputs were equal up to that step."""
+        """Return True if a repeat can show whether noise causes this difference.
+
+        Such a repeat recorded the quantity, and its inputs were equal to the baseline's up to that step.
+        """
         return any(
             (difference.is_input or difference.step < _sound(found)) and _recorded(difference, run, self._baseline)
             for run, found in self._runs
@@ -319,8 +325,8 @@ class Repeats:
     def accused(self, found: Sequence[Difference]) -> list[Difference]:
         """Return the differences that noise does not explain, because repeats could show them but do not.
 
-        Leave out all numbers if the first number that differs does so only by a rounding. Leave out everything after a
-        difference of the start or a batch that is itself left out.
+        If the first number that differs does so only by a rounding, all numbers are left out. If a difference of the
+        start or of a batch is left out, all later differences are left out, too.
         """
         unrepeated = {each.kind for each in self.own}
         unrepeated |= {each.kind for each in sorted(each for each in found if not each.exact)[:1] if each.is_rounding}
@@ -331,8 +337,8 @@ class Repeats:
 
 
 def _sound(found: Sequence[Difference]) -> float:
-    """Return the first step at which the start or a batch differs; infinity if there is none. Later differences may
-    follow from it."""
+    """Return the first step at which the start or a batch differs; infinity if there is none. This may be the cause of
+    later differences."""
     return min((each.step for each in found if each.is_input), default=math.inf)
 
 
@@ -351,7 +357,7 @@ def _recorded(difference: Difference, run: Recording, baseline: Recording) -> bo
 
 
 def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
-    """Yield a sentence for each property that was not compared, or not controlled, between two runs."""
+    """Yield a sentence for each property that was not compared, or not kept equal, between two runs."""
     pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
     if not all(0 in states(one, other) for one, other in pairs):
         yield (

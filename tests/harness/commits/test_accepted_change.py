@@ -114,7 +114,7 @@ def test_an_expired_acceptance_has_no_effect_and_the_advice_names_its_end(accept
     assert (verdict.status, verdict.reason) == (Status.FAIL, "differs")
     [said] = [each.text for each in advice(judgement.view, verdict) if each.label == "baseline"]
     short = accepted.changed[:12]
-    assert said == f"the run's; the acceptance of {short} by ada ended with 2020-01-31: renew or remove this entry."
+    assert said == f"the run's; the acceptance of {short} by ada ended on 2020-01-31: renew or remove this entry."
 
 
 @pytest.mark.parametrize("page", ["report.html", "summary.md", "junit.xml"])

@@ -212,7 +212,7 @@ def test_an_acceptance_has_expired_on_the_day_after_its_last_one(repository: Use
     repository.git("checkout", "--quiet", "-b", "change")
     record = recorded(entry(repository.commit("A change"), date(2026, 6, 14)))
     assert record.line() == (
-        f"the run's; the acceptance of {record.commit.commit[:12]} by ada ended with 2026-06-14: "
+        f"the run's; the acceptance of {record.commit.commit[:12]} by ada ended on 2026-06-14: "
         "renew or remove this entry"
     )
 

@@ -175,7 +175,7 @@ def planted(run: Path) -> None:
     ("change", "told"),
     [
         (twice, "two lanes hold arm untrained, replica 0"),
-        (beside, "records.jsonl lies next to the lanes, so arms would count twice"),
+        (beside, "there is a records.jsonl next to the lanes, so arms would count twice"),
         (more_replicas, "a lane holds arm plain, replica 2, which was not planned"),
         (another_arm, "lane.2/run.json is not a part of this run"),
         (another_seed, "lane.2/run.json is not a part of this run"),

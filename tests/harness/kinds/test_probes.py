@@ -92,7 +92,7 @@ def test_every_reference_in_the_probe_table_can_be_imported(row: Probe) -> None:
 
 def test_a_run_of_an_unknown_probe_is_refused() -> None:
     assert [TypeAdapter(ProbeName).validate_python(name) for name in BUILT_IN] == list(BUILT_IN)
-    with pytest.raises(ValidationError, match="no probe has this name; known are paired, throughput"):
+    with pytest.raises(ValidationError, match="no probe has this name; use one of paired, throughput"):
         TypeAdapter(ProbeName).validate_python("clairvoyance")
 
 

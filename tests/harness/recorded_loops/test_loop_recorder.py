@@ -140,7 +140,9 @@ def test_a_loss_term_missing_in_some_steps_does_not_stop_the_recorder(tmp_path: 
     with harness.record(tmp_path / "run") as recorder:
         recorder.step({"a": 1.0, "b": 2.0})
         recorder.step({"b": 2.0})
-        with pytest.warns(UserWarning, match=r"not recorded, because the first step has no such quantity: loss\.c"):
+        with pytest.warns(
+            UserWarning, match=r"not recorded, because the first step did not have these quantities: loss\.c"
+        ):
             recorder.step({"b": 2.0, "a": 1.0, "c": 4.0})
     found = only_rank(tmp_path / "run").quantities
     assert {name: series.tolist() for name, series in found.items() if name != "loss.a"} == {
@@ -179,7 +181,7 @@ def test_a_wrong_step_is_refused(tmp_path: Path) -> None:
     recorder.step(1.0)
     recorder.close()
     recorder.close()
-    with pytest.raises(UsageError, match="a closed recording cannot take another step"):
+    with pytest.raises(UsageError, match="the recording is closed; call `step` before `close`"):
         recorder.step(1.0)
     assert only_rank(tmp_path / "run").steps == 1
 

@@ -225,7 +225,7 @@ def test_runs_without_a_common_step_are_judged() -> None:
 
 def test_one_recording_given_under_two_paths_is_refused() -> None:
     write("a", LOSSES)
-    with pytest.raises(UsageError, match="each recording must be named once"):
+    with pytest.raises(UsageError, match="each recording must be named only once"):
         compared(read_recording(Path("a")), read_recording(Path("a").absolute()))
 
 
