@@ -134,10 +134,8 @@ class HasState(Protocol):
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
         """Return tensors by category and name. The categories are `parameters` (those that `parameters()` leaves out),
-        `buffers`, `optimizer`, `generators`, and `tensors` for all other tensors.
-
-        The harness calls this function only at the start and the end. The function may wait for the device.
-        """
+        `buffers`, `optimizer`, `generators`, and `tensors` for all other tensors. The harness calls this function only
+        at the start and the end. The function may wait for the device."""
         ...
 
 
@@ -193,11 +191,8 @@ class HasGradientNorms(Protocol):
 class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
         """Return numbers of the last step other than its loss, by name, each as a tensor of one number. Do not wait for
-        the device.
-
-        Return the same names at every step. A name consists of letters, digits, `_`, `.` and `-`. It must not be the
-        name of a column that the harness writes itself, such as `loss` and `step`.
-        """
+        the device. Return the same names at every step. A name consists of letters, digits, `_`, `.` and `-`. It must
+        not be the name of a column that the harness writes itself, such as `loss` and `step`."""
         ...
 
 
@@ -394,10 +389,7 @@ class Evaluates(Protocol):
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
         """Return this device's kernels: the planned kernels and the kernels that launches requested, including refused
-        kernels.
-
-        The function may compile, but must not load a kernel.
-        """
+        kernels. The function may compile, but must not load a kernel."""
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...
@@ -429,10 +421,8 @@ class HasCheckpoint(Protocol):
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
         """Return a directory in the Hugging Face layout with the workload's frozen weights. If there is no such
-        directory, write it below `folder`.
-
-        A run that is opened with this directory as `model_directory` trains from these weights.
-        """
+        directory, write it below `folder`. A run that is opened with this directory as `model_directory` trains from
+        these weights."""
         ...
 
 

@@ -161,8 +161,8 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Reports the first loss plus a millionth of each loss's distance from it, in float64, so that the sum is not
-    rounded."""
+    """Reports the first loss plus a millionth of each loss's distance from the first loss. float64 keeps the distance
+    from rounding to 0."""
 
     _first: Tensor | None = None
 

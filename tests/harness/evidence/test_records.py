@@ -163,7 +163,7 @@ def test_a_run_without_records_is_an_incomplete_death(directory: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', DEEP, '{"id": NaN}'])
 def test_a_damaged_run_is_an_evidence_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(EvidenceError, match="every evidence directory must contain a readable `run.json`"):
+    with pytest.raises(EvidenceError, match=r"every evidence directory must contain a readable `run\.json`"):
         read_run(tmp_path)
 
 
