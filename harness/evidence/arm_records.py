@@ -314,7 +314,7 @@ class StepWatch(Record):
 class HostNumber(Record):
     """A Python number that plain steps keep changing, but that no replay changes. name: the path to the number.
 
-    read: how and where the step uses the number, other than to increase it; None if the step does not use it.
+    read: how and where the step uses the number; None if the step only increases it.
     """
 
     name: str

@@ -175,7 +175,7 @@ class TwoCommits(Record):
     accepted: list[AcceptedRecord] = Field(default_factory=list)
 
     def in_force(self) -> dict[tuple[str, str], CommitFacts]:
-        """Return the accepted commits in force, by contract and claim."""
+        """Return the accepted commits that are valid for this run, by (contract, claim)."""
         return {(one.contract, one.claim): one.commit for one in self.accepted if one.state == "in_force"}
 
     def trained(self) -> set[str]:

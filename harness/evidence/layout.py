@@ -37,7 +37,7 @@ DEATH = "death.json"
 PROCESS = "process.json"  # when the worker's process started and ended, recorded by its supervisor
 ATTEMPT = "attempt."  # this prefix and a number name a file of an earlier worker of the run
 OUTPUT = "stderr.txt"  # what the worker printed to standard output and standard error, up to a size limit
-# exists in place of records if another run's process executed the arms of this run; names that run
+# Exists instead of records if another run's process executed the arms of this run; names that run
 SHARED = "shared.json"
 CHECKPOINT = "checkpoint"  # a folder with the checkpoint that the run's system saved; it is removed when the run ends
 # This prefix and a number name the folder of a process that executed a part of the run. The folder has the files above.

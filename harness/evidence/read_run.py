@@ -91,7 +91,7 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
     """Return the rows, read with Python's own conversions. Raise `Damaged` with a description of the problem."""
     own = len(layout.SERIES_COLUMNS)
     width = own + len(metrics)
-    # With commas in place of newlines, one split returns all fields of all rows.
+    # Newlines become commas, so that one split returns all fields of all rows.
     fields = body[:-1].replace(b"\n", b",").decode("ascii", "replace").split(",") if rows else []
     if len(fields) != rows * width:
         raise Damaged(f"{name}: {len(fields)} fields in {counted(rows, 'row')}, but each row must hold {width}")

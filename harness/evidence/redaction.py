@@ -49,7 +49,7 @@ class Redaction:
     kept: frozenset[str] = frozenset()
 
     def text(self, text: str) -> str:
-        """Return the text with a placeholder in place of each name."""
+        """Return the text with each name replaced by a placeholder."""
         if text in self.kept:
             return text
         text = _FOLDERS.sub(FOLDER, text)

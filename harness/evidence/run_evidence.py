@@ -141,7 +141,7 @@ class RunEvidence(WithPackages):
     failed: dict[str, ArmFailed] = field(default_factory=dict)
     death: Death | None = None
     # The evidence of each rank after the first, in order. If an arm has fewer ranks, the first rank's executions are
-    # used in place of the missing ones.
+    # used for the missing ranks.
     ranks: tuple[RunEvidence, ...] = ()
     # Why this machine cannot execute the run. The run's units are then NOT_RUN.
     obstacle: Obstacle | None = None
@@ -153,7 +153,7 @@ class RunEvidence(WithPackages):
 # `ArmRecord` or `RunRecord`.
 
 GROUP = "contract_harness.records"
-_OTHER = ("of_packages", list)  # field, and its type, for records whose type has no field of its own
+_OTHER = ("of_packages", list)  # field and field type for records whose type has no separate field
 _Row = tuple[str, object]  # the name of a field, and the field's type: a list, a mapping, or one record
 
 

@@ -158,7 +158,8 @@ class PeerErrors(Record):
 
 
 class KernelPeer(Record):
-    """Another project's kernel. errors: by data type of our outputs, relative as in `KernelCase.terms`."""
+    """The kernel of another project for the same operation. errors: its largest errors, by data type of our outputs.
+    They are relative to the sum of the terms' absolute values."""
 
     name: str
     outputs: list[str]

@@ -272,7 +272,7 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
     """Return the capture record of an arm.
 
-    Raise `Settled` if the record is missing, contradicts the harness's own count, or names a mechanism other than
+    Raise `Settled` if the record is missing, contradicts the harness's own count, or names a mechanism that is not
     `demanded`.
     """
     capture = execution.capture

@@ -29,7 +29,8 @@ from harness.judging.verdict import Judgement
 
 # allowed multiple of the control's distance, because one rounding changes tensors by different amounts
 AS_ROUNDING = 10.0
-MORE_ROUNDING = 10.0  # largest additional multiple; correct steps in float32 needed 1, wrong steps showed 600
+# largest additional multiple; correct float32 steps needed a multiple of 1, and wrong steps showed 600
+MORE_ROUNDING = 10.0
 # State that is not changed at the control's start. Tensors of other categories may be copies of parameters.
 SAME_IN_CONTROL = ("buffers", "generators")
 

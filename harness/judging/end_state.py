@@ -129,8 +129,9 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
     """Raise FAIL if a tensor contains NaN or infinity at the end.
 
-    Two kinds of tensors are excepted: a buffer that is unchanged since the start, such as a mask, and a loose tensor
-    that started with NaN or infinity, such as a log that is filled step by step.
+    Two kinds of tensors are excepted. The first is a buffer that is unchanged since the start, such as a mask. The
+    second is a tensor outside modules and optimizers that started with NaN or infinity, such as a log that is filled
+    step by step.
     """
     for name, execution in executions.items():
         end = end_of(execution).state
@@ -149,7 +150,7 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
 def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
     """Return the names of tensors that contain NaN or infinity at the end and must not contain it.
 
-    spoiled: loose tensors that steps created and that were finite at an earlier time.
+    spoiled: tensors that steps created outside modules and optimizers, and that were finite at an earlier time.
     """
     found = []
     for category, tensors in end.digests.items():
@@ -165,7 +166,7 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 
 def _require_roles(name: str, end: ArmEnd) -> None:
-    """Raise ERROR if a loose tensor at an execution's end has no role or no digest."""
+    """Raise ERROR if a loose tensor (of no module or optimizer) has no role or no digest at an execution's end."""
     if end.loose is not None and end.loose.lent and end.loose.roles is None:
         return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
@@ -175,7 +176,7 @@ def _require_roles(name: str, end: ArmEnd) -> None:
     if apart:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"at the end of {name}, the role or the digest of {counted(len(apart), 'loose tensor')} is missing: "
+            f"at the end of {name}, the role or the digest of {counted(len(apart), 'tensor')} is missing: "
             f"{some(sorted(apart))}",
         )
 
@@ -244,8 +245,8 @@ def require_equal_ends(
 
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
-    """Return True for a static buffer of a capture. Such a tensor is loose, was created by a step, and is only in
-    executions whose step makes its capture by itself. If a plain arm contains the tensor as well, it is state."""
+    """Return True for a static buffer of a capture. A step created this tensor outside modules and optimizers, and only
+    executions whose step makes its capture by itself have it. If a plain arm has the tensor as well, it is state."""
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
     return entry.category == LOOSE and all(
@@ -254,10 +255,10 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
 
 
 def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
-    """Return the loose tensors that are equal in bits in both executions but have different names.
+    """Return tensors that are equal in bits in both executions but have different names.
 
-    Only tensors that steps created count. Return none unless the step of one execution makes its capture by itself,
-    because such a capture renames the tensors that it holds.
+    Only tensors count that steps created outside modules and optimizers. Return none unless the step of one execution
+    makes its capture by itself, because such a capture renames the tensors that it holds.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
@@ -345,7 +346,8 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two end states, including loose tensors that either execution compares.
+    """Return the tensors that differ between two end states. Include tensors outside modules and optimizers that either
+    execution compares.
 
     A table of constants that only one execution created is left out, because the other execution does not need it.
     """
@@ -358,18 +360,20 @@ def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart
 
 
 def roles_of(end: ArmEnd) -> Mapping[str, Role]:
-    """Return the role of each loose tensor that steps created, by name; empty if roles were not recorded."""
+    """Return the roles of the tensors that steps created outside modules and optimizers, by name; empty if not
+    recorded."""
     return (end.loose.roles if end.loose is not None else None) or {}
 
 
 def roles_known(execution: ArmEvidence) -> bool:
-    """Return True if the harness recorded the roles of loose tensors in an execution."""
+    """Return True if the harness recorded the roles of tensors that the steps created outside modules and
+    optimizers."""
     loose = end_of(execution).loose
     return loose is not None and loose.roles is not None
 
 
 def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
-    """Return the state, with those unread loose tensors added whose values the other end state compares."""
+    """Return the state with additional tensors: unread tensors of `end` whose values the end state `other` compares."""
     if end.loose is None or other.state is None:
         return state
     compared = other.state.digests.get(LOOSE, {})

@@ -75,7 +75,7 @@ def require_equal_start_state(
     """Raise FAIL if two executions start from different buffers, generators or other state.
 
     The execution `more_in` may have additional tensors, such as copies that an optimization makes. The other execution
-    may have additional loose tensors only if they repeat tensors that both executions have.
+    may have additional tensors outside modules and optimizers only if they repeat tensors that both executions have.
     """
     apart = start_differences(execution, reference)
     if more_in in (name, reference_name):
@@ -95,7 +95,8 @@ def require_equal_start_state(
 
 
 def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
-    """Return True if the loose tensor repeats, in bits, another loose tensor of `state` that is not in `apart`."""
+    """Return True if the tensor belongs to no module or optimizer, and repeats the bits of another such tensor of
+    `state` that is not in `apart`."""
     loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
     differing_names = {each.name for each in apart if each.category == entry.category}
     return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)

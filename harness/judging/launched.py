@@ -317,7 +317,7 @@ def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None
 
 
 def _after_share(arm: str, work: DeviceWork, share: float) -> Finding | None:
-    """Return a finding if kernels outside the graphs, including those after the step, exceed the share."""
+    """Return a finding if kernels outside the graphs, including kernels after the step, exceed the share."""
     spent = outside_share(work, work.after_kernel_seconds)
     if spent <= share:
         return None

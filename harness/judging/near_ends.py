@@ -207,7 +207,7 @@ def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
         settle(reasons.EVIDENCE_MISSING, f"no parameter of {ours} was compared at its end")
 
 
-# prefixes of the names of optimizer state, and of the names of loose tensors
+# Prefixes of the names of optimizer state, and of tensors outside modules and optimizers.
 OPTIMIZER, LOOSE = "optimizer ", "tensors "
 COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's count of batches, which another check compares
 STEP = ".step"  # suffix of the name of an optimizer's count of updates
@@ -277,7 +277,7 @@ def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence,
 
 
 def _unchanged(execution: ArmEvidence) -> list[str]:
-    """Return the loose tensors that a step created and that no later step changed."""
+    """Return the names of tensors outside modules and optimizers that a step created and that no later step changed."""
     still = end_of(execution).still or []
     return [*still, *(name for name, role in roles_of(end_of(execution)).items() if role == "table")]
 

@@ -365,7 +365,8 @@ class Compared:
 
 
 def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
-    """Return the comparison of the candidate's and the baseline's losses. Raise ERROR if an arm is missing."""
+    """Return a list with the comparison of the candidate's and the baseline's losses. Raise ERROR if an arm is
+    missing."""
     candidate, baseline = (part.arms()[path] for path in (part.candidate_path, part.baseline_path))
     return [Compared(candidate, baseline, losses(executed(run, candidate)), losses(executed(run, baseline)))]
 

@@ -84,7 +84,8 @@ def _holders(names: Iterable[str]) -> list[str]:
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:
-    """Return the recorded role of the loose tensor `name`; None if one of `ends` compares the tensor's values."""
+    """Return the recorded role of a tensor outside modules and optimizers; None if one of `ends` compares the tensor's
+    values."""
     if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
         return None
     found = {roles_of(end).get(name) for end in ends}
@@ -93,6 +94,6 @@ def _role(name: str, *ends: ArmEnd) -> Role | None:
 
 
 def _loose(end: ArmEnd) -> dict[str, str]:
-    """Return the digests of all loose tensors at an end."""
+    """Return the digests of all tensors outside modules and optimizers at an end, by name."""
     of_state = {} if end.state is None else end.state.digests.get(LOOSE, {})
     return of_state if end.loose is None else {**of_state, **end.loose.unread}

@@ -122,7 +122,7 @@ def all_of_it(_run: Run) -> None:
 
 
 def none_for_a_target(run: Run) -> float | None:
-    """Return the declared memory in GiB; 0.0 if the run only compiles kernels for a target other than this GPU."""
+    """Return the declared memory in GiB; 0.0 if the run only compiles kernels for another target than this GPU."""
     return declared(run) if run.settings.get("target", ON_DEVICE) == ON_DEVICE else 0.0
 
 

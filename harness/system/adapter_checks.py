@@ -57,7 +57,8 @@ class AdapterError(HarnessError):
 
 
 def describe_value(value: object) -> str:
-    """Describe a value by its type and shape, for a message to the author of the code that returned it."""
+    """Return a text with the type and shape of a value, for a message to the author of the code that returned the
+    value."""
     import torch
 
     if value is None:
@@ -293,7 +294,7 @@ def _wrong_parameters(function: Any, found: str, remedy: str) -> AdapterError:
     return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
-WHOLE = "value"  # the name that is given to a number that was returned without a name
+WHOLE = "value"  # the name of a number that was returned without a name
 
 
 def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str, float]:

@@ -26,11 +26,11 @@ class StepFunction:
     with that tensor under `loss`. The step must not wait for the device.
 
     batch: returns the batch of step `index`, which depends only on seed and index. A batch is a tensor, or tuples,
-    lists and dictionaries of tensors, also nested. A data loader may stand in place of the function. Its batches are
+    lists and dictionaries of tensors, also nested. A data loader may be given instead of the function. Its batches are
     then read in its order, epoch after epoch. The elements of a tensor named `tokens` count as the step's tokens.
     Without such a tensor, the number of tokens is the workload's batch size times its sequence length.
 
-    parameters: returns the trained tensors by name, all on one device. In place of the function, a `torch.nn.Module`,
+    parameters: returns the trained tensors by name, all on one device. Instead of the function, a `torch.nn.Module`,
     its `parameters()`, or a list or dictionary of modules and tensors is allowed. A step must update the tensors in
     place.
 

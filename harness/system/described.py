@@ -188,8 +188,8 @@ def _expectation(value: object, field: str) -> dict[str, Any]:
 
 
 Description = SystemDescription | SystemResolutionError
-LIMIT_S = 60.0  # seconds for each system; importing a large package from a cold disk takes long
-MOST_BYTES = 16 * 2**20  # largest number of bytes of an answer, and of what the process prints until then
+LIMIT_S = 60.0  # seconds for each system; importing a large package from a slow disk takes long
+MOST_BYTES = 16 * 2**20  # largest number of bytes of an answer, and of the output that is printed before it
 STACK_S = 1.0  # seconds that a hanging process gets to print its stack
 ENDING_S = 10.0  # seconds that a process gets to end after it has closed its pipes
 SHOWN = 300  # largest number of characters shown of the last printed lines

@@ -67,7 +67,7 @@ class AskedRun(StepFunctionRun):
 
 
 class WaitingRun(AskedRun):
-    """Reads one value from the device in place of each step. A control uses this to show that host syncs are
+    """Reads one value from the device instead of each step. A control uses this to show that host syncs are
     detected."""
 
     def step_body(self) -> Callable[[], Tensor]:
@@ -229,7 +229,7 @@ class MadeStepSystem(StepFunctionSystem):
     Arm options:
 
     - `trains: false` undoes every update. It is meant for a control.
-    - `waits: true` reads one value from the device in place of each step. It is meant for a control of host syncs.
+    - `waits: true` reads one value from the device instead of each step. It is meant for a control of host syncs.
     - `compile: true` compiles the step with torch.compile.
     - `optimized` has no effect by itself. `build` can read it.
     """

@@ -147,7 +147,7 @@ class HasGradients(Protocol):
 
 
 class GradientWatch(Protocol):
-    """A context around one step that copies the gradients of the backward pass before the step changes them."""
+    """A context for one step. It copies the gradients of the backward pass before the step changes them."""
 
     @property
     def copies(self) -> Mapping[str, Tensor]: ...
@@ -179,20 +179,22 @@ class RecordsUnderWatch(Protocol):
 @runtime_checkable
 class HasGradientNorms(Protocol):
     def gradient_norms(self) -> Mapping[str, Tensor]:
-        """Return `before`, the clipping groups' L2 norms [G] before clipping, and `max_norm`, the 0-d threshold."""
+        """Return two tensors by name. `before` [G] has the L2 norm, before clipping, of each group of gradients that is
+        clipped together. `max_norm` is the 0-d threshold."""
         ...
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
-        """Return each clipping group's parameter names, by group name, in the order of the norms in `before`."""
+        """Return the names of the parameters of each group of gradients that is clipped together, by group name. The
+        order of the groups is that of the norms in `before`."""
         ...
 
 
 @runtime_checkable
 class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return numbers of the last step other than its loss, by name, each as a tensor of one number. Do not wait for
-        the device. Return the same names at every step. A name consists of letters, digits, `_`, `.` and `-`. It must
-        not be the name of a column that the harness writes itself, such as `loss` and `step`."""
+        """Return further numbers of the last step, in addition to its loss, by name, each as a tensor of one number. Do
+        not wait for the device. Return the same names at every step. A name consists of letters, digits, `_`, `.` and
+        `-`. It must not be the name of a column that the harness writes itself, such as `loss` and `step`."""
         ...
 
 
@@ -317,7 +319,7 @@ class Kernel:
     key: str
     name: str
     ptx: str
-    load_route: str | None = None  # the way in which the kernel's module is loaded onto the device
+    load_route: str | None = None  # how the kernel's module is loaded onto the device
     shared_memory_bytes: int | None = None
     threads: int | None = None
 
@@ -344,7 +346,7 @@ class KernelEvent:
 
 @dataclass(frozen=True)
 class KernelLedger:
-    """The events of kernels since the run began to open, with their times in seconds since then."""
+    """The events of kernels, with their times in seconds since the run began to open."""
 
     events: Sequence[KernelEvent]
     phases: Mapping[str, float]  # name of a phase (prewarm, upload, train) -> time at which it began
@@ -381,7 +383,8 @@ class Evaluates(Protocol):
     """Capability `evaluate`: the model is evaluated between two steps, without any effect on its training."""
 
     def evaluate(self) -> Tensor | float | Mapping[str, Tensor | float]:
-        """Return a number, a tensor of one number, or several by name. May wait for the device."""
+        """Return a number, a tensor of one number, or several of these by name. The function may wait for the
+        device."""
         ...
 
 
@@ -446,7 +449,7 @@ class ServesAsPeer(Protocol):
 
 
 class KernelCall(Protocol):
-    """One call of a kernel, whose inputs are already bound."""
+    """One call of a kernel with fixed inputs."""
 
     def __call__(self, outputs: Mapping[str, Tensor], /) -> Mapping[str, Tensor] | None:
         """Write to the allocated outputs, given by name. Return, by name, the outputs that the kernel allocated by
@@ -462,7 +465,7 @@ class KernelComparison:
     shapes, dtypes and devices. The harness fills these outputs with NaN. `updated` holds outputs that the kernel also
     reads, such as a sum to which the kernel adds, or a gradient that it scales. The harness copies these. A call
     returns, by name, the outputs that it allocates through torch by itself. The harness fills them with NaN as well,
-    and reads them in place of its own outputs.
+    and reads them instead of its own outputs.
     """
 
     operation: str
@@ -488,7 +491,7 @@ class KernelCases(Protocol):
     def comparisons(
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
-        """Yield at least one comparison for each operation, dtype and magnitude. Raises ValueError for unknown
+        """Yield at least one comparison for each operation, dtype and magnitude. Raise ValueError for unknown
         operations."""
         ...
 
@@ -497,7 +500,7 @@ class KernelCases(Protocol):
         ...
 
     def constants(self) -> Mapping[str, int]:
-        """Return constants from the kernels' sources by name, such as `tile` and `unroll`."""
+        """Return constants from the sources of the kernels by name, such as `tile` and `unroll`."""
         ...
 
 

@@ -7,18 +7,18 @@
             model = ...                                   # seeded by workload.seed
             optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3), fused=True)
 
-            def step(batch):                              # tensors, as `batch` makes them -> 0-d loss; no host sync
+            def step(batch):                              # gets what `batch` returned; returns a 0-d loss; no host sync
                 optimizer.zero_grad()
                 loss = model(batch["x"], batch["y"])
                 loss.backward()
                 optimizer.step()
                 return loss.detach()
 
-            def batch(index): ...                         # a dict or tuple of tensors, by seed and index alone
+            def batch(index): ...                         # a dict or tuple of tensors; depends on seed and index
             def parameters():
                 return dict(model.named_parameters())
 
-            return StepFunction(step=step, batch=batch, parameters=parameters)   # or the three as a tuple
+            return StepFunction(step=step, batch=batch, parameters=parameters)   # or a tuple of these three
 
 The harness finds further state from the step: buffers, optimizer state, generators, averaged weights (see
 `replay/found_state.py`). `StepFunction(…, state=…)` can name more state. `metrics=lambda: {"accuracy": self.accuracy}`

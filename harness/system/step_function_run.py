@@ -71,7 +71,7 @@ class StepFunctionRun:
         self._begin(function)
 
     def _begin(self, function: StepFunction) -> None:
-        """Check newly built functions, and read their parameters and first batch."""
+        """Check the functions that `build` returned, and read their parameters and first batch."""
         from harness.system.replay.reachable import reach
         from harness.system.replay.snapshots import Snapshot
 
@@ -154,8 +154,7 @@ class StepFunctionRun:
     def evaluate(self) -> Mapping[str, float]:
         """Call the `evaluate` of the step function, and return its numbers by name.
 
-        Raise `NotAvailable` if there is no such function, and `AdapterError` if it returns something other than
-        numbers.
+        Raise `NotAvailable` if there is no such function, and `AdapterError` if it returns anything but numbers.
         """
         from harness.system.adapter_checks import require_values
 
@@ -331,7 +330,7 @@ class StepFunctionRun:
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
         """Return a function that returns, after a step, the tensors that the step stored for later use.
 
-        These are metric tensors, and tensors that the step newly set as registered buffers or in place of existing
+        These are metric tensors, and tensors that the step newly set as registered buffers or instead of existing
         optimizer state. After a capture, these names keep their tensors, and each replay writes to them.
         """
         before, kept = self._registered_buffers(), self._kept_by_optimizers()

@@ -134,7 +134,8 @@ def _names(frame: FrameType, back: FrameType) -> tuple[str, str]:
 
 
 def is_of_an_optimizer(frame: FrameType) -> bool:
-    """Return True for a frame of torch's own optimizers. In a captured step, their state is on the device."""
+    """Return True for a frame of torch's own optimizers. In a captured step, the state of these optimizers is on the
+    device."""
     return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
 
 

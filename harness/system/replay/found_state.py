@@ -54,7 +54,8 @@ def plain_name(name: str) -> str:
 
 
 def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) -> StateByCategory:
-    """Return all state that is reachable from `roots`, except `parameters`. Values on the host become tensors."""
+    """Return all state that is reachable from `roots`, except `parameters`. State on the host that is no tensor becomes
+    one."""
     return state_of(reach(*roots), parameters or {})
 
 
@@ -114,7 +115,8 @@ def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def same(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that is equal for a tensor and its views of the same elements, such as those of a `state_dict`."""
+    """Return a key that identifies a tensor's memory and form. It is equal for a tensor and its views of the same
+    elements."""
     held: Any = local(tensor)  # a DTensor has no address of its own
     if held.layout is not torch.strided or held.numel() == 0:
         return (id(held),)

@@ -186,7 +186,8 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """From now on, restore the generators after each import by this thread, but not after imports by other threads."""
+    """Restore the generators after each import from now on. This applies to imports by this thread, and not to imports
+    by other threads."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

@@ -64,7 +64,7 @@ def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch:
 
 @contextmanager
 def triton_announced() -> Iterator[None]:
-    """Announce the launches of Triton's kernels within the block."""
+    """Announce each launch of a Triton kernel within the block, so that the last watch observes the launch."""
     replaced = []
     for module, name in _TRITON:
         # Without a GPU, Triton is not imported here, because a system may have to configure Triton before the import.

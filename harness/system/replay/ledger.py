@@ -159,7 +159,7 @@ class Memory:
     def __init__(self, reference: StorageWeakRef, made_of: int, step: int, stretch: int, *, is_given: bool) -> None:
         self.reference, self.made_of, self.is_given = reference, made_of, is_given
         self.born = step  # the step in which the memory appeared
-        self.made_in = stretch  # the stretch (a step or an evaluation) in which the content was computed
+        self.made_in = stretch  # the stretch (a step or an evaluation) that computed the content
         self.written: int | None = None  # the last step that wrote to the memory
         self.is_kept = self.is_early = self.is_unseen = False
         # mark: the mark of the present content, 0 if no later step has read it. marks: all marks, also of earlier

@@ -36,8 +36,8 @@ from harness.system.replay.sites import Site, site_to_note
 # in another kernel. Both results are correct, but their rounding differs. A kernel with dropout also draws other random
 # numbers.
 
-# Operators that move or create memory and do not round. They do not count, because a capture copies its batch and a
-# plain step need not.
+# Operators that move or create memory and do not round. They do not count, because a captured step copies its batch
+# with them, and a plain step may not do so.
 _MOVES = frozenset(
     {
         "_reshape_alias", "_to_copy", "_local_scalar_dense", "_unsafe_view", "alias", "arange",

@@ -50,7 +50,7 @@ _SHOWN = 40  # largest number of characters of a value in a text
 
 
 class Slot(NamedTuple):
-    """One entry of a place."""
+    """One entry of a place, such as one key of a dictionary."""
 
     place: Place
     key: Any

@@ -171,9 +171,8 @@ class _Walk:
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
             self._hold(Place(vars(value), path or type(value).__name__))
-            # If a trial execution left a step of the scaler unfinished, the scaler refuses the next step. So restore
-            # its stages.
-            # A disabled scaler has no stages.
+            # A trial execution may leave a step of the scaler unfinished. The scaler would then refuse the next step,
+            # so its stages are restored. A disabled scaler has no stages.
             stages: dict[int, dict[str, Any]] = vars(value).get("_per_optimizer_states", {})
             self._hold(Place(stages, path or type(value).__name__))
             for stage in stages.values():

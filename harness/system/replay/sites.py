@@ -69,7 +69,7 @@ def is_own(file: str) -> bool:
 
 @cache
 def is_users_or_library(file: str) -> bool:
-    """Return True for a file of user code, of a library other than torch, or with a planted fault."""
+    """Return True for a file of user code, of a library (but not of torch), or with a planted fault."""
     return not _is_machinery(file) or file.endswith(_PLANTED)
 
 

@@ -75,7 +75,7 @@ class HostSyncError(HarnessError):
 
 
 class NotTraceableError(HarnessError):
-    """The step's body cannot be recorded, for a reason other than a host sync."""
+    """The step's body cannot be recorded. The reason is not a host sync."""
 
 
 class TracedStep:
