@@ -376,7 +376,7 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
         elif isinstance(record, ArmStart):
             executions[record.arm, record.replica] = [record]
         elif (record.arm, record.replica) not in executions:
-            raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} stands before the arm's start")
+            raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} comes before the arm's start")
         elif isinstance(record, PartFailed) and record.part not in parts():
             raise Damaged(f"{layout.RECORDS}: part {record.part!r:.100} of an execution is unknown")
         else:

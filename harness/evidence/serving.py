@@ -440,7 +440,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
     for name, there in arms.items():
         if found.field.startswith(f"arms.{there}."):
             what = "repetitions" if found.field.endswith(".replicas") else "settings"
-            return f"the {what} of arm {name}, there {there}"
+            return f"the {what} of arm {name}, which is arm {there} in that run"
     return f"{found.field} is {found.made}, but {found.demanded} is required"
 
 

@@ -37,7 +37,7 @@ from harness.numbers import counted
 
 # A repetition runs in another process, with a different hash seed, process number and starting time.
 UNREPEATED = (
-    "the baseline does not do the same when it runs again, so nothing follows for the candidate; seed the "
+    "the baseline differs when it runs again, so the comparison shows nothing about the candidate; seed the "
     "numbers that the baseline draws with constants, and not with the time, `hash()` or the process id"
 )
 Executions = Mapping[str, ArmEvidence]  # name of an execution in messages -> its evidence

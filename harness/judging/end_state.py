@@ -92,7 +92,7 @@ class ExcusedEnds:
             clauses.append(f"{some(sorted(self._needed))} ended differently, which the contract allows")
         if idle:
             sheet.figure(IDLE_EXCUSES, ", ".join(idle))
-            clauses.append(f"warning: nothing needed the entry of {some(idle)} in `may_end_apart`")
+            clauses.append(f"warning: the entry of {some(idle)} in `may_end_apart` was not needed")
         return "".join(f"; {clause}" for clause in clauses)
 
 

@@ -115,8 +115,8 @@ def require_near_ends(
     if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
         settle(
             reasons.ENDS_UNDECIDED,
-            f"control {control.start.arm}, which starts a rounding away from {theirs}, ends so far from it in every "
-            "parameter that an untrained parameter would not be noticed",
+            f"control {control.start.arm}, whose start differs from that of {theirs} only by a rounding, ends so far "
+            f"from {theirs} in every parameter that an untrained parameter would not be noticed",
         )
     # If the control shows no effect of rounding, tensors within the bound are not checked.
     within = [each for each in tensors if each not in beyond] if rounding.share else []
@@ -153,8 +153,8 @@ def _message(demanded: Ends, ours: str, theirs: str, wrong: list[Tensor]) -> str
     first = wrong[0]
     if first.moved:
         far = (
-            f"{first.name} ends with a difference of {number(first.share)} of its movement in {theirs}, where "
-            f"{number(demanded.at_most)} is allowed and a rounding at the start causes "
+            f"{first.name} ends with a difference of {number(first.share)} of its movement in {theirs}; at most "
+            f"{number(demanded.at_most)} is allowed, and a rounding at the start causes "
             f"{number(first.control / first.moved)}"
         )
     else:
@@ -176,9 +176,9 @@ def _unexplained(demanded: Ends, ours: str, theirs: str, rounding: Rounding, ten
     )
     return (
         f"{ours} and {theirs} have losses within the bound, and {first.name} ends with a difference of "
-        f"{number(first.share)} of its movement in {theirs}: this is within the {number(demanded.at_most)} that are "
-        f"allowed, but more than rounding explains, which causes {number(rounding.ratio * rounding.share)} in the "
-        f"median parameter{more}"
+        f"{number(first.share)} of its movement in {theirs}: {number(demanded.at_most)} is allowed, but rounding does "
+        f"not explain the difference; rounding causes {number(rounding.ratio * rounding.share)} in the median "
+        f"parameter{more}"
     )
 
 

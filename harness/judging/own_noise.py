@@ -196,8 +196,9 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
         how = "scatter more than the baseline's" if found.is_noise else "differ from the baseline's"
         settle(
             reasons.BEYOND_NOISE,
-            f"{counted(runs, 'run')} of {ours} {how}, further than any other choice of {runs} of all {2 * runs} runs, "
-            f"and {number(found.beyond)} times as far as noise explains, most of all in {found.feature}",
+            f"{counted(runs, 'run')} of {ours} {how}; no other choice of {runs} of all {2 * runs} runs differs as much "
+            f"from the rest, and the difference is {number(found.beyond)} times as large as noise explains; it is "
+            f"largest in {found.feature}",
         )
     return seen
 
@@ -221,8 +222,9 @@ def require_timed_within_noise(
     if found.beyond > 1:
         settle(
             reasons.BEYOND_NOISE,
-            f"the timed losses of {ours} and {theirs} differ more than those of any other two halves of the "
-            f"{len(runs)} runs, {number(found.beyond)} times as much as noise explains: {found.feature}",
+            f"the timed losses of {ours} and {theirs} differ more than the losses of any other two halves of the "
+            f"{len(runs)} runs; the difference is {number(found.beyond)} times as large as noise explains, and is "
+            f"largest in {found.feature}",
         )
 
 

@@ -226,7 +226,8 @@ def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoRetu
         )
     executed(run, candidate)
     settle(
-        reasons.CAPABILITY_MISSING, f"`{path}` depends on a data type, but the system of {candidate} states no `dtype`"
+        reasons.CAPABILITY_MISSING,
+        f"`{path}` depends on a data type, but the system of {candidate} does not report its `dtype`",
     )
 
 

@@ -148,8 +148,8 @@ def _judge(
     silent = [each for each in found if not repeated.speak_about(each)]
     if silent:
         why = (
-            f"{sentence(silent)}; no repeat recorded this quantity as {baseline.name} did: pass a repeat that did "
-            "with --repeat"
+            f"{sentence(silent)}; {baseline.name} recorded this quantity, but no repeat did: record a repeat with this "
+            "quantity and pass it with --repeat"
         )
         settle(reasons.TOO_FEW_PROCESSES, why)
     if not repeated.own:
@@ -157,7 +157,8 @@ def _judge(
         why = f"{sentence(found)}, which may be a rounding, although {baseline.name} repeats itself in bits"
         settle(
             reasons.NO_NOISE,
-            f"{why}: no repeat shows how far rounding alone leads; claim a bound in a contract (`harness init`)",
+            f"{why}: no repeat shows how large a difference rounding alone can cause; set a bound in a contract "
+            "(`harness init`)",
         )
     return _judge_by_noise(baselines, candidates, found, sheet)
 
@@ -207,7 +208,7 @@ def _judge_by_noise(
     if runs < RUNS:
         options = {name: RUNS - len(each) for name, each in zip(("--repeat", "--candidate-repeat"), given, strict=True)}
         more = [f"{number} more {option}" for option, number in options.items() if number > 0]
-        noise = f"and {baselines[0].name} has noise of its own"
+        noise = f"and repeats of {baselines[0].name} differ from it, too"
         settle(reasons.TOO_FEW_PROCESSES, f"{sentence(found)}, {noise}; to decide, pass {' and '.join(more)}")
     ours, theirs = given[1][:runs], given[0][:runs]
     series = _series(_quantities([*ours, *theirs]), ours, theirs, sheet)
@@ -232,7 +233,7 @@ def _judge_by_noise(
         settle(reasons.NOISE_HIDES, "the noise is so large that an untrained parameter would not be noticed")
     both = f"{candidates[0].name} and of {baselines[0].name}"
     tail = (f", without {some(dropped)}" if dropped else "") + own_noise.hidden_by(seen, gradients=False)
-    return sheet.held(f"{counted(runs, 'run')} of {both} differ by no more than runs of one of them do{tail}")
+    return sheet.held(f"{counted(runs, 'run')} of {both} differ no more than repeats of the same run do{tail}")
 
 
 def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:

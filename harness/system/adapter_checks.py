@@ -197,8 +197,8 @@ def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, A
         kinds = " and ".join(sorted({type(optimizer).__name__ for optimizer in optimizers.values()}))
         raise _wrong_parameters(
             function,
-            f"{names(parameters)}, of which none is among the {len(updated)} tensors of {kinds}",
-            "return the own tensors, not copies, of the model for which the optimizer was created",
+            f"{names(parameters)}, and none of them is among the {len(updated)} tensors that {kinds} updates",
+            "return the tensors themselves, not copies, of the model for which the optimizer was created",
         )
 
 

@@ -234,7 +234,7 @@ class MadeStepSystem(StepFunctionSystem):
     - `optimized` has no effect by itself. `build` can read it.
     """
 
-    summary = "a step that a function of the project makes"
+    summary = "a training step from a function of the project"
     arm_options: Mapping[str, Sequence[Scalar] | type] = MappingProxyType(
         {"trains": bool, "waits": bool, "compile": bool, "optimized": bool}
     )

@@ -57,7 +57,7 @@ CAPABILITIES = (
     "warm_steps",
 )
 # The remedy in the message about a capture that failed because the step creates its state in the first call.
-WARM_STEPS = "set `warm_steps: 1` in the arm, so that it is captured after one plain step"
+WARM_STEPS = "set `warm_steps: 1` in the arm, so that the step is captured after one plain step"
 
 
 @runtime_checkable

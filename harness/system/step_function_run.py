@@ -128,7 +128,7 @@ class StepFunctionRun:
             raise
         except Exception as error:
             if self._failure is not None and not self._is_told_by(self._failure, error):
-                error.add_note(f"its capture had already failed: {self._failure}")
+                error.add_note(f"the capture of this step had failed before: {self._failure}")
             raise
 
     def _is_told_by(self, failure: str, error: Exception) -> bool:

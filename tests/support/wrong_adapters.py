@@ -228,8 +228,8 @@ FROM_PARAMETERS = {
     "none": _trained("{}", "none", "name the trained tensors: `dict(model.named_parameters())`"),
     "copies": _trained(
         "{name: tensor.clone() for name, tensor in model.named_parameters()}",
-        "`weight`, `bias`, of which none is among the 2 tensors of SGD",
-        "return the own tensors, not copies, of the model for which the optimizer was created",
+        "`weight`, `bias`, and none of them is among the 2 tensors that SGD updates",
+        "return the tensors themselves, not copies, of the model for which the optimizer was created",
     ),
     "no_values": _trained(
         '{name: tensor.to("meta") for name, tensor in model.named_parameters()}',

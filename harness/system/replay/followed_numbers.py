@@ -130,7 +130,7 @@ def _calculated(function: Callable[..., Any], *given: Any) -> Any:
         made = tuple(Followed(each, names, sources[0].notes) for each in parts)
         return made if type(result) is tuple else made[0]
     for each in sources:
-        each.note("compared" if isinstance(result, bool) else f"made into a {type(result).__name__}")
+        each.note("compared" if isinstance(result, bool) else f"converted to a {type(result).__name__}")
     return result
 
 
@@ -146,7 +146,7 @@ def _converted(function: Callable[..., Any], ours: Followed) -> Any:
     caller = sys._getframe(2)
     # At a BINARY_OP this can only be a text that is formatted with `%`, because arithmetic has separate methods.
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
-        ours.note("made a plain number, or an index,")
+        ours.note("converted to a plain number or an index")
     return function(ours.value)
 
 

@@ -271,7 +271,7 @@ class _Recording(Observer):
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:
-            raise RuntimeError(f"{func} gives the host a value of the step")
+            raise RuntimeError(f"{func} reads a value of the step on the host")
         called = _COPY if func is LIFT else func  # each repetition creates the tensor again from its numbers
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
@@ -279,7 +279,7 @@ class _Recording(Observer):
         operation.site = site_to_note()
         returned, needed = executed(called, args, kwargs)
         if needed and not constant:
-            raise RuntimeError(f"{func} gives the host a value of the step, by {needed[0]} within")
+            raise RuntimeError(f"{func} reads a value of the step on the host, by its call of {needed[0]}")
         self.operations.append(operation)
         if (name := drawn_by(func, args, kwargs, returned)) is not None:
             self.draws.append(name)
@@ -298,7 +298,7 @@ class _Recording(Observer):
         """Raise RuntimeError, because the host reads the tensor. Return the tensor if it is computed only from
         constants."""
         if not self.host.has(tensor):
-            raise RuntimeError(f"{called} gives the host a value of the step")
+            raise RuntimeError(f"{called} reads a value of the step on the host")
         return tensor
 
     def _keep(self, tensor: Tensor) -> None:

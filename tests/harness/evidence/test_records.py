@@ -129,7 +129,7 @@ def test_a_damaged_record_is_a_garbage_death(directory: Path, line: str) -> None
     ("records", "detail"),
     [
         ([Complete(seconds=1.0), start()], "records.jsonl:2: a record after `complete`"),
-        ([end()], "records.jsonl: `arm_end` of arm plain stands before the arm's start"),
+        ([end()], "records.jsonl: `arm_end` of arm plain comes before the arm's start"),
         ([start(), start()], "records.jsonl: `arm_start` of arm plain, replica 0 was recorded twice"),
         ([start("other")], "records.jsonl: arm other, replica 0 was recorded, but not planned"),
         ([start(replica=1)], "records.jsonl: arm plain lacks replica 0"),

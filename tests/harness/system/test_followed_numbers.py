@@ -146,12 +146,12 @@ def scaling(kept: Kept) -> None:
         (every_thousandth, "compared"),
         (in_turns, "compared"),
         (clamped, "compared"),
-        (from_a_table, "made a plain number, or an index,"),
+        (from_a_table, "converted to a plain number or an index"),
         (looked_up, "looked up"),
-        (repeated, "made a plain number, or an index,"),
+        (repeated, "converted to a plain number or an index"),
         (interpolated, "given to numpy"),
         (copied, "copied"),
-        (scaling, "made into a Tensor"),
+        (scaling, "converted to a Tensor"),
     ],
 )
 def test_a_number_that_a_later_step_reads_is_named_with_line(changes: Callable[[Kept], object], read: str) -> None:

@@ -58,7 +58,9 @@ def step_of(weight: Tensor, doubled: Callable[[Tensor], Tensor]) -> TracedStep:
 def test_an_operator_that_reads_a_value_inside_is_a_sync_and_cannot_be_recorded(name: str) -> None:
     weight = torch.tensor([1.0, 2.0])
     named = f"strangers_inside.reads_{name.replace(' ', '_')}"
-    with pytest.raises(NotTraceableError, match=f"{named}.default gives the host a value of the step, by "):
+    with pytest.raises(
+        NotTraceableError, match=f"{named}.default reads a value of the step on the host, by its call of "
+    ):
         step_of(weight, OPERATORS[name]).record()
     assert weight.tolist() == [1.0, 2.0]
     [sync] = by_dispatch_mode(lambda: OPERATORS[name](weight), "cpu")

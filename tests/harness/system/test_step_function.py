@@ -191,7 +191,7 @@ def test_a_step_that_raises_after_a_failed_capture_reports_both_errors() -> None
     with LeftHalfMade().open(WORKLOAD, Arm(capture="step")) as run, pytest.raises(RuntimeError) as raised:
         run.step(0)
     told = message_of(raised.value)
-    assert "RuntimeError: half made; its capture had already failed: " in told
+    assert "RuntimeError: half made; the capture of this step had failed before: " in told
     assert "aten._local_scalar_dense" in told
 
 
