@@ -207,8 +207,11 @@ class TensorReduction(Record):
 
 
 class GroupNorm(Record):
-    """The L2 norm of one group of gradients that is clipped together. before: before clipping, reported by the system.
-    after: after clipping, measured by the harness."""
+    """The L2 norm of one group of gradients that is clipped together.
+
+    before: before clipping, reported by the system.
+    after: after clipping, measured by the harness.
+    """
 
     group: str
     before: Amount

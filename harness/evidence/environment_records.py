@@ -115,8 +115,8 @@ class Environment(Facts):
 class CommitFacts(Record):
     """A commit of the system's repository.
 
-    changes: number of changed or new files; always 0 for a baseline. lacks: things that a checkout of the commit does
-    not contain, such as submodules.
+    changes: number of changed or new files; always 0 for a baseline.
+    lacks: things that a checkout of the commit does not contain, such as submodules.
     """
 
     commit: str

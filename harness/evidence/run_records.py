@@ -292,11 +292,11 @@ UNOBSERVED, OBSERVED = 0, 1  # index of an arm's execution without observation, 
 
 
 class ReadTensor(Record):
-    """A tensor that an operator reads. digest: of the tensor's bits; None if the bits were not readable or never
-    written.
+    """A tensor that an operator reads.
 
-    source: number of the operator of this step that last wrote the tensor's memory. name: the tensor's name in the
-    state or the inputs, if it has one.
+    digest: of the tensor's bits; None if the bits were not readable or never written.
+    source: number of the operator of this step that last wrote the tensor's memory.
+    name: the tensor's name in the state or the inputs, if it has one.
     """
 
     digest: str | None
@@ -329,8 +329,9 @@ class ObservedStep(RunRecord):
     """One step of one execution of an arm: digests of named tensors, and the operators if they were observed.
 
     unseen: number of kernels that were captured outside of operators, and of replays of graphs without observed
-    operators. seconds: from the opening of the arm to the end of the step. bytes: size of the digests kept during
-    observation.
+        operators.
+    seconds: from the opening of the arm to the end of the step.
+    bytes: size of the digests kept during observation.
     """
 
     record: Literal["observed_step"] = "observed_step"

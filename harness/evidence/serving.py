@@ -101,8 +101,9 @@ def _with(host: list[Any], guest: list[Any]) -> list[Any]:
 class Rule:
     """How one field is compared.
 
-    unmet: yields what the guest's value requires and the host's value does not provide. joined: returns a value that
-    meets both requirements, if there is one. seen: returns the part of a value that is compared.
+    unmet: yields what the guest's value requires and the host's value does not provide.
+    joined: returns a value that meets both requirements, if there is one.
+    seen: returns the part of a value that is compared.
     """
 
     unmet: Callable[[Any, Any], Unmet]

@@ -44,8 +44,9 @@ _REAL = {"resolve", "realpath"}
 class Imports:
     """Imports found in the added sources.
 
-    names: top-level packages. folders: folders to search in addition to the import path. files: files that are loaded
-    by their paths.
+    names: top-level packages.
+    folders: folders to search in addition to the import path.
+    files: files that are loaded by their paths.
     """
 
     names: set[str] = field(default_factory=set)

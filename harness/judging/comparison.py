@@ -47,13 +47,16 @@ Executions = Mapping[str, ArmEvidence]  # name of an execution in messages -> it
 class Group:
     """A group of executions. Each of them is compared with the first one.
 
-    roles: the role (`ROLES`) of each execution that has a role, by the execution's name. apart: executions that are
-    only a part of a training, such as one half. For them, only frozen tensors and finite ends are checked. own: names
-    of shared checks that the judge makes by itself. same_system: True if one system trains all executions.
-    same_formats: True if all executions store frozen tensors and other state in the same format. rounded: True if
-    trainable parameters are compared after rounding to the less precise of two data types. more_in: the name of an
-    execution that may start with additional tensors. bits: True if the end states must be equal in bits. run: the run
-    that contains the control which the guards name.
+    roles: the role (`ROLES`) of each execution that has a role, by the execution's name.
+    apart: executions that are only a part of a training, such as one half. For them, only frozen tensors and finite
+        ends are checked.
+    own: names of shared checks that the judge makes by itself.
+    same_system: True if one system trains all executions.
+    same_formats: True if all executions store frozen tensors and other state in the same format.
+    rounded: True if trainable parameters are compared after rounding to the less precise of two data types.
+    more_in: the name of an execution that may start with additional tensors.
+    bits: True if the end states must be equal in bits.
+    run: the run that contains the control which the guards name.
     """
 
     executions: Executions
@@ -95,10 +98,12 @@ class Comparison:
         """Raise INCONCLUSIVE if an arm that must replay a capture did not replay one in every step.
 
         An arm must replay a capture if it declares a capture, or if it is the candidate of a claim that names a
-        mechanism. watched: True if the device work of replays is compared with the nodes of the captured graphs.
-        throughout: False if the judge itself checks for steps outside the capture. of_replays: True if the judge's own
-        check is about replays. If it is False, work outside the graphs only leaves the claim undecided, because the
-        judge's check can still find a violation.
+        mechanism.
+
+        watched: True if the device work of replays is compared with the nodes of the captured graphs.
+        throughout: False if the judge itself checks for steps outside the capture.
+        of_replays: True if the judge's own check is about replays. If it is False, work outside the graphs only leaves
+            the claim undecided, because the judge's check can still find a violation.
         """
         demanded = self._context.mechanism(self._part)
         for execution in executions:

@@ -49,8 +49,12 @@ def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) 
 
 
 class Distance(Protocol):
-    """Distances of one tensor. apart: between both arms' ends. control: between the ends of control and baseline.
-    moved: between the baseline's start and end."""
+    """Distances of one tensor.
+
+    apart: between both arms' ends.
+    control: between the ends of control and baseline.
+    moved: between the baseline's start and end.
+    """
 
     @property
     def apart(self) -> float: ...
@@ -61,10 +65,10 @@ class Distance(Protocol):
 
 
 class Rounding(NamedTuple):
-    """How much rounding changes most of the candidate's tensors.
+    """How much rounding changes most of the candidate's tensors. `Distance` explains `apart`, `control` and `moved`.
 
-    ratio: the median over tensors of `apart` divided by `control`; at least 1. share: the median over tensors of
-    `control` divided by `moved`. `Distance` explains these three distances.
+    ratio: the median over tensors of `apart` divided by `control`; at least 1.
+    share: the median over tensors of `control` divided by `moved`.
     """
 
     ratio: float
@@ -161,7 +165,8 @@ def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[s
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
-    """Return the judgement with the operators that only one arm ran, because different kernels round differently."""
+    """Return the judgement. Its message also names the operators that only one arm ran, because different kernels round
+    differently."""
     ours, theirs = other_operators(context.executions(candidate), context.executions(baseline))
     if not ours and not theirs:
         return judgement

@@ -205,8 +205,10 @@ def require_equal_ends(
 ) -> None:
     """Raise FAIL unless all executions end with the same bits as the first one.
 
-    If not `same_system`, compare only the parameters, because other state has different names. noisy: names (`category
-    name`) of tensors that noise may change, but that both executions must have. All other tensors must be equal.
+    If not `same_system`, compare only the parameters, because other state has different names.
+
+    noisy: names (`category name`) of tensors that noise may change, but that both executions must have. All other
+        tensors must be equal.
     excused: the counts that may end with different values.
     """
     reference_name, reference = next(iter(executions.items()))

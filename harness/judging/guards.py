@@ -74,7 +74,8 @@ def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
 def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
     """Raise `Settled` unless the execution trained: trainable tensors and the loss changed, and frozen tensors did not.
 
-    skipped_at_most: how many updates may be skipped. zero_loss: True if the loss may be 0 at all steps.
+    skipped_at_most: how many updates may be skipped.
+    zero_loss: True if the loss may be 0 at all steps.
     """
     start, end = execution.start, end_of(execution)
     require_frozen(name, execution)

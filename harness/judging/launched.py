@@ -24,9 +24,10 @@ _Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]
 
 
 class Bounds(NamedTuple):
-    """Bounds on the work that a step may do outside its graphs. share: share of the device time. operations: their
-    number.
+    """Bounds on the work that a step may do outside its graphs.
 
+    share: share of the device time.
+    operations: their number.
     after_traced: operations outside a recorded step's replay that a claim allows, including operations after the step.
     """
 
@@ -48,10 +49,10 @@ class Finding(NamedTuple):
 class JudgedSteps(NamedTuple):
     """Numbers of an arm's judged steps, by kind.
 
-    called: all steps except `warm`, the plain steps that the contract allows before the capture. unseen: steps that
-    watchers cannot observe. These are steps that capture, and the first step of each shape. uncaptured: steps that ran
-    outside the capture, including plain steps beyond the allowed number. still: True if the last losses are all equal,
-    so that they do not show whether a step reads its batch.
+    called: all steps except `warm`, the plain steps that the contract allows before the capture.
+    unseen: steps that watchers cannot observe. These are steps that capture, and the first step of each shape.
+    uncaptured: steps that ran outside the capture, including plain steps beyond the allowed number.
+    still: True if the last losses are all equal, so that they do not show whether a step reads its batch.
     """
 
     called: int

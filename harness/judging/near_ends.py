@@ -30,8 +30,12 @@ FLOATING = ("float", "bfloat", "complex")  # prefixes of the names of floating-p
 
 
 class Tensor(NamedTuple):
-    """L2 norms of a tensor. apart: distance between the arms' ends. moved: the baseline's change from start to end.
-    control: distance between the ends of control and baseline."""
+    """L2 norms of a tensor.
+
+    apart: distance between the arms' ends.
+    moved: the baseline's change from start to end.
+    control: distance between the ends of control and baseline.
+    """
 
     name: str
     apart: float

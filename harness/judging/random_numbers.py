@@ -35,7 +35,7 @@ OF_NUMBERS = frozenset(
     }
 )
 # The text is short. If a message line is cut because it is too long, its last hundred characters are kept.
-DECIDED_BY = "dropout 0 decides it, or `fallback_random` for torch.compile; `not_worse` over seeds claims less"
+DECIDED_BY = "set dropout to 0, or use `fallback_random` of torch.compile, or claim only `not_worse` over seeds"
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
 

@@ -86,10 +86,12 @@ def judge_unit(
     """Return the verdict of one unit. It depends only on the contract, the evidence of the unit's runs, and the
     obstacle.
 
-    runs: the evidence of the unit's runs in their planned order. Missing evidence gives ERROR. obstacle: why this
-    machine or system cannot run the unit. It gives NOT_RUN, or ERROR if the system was not described. gpu: facts about
-    the machine's GPU from the header of the evidence, for bounds that depend on the GPU. A composite claim gets the
-    verdict of its worst part.
+    runs: the evidence of the unit's runs in their planned order. Missing evidence gives ERROR.
+    obstacle: why this machine or system cannot run the unit. It gives NOT_RUN, or ERROR if the system was not
+        described.
+    gpu: facts about the machine's GPU from the header of the evidence, for bounds that depend on the GPU.
+
+    A composite claim gets the verdict of its worst part.
     """
     if obstacle is not None:
         judgement = Sheet(claim.mechanism).conclude(obstacle_reason(obstacle), obstacle.message)

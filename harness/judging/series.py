@@ -30,8 +30,9 @@ class Bounds:
     """The largest allowed difference from the baseline's value at a step. None means unbounded. Both bounds must hold.
 
     relative: bound on the difference divided by the baseline's absolute value at that step. If that value is 0, the
-    candidate's value must be 0, too. floor, rounding [steps]: differences up to these values may be rounding. The
-    relative bound does not apply to such differences.
+        candidate's value must be 0, too.
+    floor, rounding [steps]: differences up to these values may be rounding. The relative bound does not apply to such
+        differences.
     """
 
     absolute: float | None

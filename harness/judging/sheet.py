@@ -17,7 +17,11 @@ from harness.numbers import agreed, rounded
 
 
 class Settled(Exception):  # noqa: N818 - it carries a result and is not an error
-    """Ends a judge's work, and contains its result. reason: a code of `reasons`. message: one sentence with numbers."""
+    """Ends a judge's work, and contains its result.
+
+    reason: a code of `reasons`.
+    message: one sentence with numbers.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")

@@ -36,9 +36,10 @@ PROBABLY = 0.5  # "would probably decide" in messages means at least this probab
 class Reading:
     """Log ratios of each process, from one way of evaluating the process.
 
-    ratios [..., P]: above 0 if the candidate is faster. selves [..., 2, P]: each arm's ratio to itself (A/A), the
-    candidate's first. whole [..., P]: ratio of the undisturbed baseline to the mean of all blocks of the candidate,
-    equal in both readings.
+    ratios [..., P]: above 0 if the candidate is faster.
+    selves [..., 2, P]: each arm's ratio to itself (A/A), the candidate's first.
+    whole [..., P]: ratio of the undisturbed baseline to the mean of all blocks of the candidate, equal in both
+        readings.
     """
 
     ratios: Array

@@ -22,8 +22,11 @@ Relation = Literal["none", "exactly", "at least", "at most"]
 
 @dataclass(frozen=True)
 class Interval:
-    """The confidence interval of a measured figure. called: its name in statistics. over: name of the denominator that
-    counts the measured things."""
+    """The confidence interval of a measured figure.
+
+    called: its name in statistics.
+    over: name of the denominator that counts the measured things.
+    """
 
     low: float
     high: float
@@ -36,9 +39,9 @@ class Interval:
 class Demanded:
     """A figure and the demand of a claim on this figure.
 
-    noun: the figure's unit. For the relation `none`, it says what must not happen to any of the `of` things. beside:
-    True for guards and defaults. They represent the claim only if the claim has no other demands. part: the prefix of
-    figures' names if the claim is part of a composite claim.
+    noun: the figure's unit. For the relation `none`, it says what must not happen to any of the `of` things.
+    beside: True for guards and defaults. They represent the claim only if the claim has no other demands.
+    part: the prefix of figures' names if the claim is part of a composite claim.
     """
 
     figure: str
@@ -123,8 +126,9 @@ class UnitFacts(Facts):
 class Judgement(Facts):
     """A judge's result for one claim or part, before it is assigned to a unit.
 
-    message: one sentence. Its words may change between versions. demands: all demands that the judge checked. decided:
-    the violated demand of a FAIL, else the demand closest to its bound. Files do not store demands.
+    message: one sentence. Its words may change between versions.
+    demands: all demands that the judge checked.
+    decided: the violated demand of a FAIL, else the demand closest to its bound. Files do not store demands.
     """
 
     message: str

@@ -299,9 +299,9 @@ class Baseline:
     """The commit of the arms that claims name as `baseline`. None: these arms use the working tree, as all other arms
     do.
 
-    descriptions: by name, the descriptions of the systems at that commit, or the errors that prevented them. tree: the
-    folder with the checkout of the commit. accepted: the baselines of claims with another commit, by contract and
-    claim.
+    descriptions: by name, the descriptions of the systems at that commit, or the errors that prevented them.
+    tree: the folder with the checkout of the commit.
+    accepted: the baselines of claims with another commit, by contract and claim.
     """
 
     commit: str | None = None

@@ -34,8 +34,9 @@ def where_run(
 ) -> Run | None:
     """Return a new run that finds the first step in which two executions of a claim differ.
 
-    runs: the runs that decided the unit. figures: the verdict's figures, by name. Return None if the claim's kind does
-    not compare trainings, or if no run has the claim's arms.
+    runs: the runs that decided the unit.
+    figures: the verdict's figures, by name.
+    Return None if the claim's kind does not compare trainings, or if no run has the claim's arms.
     """
     part = next((part for part in parts_of(claim) if part.must_train_alike), None)
     planned: dict[str, PlannedArm] = {arm: each for run in runs for arm, each in run.arms.items()}
@@ -120,10 +121,11 @@ def plan(
     """Return the units and runs of the contracts, or only of the named claims and workloads.
 
     describe: returns the description of a named system. If it raises SystemResolutionError, the system's units are not
-    run and become ERRORs with this reason. If `fault` is given, the error is raised instead, because the fault needs
-    the description. fault: the fault to plant in the arms that it should break. baseline: the commit of the arms that
-    claims name as `baseline`; None: all arms use the working tree. Raise UsageError for a claim, workload or fault that
-    no contract has.
+        run and become ERRORs with this reason. If `fault` is given, the error is raised instead, because the fault
+        needs the description.
+    fault: the fault to plant in the arms that it should break.
+    baseline: the commit of the arms that claims name as `baseline`; None: all arms use the working tree.
+    Raise UsageError for a claim, workload or fault that no contract has.
     """
     selected = [loaded.contract for loaded in contracts]
     refuse_unknown(

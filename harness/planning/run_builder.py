@@ -380,10 +380,11 @@ def first_difference(
 ) -> Difference | None:
     """Return the first difference between the runs `made` and the runs that the contract requires now.
 
-    made: the runs that decided the unit. Return None if every part of the claim has the runs that it requires, and each
-    run is required by some part. unread: how many of the unit's runs cannot be read. These may be missing, because
-    other code reports them. fault: a fault that was planted on purpose, so runs may have it. baseline: the baselines'
-    commit.
+    made: the runs that decided the unit.
+    Return None if every part of the claim has the runs that it requires, and each run is required by some part.
+    unread: how many of the unit's runs cannot be read. These may be missing, because other code reports them.
+    fault: a fault that was planted on purpose, so runs may have it.
+    baseline: the baselines' commit.
     """
     # A contract names neither of these two, but all runs of a unit must have the same value.
     for name in ("data", "model_directory"):

@@ -253,8 +253,8 @@ class Child:
         """Return the child's next message, or an `Ending` if the child ended. Return None if neither happens within
         `timeout` seconds.
 
-        read: converts a line to a message, and raises ValueError (as pydantic does) for an invalid line. timeout: None
-        for no limit.
+        read: converts a line to a message, and raises ValueError (as pydantic does) for an invalid line.
+        timeout: None for no limit.
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
@@ -336,8 +336,8 @@ def start_child(
     variables with which code could command a CI job (`without_ci`).
 
     kept: True to start the child in its own session under a keeper, and to pipe its output to this process. Without a
-    keeper, the child has this process's group and streams, so signals to the group reach it. variables: additional
-    environment variables.
+        keeper, the child has this process's group and streams, so signals to the group reach it.
+    variables: additional environment variables.
     """
     line, theirs = pair()
     started = monotonic()

@@ -93,10 +93,12 @@ class LoopRecorder:
         """Record one step. Call this after the step's update.
 
         loss: a number, a tensor of one element, or terms by name. If no term is named `loss`, the sum of the terms is
-        the loss. batch: the input of the step. Only its digest is recorded. model, optimizer: needed if `record` did
-        not get them. The first step defines the quantities. In later steps, a missing quantity becomes NaN, and a new
-        one is left out with a warning. Raise UsageError after `close`, and for a quantity or batch of an unsupported
-        type.
+            the loss.
+        batch: the input of the step. Only its digest is recorded.
+        model, optimizer: needed if `record` did not get them.
+
+        The first step defines the quantities. In later steps, a missing quantity becomes NaN, and a new one is left out
+        with a warning. Raise UsageError after `close`, and for a quantity or batch of an unsupported type.
         """
         if self._closed:
             raise UsageError("the recording is closed; call `step` before `close`", where=str(self.folder))

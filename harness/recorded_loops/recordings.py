@@ -67,8 +67,9 @@ class Line(Record):
 class RankRecording:
     """The recording of one rank.
 
-    states: by the number of steps before the state. interrupted: what ended the loop early; "" if the recording was
-    closed. by_exit: True if the end of the process closed the recording. The loop may then have ended early.
+    states: by the number of steps before the state.
+    interrupted: what ended the loop early; "" if the recording was closed.
+    by_exit: True if the end of the process closed the recording. The loop may then have ended early.
     """
 
     header: RecordingHeader

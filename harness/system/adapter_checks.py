@@ -33,8 +33,8 @@ def nearest(name: object, names: Iterable[str]) -> str:
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
     """Return a text that says what is wrong with a setting; "" if nothing is wrong.
 
-    what: the kind of setting, for the text. known: the options of the system by name, each with its type or its
-    choices.
+    what: the kind of setting, for the text.
+    known: the options of the system by name, each with its type or its choices.
     """
     if name not in known:
         return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"

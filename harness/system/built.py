@@ -78,8 +78,9 @@ class PlantedFault:
     """A fault that a system defines: a small change to what `build` returned. No fault is active by default.
 
     plant: takes the `StepFunction` and returns the faulty one: `lambda right: dataclasses.replace(right, step=…)`.
-    breaks: the verdict that a claim must get because of the fault, by the claim's id or kind. arms: which arms of a
-    claim get the fault. needs: `cuda` if only a GPU can show the fault.
+    breaks: the verdict that a claim must get because of the fault, by the claim's id or kind.
+    arms: which arms of a claim get the fault.
+    needs: `cuda` if only a GPU can show the fault.
     """
 
     summary: str

@@ -48,7 +48,8 @@ class OwnedLoop:
     """Executes `train` in a thread. `train` must call `take` with each batch that it loads, and `report` with each
     loss.
 
-    batch: the batch that the loop has loaded for the next step. steps: how many steps were executed.
+    batch: the batch that the loop has loaded for the next step.
+    steps: how many steps were executed.
     """
 
     batch: Batch = None

@@ -102,8 +102,8 @@ def names_a_device(
 ) -> bool | None:
     """Return True if a call places its result on the device, False if on the host, None if the call names no place.
 
-    frame: the caller's frame. is_on_device: returns the place of a tensor, if the call names a tensor instead of a
-    device.
+    frame: the caller's frame.
+    is_on_device: returns the place of a tensor, if the call names a tensor instead of a device.
     """
     if func is Tensor.cuda:
         return True

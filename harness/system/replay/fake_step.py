@@ -156,8 +156,8 @@ def _is_internal(module: object) -> bool:
 class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Executes operators on fake tensors. Operators that use only the host's memory (`host`) compute real values.
 
-    unseen: the user-defined operators that were executed on zeros. refusal: the place of the first call of such an
-    operator, and why torch cannot run the operator on fake tensors.
+    unseen: the user-defined operators that were executed on zeros.
+    refusal: the place of the first call of such an operator, and why torch cannot run the operator on fake tensors.
     """
 
     def __init__(self) -> None:

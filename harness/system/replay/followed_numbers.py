@@ -47,8 +47,11 @@ _ROUNDINGS: dict[str, Callable[..., Any]] = {
 
 
 class HostNumber(NamedTuple):
-    """A number that each step changes. name: its path. read: what the step reads it for, and where; None if the step
-    only counts."""
+    """A number that each step changes.
+
+    name: its path.
+    read: what the step reads it for, and where; None if the step only counts.
+    """
 
     name: str
     read: str | None

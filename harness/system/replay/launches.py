@@ -48,7 +48,10 @@ def is_watched() -> bool:
 def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> object:
     """Call `launch` so that the last watch observes it, and return its result.
 
-    name: the kernel's name. args: its arguments, including its tensors. kwargs: settings that also affect its result.
+    name: the kernel's name.
+    args: its arguments, including its tensors.
+    kwargs: settings that also affect its result.
+
     The line that called the announcing function counts as the line of the launch.
     """
     global _announcing  # noqa: PLW0603

@@ -146,9 +146,10 @@ def effect_of(func: OpOverload) -> Effect:
 class Memory:
     """Facts about one storage.
 
-    is_kept: a parameter, buffer or optimizer holds it. is_early: a tensor that no module or optimizer holds had this
-    memory before the first step. is_given: it was not created by an operator of a step. is_unseen: it was created by a
-    step that was not followed.
+    is_kept: a parameter, buffer or optimizer holds it.
+    is_early: a tensor that no module or optimizer holds had this memory before the first step.
+    is_given: it was not created by an operator of a step.
+    is_unseen: it was created by a step that was not followed.
     """
 
     __slots__ = (

@@ -116,8 +116,8 @@ def _layout(tensor: Tensor) -> str:
 class OperatorWatch(Observer):
     """Collects the operators that are executed in the block.
 
-    names: the set of these operators, except operators inside compiled code. draws: the calls that draw random numbers,
-    in order.
+    names: the set of these operators, except operators inside compiled code.
+    draws: the calls that draw random numbers, in order.
     """
 
     def __init__(self) -> None:

@@ -120,10 +120,11 @@ class Placement(Interceptor):
     block.
 
     copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows such a
-    copy only from pinned memory. changes: lines that change a tensor on the host. No replay repeats this change.
-    unknown: lines that move a tensor of unknown place to the device. unrepeated: operators whose results on CUDA may
-    differ between repetitions, each with its line. of_cpu: lines where an optimizer of torch reads a value, but only on
-    a CPU.
+        copy only from pinned memory.
+    changes: lines that change a tensor on the host. No replay repeats this change.
+    unknown: lines that move a tensor of unknown place to the device.
+    unrepeated: operators whose results on CUDA may differ between repetitions, each with its line.
+    of_cpu: lines where an optimizer of torch reads a value, but only on a CPU.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,11 @@ State = Callable[[], Mapping[str, Tensor]]
 
 
 class _Known(NamedTuple):
-    """A tensor's earlier state. memory: a tensor that shares its earlier memory. value: its values, on the host."""
+    """A tensor's earlier state.
+
+    memory: a tensor that shares its earlier memory.
+    value: its values, on the host.
+    """
 
     tensor: Tensor
     memory: Tensor

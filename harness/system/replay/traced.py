@@ -79,12 +79,13 @@ class NotTraceableError(HarnessError):
 
 
 class TracedStep:
-    """A recorded step. body: does the device work of one step, and returns the 0-d loss.
+    """A step that was recorded and can be replayed.
 
+    body: does the device work of one step, and returns the 0-d loss.
     state: names tensors that the body changes. Tensors that are reachable from `roots` need no name (see `StateGuard`).
-    static: names the buffers whose addresses the recording holds. outputs: called after the body while recording. Every
-    replay computes the tensors that it returns, such as gradients and metrics. They are in `self.outputs`, and in the
-    attributes in which the step itself keeps them.
+    static: names the buffers whose addresses the recording holds.
+    outputs: called after the body while recording. Every replay computes the tensors that it returns, such as gradients
+        and metrics. They are in `self.outputs`, and in the attributes in which the step itself keeps them.
 
     Recording does not change the state, so step 0 is replayed like every other step.
     """
@@ -264,8 +265,11 @@ class TracedStep:
 
 
 class FakePass(NamedTuple):
-    """The result of a fake pass. created_state: True if an optimizer or the body created state. unseen: see
-    `FakeStepMode`."""
+    """The result of a fake pass.
+
+    created_state: True if an optimizer or the body created state.
+    unseen: see `FakeStepMode`.
+    """
 
     created_state: bool
     unseen: list[str]

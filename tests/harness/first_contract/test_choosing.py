@@ -198,7 +198,7 @@ def test_a_capture_that_draws_different_random_numbers_stays_undecided(frozen: d
     assert undecided.startswith(
         "TRAIN-SAME, since the operator number 1 that draws random numbers in a step is aten.rand of "
     )
-    assert "dropout 0 decides it" in undecided
+    assert "set dropout to 0" in undecided
     equality = {claim.id: claim.value_at("equality") for claim in contract.claims if claim.kind != "capture"}
     assert equality["TRAIN-SAME"] == equality["TRAIN-GRADIENTS"] == "within"
     code, printed = verified(project)
