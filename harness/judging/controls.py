@@ -25,7 +25,7 @@ from harness.judging.verdict import Judgement
 #
 # A candidate may round in many places, for example because it adds in another order, but the control was changed only
 # once. Therefore a candidate's distance from the baseline may be a multiple of the control's distance. An even larger
-# multiple is allowed if most tensors have it: the median tensor's multiple measures how much the candidate rounds.
+# multiple is allowed if most tensors have it. The median tensor's multiple measures how much the candidate rounds.
 
 # allowed multiple of the control's distance, because one rounding changes tensors by different amounts
 AS_ROUNDING = 10.0

@@ -153,6 +153,9 @@ def _means_the_host(device: object, frame: FrameType) -> bool:
 
 
 # Execute a step on a CPU as if on a device: a read counts as a wait only if the host would wait for a device there.
+#
+# A dispatch mode that watches the step may have two attributes. `host` (a `HostMade`) stores which memory is the
+# host's. `read` is called when the host reads a tensor without an operator, and returns the tensor to read.
 
 # name of torch's function that lists the devices for which optimizers accept `capturable=True`
 _DEVICES = "_get_capturable_supported_devices"

@@ -75,6 +75,8 @@ class Snapshot:
 # Find what one execution of a step changes on the host: numbers, numpy arrays, tensors that are replaced by another
 # object or get other memory, and the host's generators. If replays run a device's graph, changes of tensors in the
 # host's memory count, too.
+#
+# A replay executes no Python and repeats none of these changes. A training that needs them goes wrong without an error.
 
 _NUMBERS = (bool, int, float)
 KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that every replay stores in the slot
