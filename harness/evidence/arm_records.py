@@ -209,8 +209,8 @@ class TensorReduction(Record):
 class GroupNorm(Record):
     """The L2 norm of one group of gradients that is clipped together.
 
-    before: before clipping, reported by the system.
-    after: after clipping, measured by the harness.
+    before: the norm before clipping, reported by the system.
+    after: the norm after clipping, measured by the harness.
     """
 
     group: str

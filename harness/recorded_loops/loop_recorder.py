@@ -77,7 +77,8 @@ class LoopRecorder:
         self._on_the_way: deque[_Row] = deque()
         self._closed = False
         self._process = os.getpid()
-        self._raised_before = getattr(sys, "last_value", None)  # in a notebook, an error may come from an earlier cell
+        # the last error before the recording, such as the error of an earlier notebook cell
+        self._raised_before = getattr(sys, "last_value", None)
         atexit.register(self._close_at_exit)
         self._write_state()
 

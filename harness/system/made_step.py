@@ -216,8 +216,8 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
-    """Return the run with the fault planted. Without a fault, return a run without updates if the arm has `trains:
-    false`, else the run itself."""
+    """Return the run with the fault planted. Without a fault, return the run itself, or a run without updates if the
+    arm has the option `trains: false`."""
     if fault is not None:
         return with_fault(opened, arm, fault, steps)
     return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened

@@ -54,8 +54,8 @@ def plain_name(name: str) -> str:
 
 
 def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) -> StateByCategory:
-    """Return all state that is reachable from `roots`, except `parameters`. State on the host that is no tensor becomes
-    one."""
+    """Return all state that is reachable from `roots`, except `parameters`. Values on the host are converted to
+    tensors."""
     return state_of(reach(*roots), parameters or {})
 
 
