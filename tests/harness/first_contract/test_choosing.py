@@ -258,7 +258,7 @@ def test_a_step_that_compiles_its_own_dropout_is_undecided_until_it_draws_like_t
         "; undecided: TRAIN-WITHIN, since the operator number 1 that draws random numbers in a step is aten.randint "
         "of int64 1 in arm optimized"
     )
-    assert (why in compares, "`fallback_random` for torch.compile" in compares) == (answer == "undecided",) * 2
+    assert (why in compares, "`fallback_random` of torch.compile" in compares) == (answer == "undecided",) * 2
 
 
 def test_a_step_that_does_not_run_here_gets_a_bitwise_contract_without_repeatability(project: Path) -> None:
