@@ -1,16 +1,16 @@
 """Read accepted baselines. A reviewer accepts an intended change of numbers until a date.
 
-schema: accepted-baselines/v1
-accepted:
-  - contract: as-main
-    claim: SAME
-    commit: 3f2a9c417d7be09bb3f5a1f2d1c5a7e6b8d90c12   # of the change
-    reviewer: kim@example.org
-    reason: Attention accumulates in fp32 from here on; issue 21.
-    expires: 2026-12-31            # the last day on which it holds, UTC
+    schema: accepted-baselines/v1
+    accepted:
+      - contract: as-main
+        claim: SAME
+        commit: 3f2a9c417d7be09bb3f5a1f2d1c5a7e6b8d90c12   # the commit that made the change
+        reviewer: kim@example.org
+        reason: Attention accumulates in fp32 from here on; issue 21.
+        expires: 2026-12-31            # the last day on which the entry is valid, UTC
 
-Under `--baseline REF` the claim's baselines train with `commit` instead of REF, so that a later change still fails.
-`harness.commits.checkout` checks where the commit lies in the history.
+Under `--baseline REF` the claim's baselines train with `commit` instead of REF. A later, unintended change therefore
+still fails. `harness.commits.checkout` checks that the commit lies in the history between REF and the tested commit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.kinds import probe_of
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedBaseline(Signed):
-    """The accepted commit of one claim's baselines."""
+    """A commit that replaces REF as the baseline of one claim."""
 
     FILE: ClassVar = ACCEPTED_FILE
     SCHEMA: ClassVar = "accepted-baselines/v1"
@@ -52,10 +52,13 @@ class AcceptedBaseline(Signed):
 
 
 def find_accepted(paths: Sequence[Path]) -> list[AcceptedBaseline]:
-    """Return the accepted baselines below the folders and next to the files in `paths`. Raises ContractErrors."""
+    """Return the accepted baselines in the folders of `paths` and next to the files of `paths`.
+
+    Raises ContractErrors.
+    """
     return find(AcceptedBaseline, paths)
 
 
 def find_signed(paths: Sequence[Path], waivers: Path | None = None) -> list[Signed]:
-    """Return waivers and accepted baselines; see `find_waivers`."""
+    """Return waivers and accepted baselines for the contracts in `paths`. waivers: as `file` in `find_waivers`."""
     return [*find_waivers(paths, waivers), *find_accepted(paths)]

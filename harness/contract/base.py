@@ -32,7 +32,7 @@ SystemName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A
 
 
 def says_something(text: str) -> bool:
-    """Return True if a text has a letter or a digit, so that it is not only blanks and dashes."""
+    """Return True if a text contains a letter or a digit. A text of blanks or dashes alone contains none."""
     return any(sign.isalnum() for sign in text)
 
 
@@ -50,7 +50,7 @@ def _in_words(text: str) -> str:
 
 Reason = Annotated[str, Field(max_length=4000), AfterValidator(_in_words)]
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_not_blank)]
-UNREAD = "unread"  # annotates a field that neither a judge nor a runner reads
+UNREAD = "unread"  # marks a field that neither a judge nor a runner reads
 Words = Annotated[Text, UNREAD]
 Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # a GPU's compute capability, such as "9.0"
 Positive = Annotated[float, Field(gt=0)]
@@ -65,14 +65,17 @@ EqualityOrNoise = Literal["bitwise", "within", "noise"]
 
 
 class Strict(BaseModel):
-    """Base of strict models: unknown keys, wrong types, NaN and infinities are errors. Instances cannot be changed."""
+    """Base of strict models. Unknown keys, wrong types, NaN and infinities are errors. Instances cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule. path: where the offending value is, within the contract or the judgement that reports the rule."""
+    """A broken rule of the contract language.
+
+    path: where the wrong value is, within the contract or within the judgement that reports the problem.
+    """
 
     path: tuple[str | int, ...]
     rule: str
@@ -80,16 +83,16 @@ class Problem:
     remedy: str = ""
 
 
-# fields that name a baseline whose initial parameters are slightly changed (nudged)
+# fields that name an arm with the baseline's settings whose initial parameters are slightly changed ("nudged")
 NUDGED_CONTROLS = ("ends.control", "control")
 
 
 class GradientDemand(NamedTuple):
-    """The gradients that a paired run reduces to digests and figures for a judgement, and the arms that are compared.
+    """A request to a paired run, which trains two arms together, for digests and figures of gradients.
 
-    steps: the steps with these gradients, counted from 0, or from the end if negative. Steps that the workload does not
-    have are left out.
-    also: other arms whose gradients are reduced.
+    steps: the steps whose gradients are needed, counted from 0, or from the end if negative. Steps that the workload
+    does not have are left out.
+    also: further arms whose gradients are needed.
     control: an arm whose gradients are compared with the baseline's, as the candidate's are.
     """
 
@@ -106,7 +109,10 @@ class GradientDemand(NamedTuple):
 
 @dataclass(frozen=True, init=False)
 class Demand:
-    """Marks a field that can turn PASS into FAIL. The verdict then has one of `reasons`, and has these `figures`."""
+    """Mark of a field that can turn PASS into FAIL.
+
+    That FAIL has one of `reasons` as its code, and contains `figures`.
+    """
 
     reasons: tuple[str, ...]
     figures: Mapping[str, Scalar]
@@ -118,26 +124,26 @@ class Demand:
 
 @dataclass(frozen=True)
 class NoDemand:
-    """Marks a field that cannot turn PASS into FAIL. `why` gives the reason. The mark also covers nested fields."""
+    """Mark of a field that cannot turn PASS into FAIL. `why` says why not. The mark also applies to nested fields."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """Marks a field that requires nothing if it has this `value`, because every run meets the value."""
+    """Mark of a field that requires nothing if it has this `value`, because every run satisfies this value."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class NamesArm:
-    """Marks a field that names an arm."""
+    """Mark of a field that contains the name of an arm."""
 
 
 @dataclass(frozen=True)
 class CountsSteps:
-    """Marks a number of steps, or a list of step numbers, that must fit in the number of steps of the workload."""
+    """Mark of a number of steps or a list of step numbers. They must fit in the number of steps of the workload."""
 
 
 ArmName = Annotated[Name, NamesArm(), NoDemand("names an arm")]
@@ -155,7 +161,10 @@ _Mark = TypeVar("_Mark")
 
 
 def marks(model: type[BaseModel], kind: type[_Mark]) -> Mapping[str, _Mark]:
-    """Return the marks of one kind on a model's fields, and on the fields of nested models, by field path."""
+    """Return the marks of type `kind` on a model's fields and on the fields of nested models.
+
+    The keys are field paths such as `guards.steps`.
+    """
     found: Mapping[str, _Mark] = _marks_of(model, cast("Any", kind))
     return found
 
@@ -186,7 +195,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def flat(annotation: Any) -> Iterator[Any]:
-    """Yield the types of an annotation: each member of a union, without the types inside lists and mappings."""
+    """Yield the types in an annotation. A union yields each of its members; a list or mapping is yielded as a whole."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from flat(get_args(annotation)[0])
@@ -198,16 +207,16 @@ def flat(annotation: Any) -> Iterator[Any]:
 
 
 class Judged(Strict):
-    """One judgement: a whole claim, or one part of a claim. The model of every kind is a subclass.
+    """One judgement, which is a whole claim or one part of a claim. The model of every claim kind is a subclass.
 
-    The methods derive facts from the fields. A kind overrides the methods that must return something else for it.
+    The methods answer questions about the judgement from its fields. A kind overrides a method if it needs another
+    answer.
     """
 
     mechanism: Mechanism | None = None
     """The kind of replay that the evidence must come from; by default any kind of replay, or none, is accepted."""
 
-    # For type checkers only: each kind declares `kind` itself, with its own docstring and at its own place in the
-    # order.
+    # For type checkers only. Each kind declares `kind` itself, because pydantic keeps the order of the declarations.
     if TYPE_CHECKING:
         kind: str
 
@@ -225,16 +234,19 @@ class Judged(Strict):
     """True if two executions must train alike, so that their first difference can be located."""
 
     def arms(self) -> dict[str, str]:
-        """Return the arms that the judgement names, by field path."""
+        """Return the names of the arms of this judgement.
+
+        The keys are the paths of the fields that contain the names.
+        """
         named = {path: self.value_at(path) for path in marks(type(self), NamesArm)}
         return {path: arm for path, arm in named.items() if isinstance(arm, str)}
 
     def between_steps(self) -> dict[str, object]:
-        """Return the work that only the candidate does between its steps, as settings of the probe `where`."""
+        """Return settings of the probe `where` for work that only the candidate does between two of its steps."""
         return {}
 
     def uncaptured_may_begin(self) -> int:
-        """Return how many captures may begin in an arm that the judgement requires to be uncaptured."""
+        """Return how many captures may start in an arm that must not be captured. The number is 0 for most kinds."""
         return 0
 
     # --- bounds that depend on where the claim is judged ------------------------------------------------------
@@ -242,9 +254,10 @@ class Judged(Strict):
     _conditional: Conditional | None = PrivateAttr(default=None)
 
     def depend(self, bounds: Mapping[str, Bound], variants: Sequence[Judged]) -> None:
-        """Store the bounds with cases, by field path. The loader calls this. The fields keep the `otherwise` values.
+        """Store the bounds that have cases, by field path. The loader calls this method. The fields keep the
+        `otherwise` values.
 
-        variants: one valid copy of the judgement for each set of numbers that can apply to it.
+        variants: one valid copy of the judgement for each set of numbers that can apply to the judgement.
         """
         self._conditional = Conditional(bounds, variants)
 
@@ -253,11 +266,11 @@ class Judged(Strict):
         return {} if self._conditional is None else self._conditional.bounds
 
     def variants(self) -> Sequence[Judged]:
-        """Return one copy of the judgement for each set of numbers that can apply to it."""
+        """Return one copy of the judgement for each set of numbers that can apply to the judgement."""
         return [self] if self._conditional is None else self._conditional.variants
 
     def resolved(self, situation: Situation) -> Judged:
-        """Return the judgement with every bound replaced by the number that applies in this situation."""
+        """Return the judgement with a plain number for every bound that has cases: the number for this situation."""
         resolved = self
         for path, bound in self.bounds().items():
             resolved = _with_value(resolved, path.split("."), bound.decided(situation)[0])
@@ -267,11 +280,14 @@ class Judged(Strict):
     # --- what a contract may require --------------------------------------------------------------------------
 
     def contradictions(self) -> Iterator[Problem]:
-        """Yield a problem for each group of fields that contradict each other, with paths within this judgement."""
+        """Yield a problem for each group of fields that contradict each other.
+
+        The paths are relative to this judgement.
+        """
         yield from ()
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields that can turn PASS into FAIL with their current or default values, by field path."""
+        """Return the fields whose values can turn PASS into FAIL, with their marks, by field path."""
         variants = self.variants()
         return {
             path: demand
@@ -280,7 +296,7 @@ class Judged(Strict):
         }
 
     def can_bite(self, path: str) -> bool:
-        """Return True if the current value of the `Demand` field at `path` requires something and can cause FAIL."""
+        """Return True if the `Demand` field at `path` has a value that requires something, and so can cause a FAIL."""
         value = self.value_at(path)
         if value is None or value is False or value in ([], {}):
             return False
@@ -307,14 +323,18 @@ class Judged(Strict):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],  # noqa: ARG002
     ) -> Iterator[Problem]:
-        """Yield a problem for each name of a workload or claim that does not exist. Paths are within this judgement.
+        """Yield a problem for each name of a workload or claim that does not exist. The paths are relative to this
+        judgement.
 
-        on: the workloads of the judgement's claim. claims: the judgements of each claim of the contract.
+        on: the workloads of the claim that contains this judgement. claims: the judgements of each claim of the
+        contract.
         """
         yield from ()
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Yield path and rule of every value that does not fit in a workload of `steps` steps."""
+        """Yield the path of every value that does not fit in a workload of `steps` steps, and the rule that the value
+        breaks.
+        """
         for field in marks(type(self), CountsSteps):
             path, value = tuple(field.split(".")), self.value_at(field)
             for position, step in enumerate(value if isinstance(value, list) else ()):
@@ -324,7 +344,10 @@ class Judged(Strict):
                 yield path, f"`{field}` ({value}) must not exceed the workload's steps"
 
     def undecidable(self) -> Iterator[Problem]:
-        """Yield a problem for each requirement that no evidence could decide. Paths are within this judgement."""
+        """Yield a problem for each requirement that no evidence could decide.
+
+        The paths are relative to this judgement.
+        """
         yield from ()
 
     def captures_candidate(self) -> bool:
@@ -334,11 +357,14 @@ class Judged(Strict):
     # --- what must be executed for the judgement --------------------------------------------------------------
 
     def asks_the_device(self) -> bool:
-        """Return True if the judgement makes a statement about the CUDA device of this machine."""
+        """Return True if the judgement makes a statement about the CUDA device, so that a CPU cannot decide it."""
         return False
 
     def asks_the_device_of_replays(self) -> bool:
-        """Return True if a captured candidate needs a CUDA device here, because replays without one decide nothing."""
+        """Return True if a captured candidate can only be judged on a CUDA device.
+
+        On a CPU its replays would decide nothing.
+        """
         return False
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -354,13 +380,14 @@ class Judged(Strict):
         return None
 
     def replicas(self) -> dict[str, int]:
-        """Return the number of executions of each arm that a paired run executes more than once."""
+        """Return how often a paired run must execute each arm that it executes more than once, by arm."""
         return {}
 
     def compared(self) -> list[list[str]]:
-        """Return groups of executions that must share a process: several arms once each, or one arm several times.
+        """Return groups of executions that must run in one process. A group is several arms once each, or one arm
+        repeated.
 
-        Arms that are judged only by series and digests may be executed in several processes.
+        Other arms may run in separate processes, because only their series and digests are compared.
         """
         arms = sorted(set(self.arms().values()))
         return [arms, *([arm] for arm in sorted(self.replicas()))]
@@ -370,15 +397,23 @@ class Judged(Strict):
         return set()
 
     def gradients(self) -> GradientDemand | None:
-        """Return which gradients a paired run reduces to digests and figures, or None if the judgement needs none."""
+        """Return which gradients a paired run must reduce to digests and figures, or None if the judgement needs no
+        gradients.
+        """
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
-        """Return what a paired run records in addition, by arm, as fields of the arm's `PlannedArm`."""
+        """Return additional recordings of a paired run.
+
+        The keys are arms; the values are fields of the arm's `PlannedArm`.
+        """
         return {}
 
     def process_count(self) -> int | None:
-        """Return the number of processes, each a run, that repeat the probe. None: one run, which claims may share."""
+        """Return how many processes repeat the probe, each as a separate run.
+
+        None means one run, which claims may share.
+        """
         return None
 
     def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all arms, unless a kind gives each arm its own process
@@ -386,13 +421,13 @@ class Judged(Strict):
         return list(dict.fromkeys(reversed(self.arms().values())))
 
     def measurement_of(self, process: int) -> int:  # noqa: ARG002
-        """Return the number of the measurement that a process belongs to. Measurements are made one after the other."""
+        """Return the number of the measurement to which a process belongs. One measurement follows the other."""
         return 0
 
 
 @dataclass(frozen=True)
 class Conditional:
-    """A judgement's bounds with cases, by field path, and a copy of the judgement for each set of numbers."""
+    """The bounds of a judgement that have cases, by field path, and a copy of the judgement for each set of numbers."""
 
     bounds: Mapping[str, Bound]
     variants: Sequence[Judged]
@@ -402,11 +437,14 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
-    """Return a copy of the model with a new, valid value at a field path. The copy is not validated again."""
+    """Return a copy of the model with another value at a field path.
+
+    The value must be valid: it is not validated again.
+    """
     name, *rest = path
     return model.model_copy(update={name: _with_value(getattr(model, name), rest, value) if rest else value})
 
 
 def refuse(message: str, *path: str | int) -> None:
-    """Raise a validation error with this message. path: where the offending value is, within the model."""
+    """Raise a validation error with this message. path: where the wrong value is, within the model."""
     raise PydanticCustomError("contract_rule", "{message}", {"message": message, "path": list(path)})

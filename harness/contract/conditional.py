@@ -1,14 +1,15 @@
-"""Find and check bounds with cases in a contract file, and split the contract into readings with plain numbers.
+"""Find and check the bounds of a contract file that have cases, and split the contract into readings with plain
+numbers.
 
-For each number that can turn PASS into FAIL (`Demand`), a contract may give a number for each case:
+For each number that can turn PASS into FAIL (`Demand`), a contract may give a different number for each case:
 
     at_least:
       otherwise: 1.1
       cases:
         - {gpu: H100, value: 1.3}
 
-A contract with such bounds is validated once for every set of numbers that can apply to one of its units. Each
-validation reads the contract as if it had these plain numbers.
+A contract with such bounds is validated several times, once for every set of numbers that can apply to one of its
+units. Each time, the contract is read as if it contained these plain numbers.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from harness.contract.validation_errors import explain, number_remedy, shown
 from harness.errors import ContractError
 from harness.kinds import kinds
 
-MOST_CASES = 16  # largest number of cases of one bound
-# largest number of combinations of conditions (situations) that the conditions of one claim distinguish
+MOST_CASES = 16  # largest number of cases for one bound
+# largest number of situations (combinations of conditions) that the cases of one claim may distinguish
 MOST_SITUATIONS = 20_000
 MOST_SETS = 100  # largest number of different sets of bounds by which one claim may be judged
 
@@ -38,18 +39,21 @@ Path = tuple[Key, ...]
 
 
 class Case(Strict):
-    """A number, and the conditions that must all hold for it to be the bound. The first case that holds decides."""
+    """A number with conditions.
+
+    The number is the bound if all conditions are met and no earlier case's conditions are.
+    """
 
     workload: Name | None = None
     """A workload of the claim."""
     gpu: Text | None = None
-    """A word of the GPU's name, in any case, such as `H100`."""
+    """One word of the GPU's name, in upper or lower case, such as `H100`."""
     capability: Capability | None = None
     """Exactly this compute capability, such as `"9.0"`."""
     capability_at_least: Capability | None = None
     """This compute capability or a higher one."""
     dtype: Dtype | None = None
-    """Data type in which the candidate computes, as its system states."""
+    """Data type in which the candidate computes, as its system reports it."""
     value: Any
     """The bound."""
 
@@ -70,14 +74,14 @@ class ByCase(Strict):
     """A bound that depends on the unit: on its workload, GPU, compute capability or data type."""
 
     otherwise: Any
-    """The bound if no case holds."""
+    """The bound if the conditions of no case are met."""
     cases: Annotated[list[Case], Field(min_length=1, max_length=MOST_CASES)]
-    """Cases in order; the first case whose conditions all hold decides."""
+    """Cases in order. The first case whose conditions are all met gives the bound."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A bound with cases, found in a document. claim, part: their indices in the lists. field: path within the part."""
+    """A bound with cases, as found in a document. claim, part: indices in their lists. field: path within the part."""
 
     claim: int
     part: int
@@ -94,12 +98,15 @@ class Found:
         return (*self.place, "otherwise") if choice is None else (*self.place, "cases", choice, "value")
 
 
-Choices = tuple[int | None, ...]  # for each bound of a claim, the index of the chosen case; None: `otherwise`
+# for each bound of a claim: the index of the chosen case, or None if `otherwise` is chosen
+Choices = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The document with a plain number for each bound. only_on: index of a claim -> workloads with these numbers."""
+    """The document with one plain number for each bound. only_on: the workloads with these numbers, by index of the
+    claim.
+    """
 
     document: Document
     choices: dict[int, Choices]
@@ -110,7 +117,7 @@ class Bounds:
     """All bounds with cases of a document."""
 
     def __init__(self, document: Document) -> None:
-        """Find the bounds of every claim. `errors` lists what is wrong with the cases themselves."""
+        """Find the bounds of every claim. Errors in the cases are collected in `errors`."""
         self.document = document
         self.errors: list[ContractError] = []
         self.by_claim: dict[int, list[Found]] = {}
@@ -150,7 +157,9 @@ class Bounds:
                     yield found
 
     def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
-        """Record an error for each value of the bound that is not a number, also for null, which some fields allow."""
+        """Record an error for each value of the bound that is not a number. null is an error too, although some fields
+        allow it.
+        """
         for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 rule = f"'{found.place[-1]}' must be a valid number"
@@ -158,9 +167,10 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """Return the sets of numbers that can apply to a claim, each with its workloads, the `otherwise` set first.
+        """Return each set of numbers that can apply to a claim, with its workloads. The set of all `otherwise` values
+        is first.
 
-        Also record an error for each case that can never win.
+        Record an error for each case that can never be chosen.
         """
         named = self.document.value["claims"][number].get("judged_on")
         workloads = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
@@ -180,7 +190,7 @@ class Bounds:
     def _situations(self, workloads: Sequence[str], found: Sequence[Found]) -> Iterator[Situation]:
         cases = [case for one in found for case in one.cases]
         words = sorted({case.gpu for case in cases if case.gpu is not None})
-        # The name of one GPU may contain the words of two cases. So also try both words together.
+        # One GPU name may contain the words of two cases. Therefore also try every pair of words as a name.
         together = [" ".join(two) for two in combinations(words, 2)]
         named = {case.capability for case in cases} | {case.capability_at_least for case in cases}
         capabilities = sorted({each for one in named if one is not None for each in _around(one)})
@@ -213,7 +223,7 @@ class Bounds:
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
-        """Return the document once for each set of numbers, first with all `otherwise` values.
+        """Return the document once for each set of numbers. The first one has all `otherwise` values.
 
         Without cases, return the document once.
         """
@@ -241,7 +251,9 @@ class Bounds:
         )
 
     def attach(self, readings: Sequence[tuple[Reading, Contract]]) -> Contract:
-        """Return the first reading's contract with the cases attached to its parts. readings: all valid readings."""
+        """Return the contract of the first reading, with the cases added to its judgements. readings: all valid
+        readings.
+        """
         contract = readings[0][1]
         for number, found in self.by_claim.items():
             valid = {reading.choices[number]: parts_of(each.claims[number]) for reading, each in readings}
@@ -254,7 +266,7 @@ class Bounds:
 
 
 def _bound(one: Found, at: int, position: int, valid: dict[Choices, list[Judged]]) -> Bound:
-    """Return the bound. Take its numbers from the validated models, not from the document."""
+    """Return the bound with numbers from the validated models instead of the document."""
     values = {choices[at]: parts[position].value_at(one.field) for choices, parts in valid.items()}
     cases = [(conditions, _number(values[case])) for case, conditions in enumerate(one.cases)]
     return Bound(_number(values[None]), tuple(cases))
@@ -271,7 +283,10 @@ def _choice(cases: Sequence[Conditions], situation: Situation) -> int | None:
 
 
 def _around(capability: str) -> list[str]:
-    """Return a lower capability, this one, and the next higher one, which are enough to try conditions on this one."""
+    """Return this capability, a lower one and the next higher one.
+
+    They are enough to test every condition on this one.
+    """
     major, minor = (int(number) for number in capability.split("."))
     return ["0.1", capability, f"{major}.{minor + 1}"]
 
@@ -287,7 +302,10 @@ def _with(value: Any, path: Path, new: Any) -> Any:
 
 @cache
 def numbers_of(kind: str) -> list[str]:
-    """Return the paths of a kind's number fields that can turn PASS into FAIL and are no settings of its probes."""
+    """Return the paths of number fields that can turn PASS into FAIL.
+
+    Fields that are settings of the kind's probes are not.
+    """
     model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
     return [path for path in marks(model, Demand) if path.split(".")[0] not in planned and _is_number(model, path)]

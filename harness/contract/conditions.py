@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 OTHERWISE = "otherwise"
-# Data types that a condition may name, as in torch. Other names are refused, because a condition with a misspelled name
-# would never hold, and nobody would notice.
+# Data types that a condition may name, by torch's names. Other names are refused. Otherwise a condition with a
+# misspelled
+# name would never be met, without any message.
 Dtype = Literal[
     "float64",
     "float32",
@@ -26,10 +27,10 @@ Dtype = Literal[
 
 @dataclass(frozen=True)
 class Situation:
-    """The facts about a unit on which bounds can depend. None: the fact does not exist or is unknown.
+    """The facts about a unit on which bounds can depend. None means that the fact does not exist or is unknown.
 
-    gpu: the device's name. capability: its compute capability, such as `9.0`. dtype: the data type in which the
-    candidate computes, as stated by its system.
+    gpu: the device's name. capability: the device's compute capability, such as `9.0`. dtype: the data type in which
+    the candidate computes, as its system reports it.
     """
 
     workload: str
@@ -40,7 +41,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions that must all hold. None in a field means that the field is no condition."""
+    """Conditions that must all be met. A field with None adds no condition."""
 
     workload: str | None = None
     gpu: str | None = None
@@ -49,7 +50,7 @@ class Conditions:
     dtype: str | None = None
 
     def hold(self, situation: Situation) -> bool:
-        """Return True if every condition holds. Conditions on unknown facts do not hold."""
+        """Return True if every condition is met. A condition on an unknown fact is not met."""
         return (
             self.workload in (None, situation.workload)
             and (self.gpu is None or is_gpu(situation.gpu, self.gpu))
@@ -65,7 +66,10 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Bound:
-    """A number that depends on the situation: that of the first case whose conditions all hold, or else `otherwise`."""
+    """A number that depends on the situation.
+
+    The first case whose conditions are all met gives it, otherwise `otherwise`.
+    """
 
     otherwise: float
     cases: Sequence[tuple[Conditions, float]]
@@ -79,7 +83,7 @@ class Bound:
 
     @property
     def of_workload_alone(self) -> bool:
-        """Return True if every case depends only on the workload, so that the workload alone selects the case."""
+        """Return True if no case has a condition other than a workload."""
         return all(conditions == Conditions(workload=conditions.workload) for conditions, _ in self.cases)
 
     @property
@@ -93,13 +97,19 @@ class Bound:
 
 
 def is_gpu(found: str | None, wanted: str) -> bool:
-    """Return True if a device's name contains these words, ignoring case: `NVIDIA H100 80GB HBM3` is an `H100`."""
+    """Return True if the device's name contains these words, in upper or lower case.
+
+    `NVIDIA H100 80GB HBM3`, for example, is an `H100`.
+    """
     words = r"\s+".join(re.escape(word) for word in wanted.split())
     return found is not None and re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", found, re.IGNORECASE) is not None
 
 
 def reaches(found: str | None, wanted: str) -> bool:
-    """Return True if capability `found` is at least `wanted`. Numbers are compared, so `10.0` is more than `9.0`."""
+    """Return True if capability `found` is at least `wanted`.
+
+    Versions are compared as numbers: `10.0` is above `9.0`.
+    """
     return found is not None and _ordered(found) >= _ordered(wanted)
 
 

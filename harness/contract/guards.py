@@ -30,13 +30,13 @@ class TrainingEffect(Strict):
     control: ArmName
     """The arm that trains nothing (learning rate 0) on the same batches."""
     last: Annotated[Count, NoDemand("states over how many steps the effect is averaged"), CountsSteps()]
-    """How many last steps are averaged."""
+    """Number of steps at the end of the training over which the loss is averaged."""
     at_least: Annotated[Positive, Demand("vacuous_training_effect")]
     """Smallest difference of the mean losses that counts as training."""
 
 
 class Floor(Strict):
-    """Training had an effect: parameters moved, or the loss fell below an untrained control's loss.
+    """A training had an effect if the parameters moved, or if the loss fell below the loss of an untrained control.
 
     One of the two is enough, because a loss may be 0 by construction, and a large parameter may move only little.
     """
@@ -44,33 +44,38 @@ class Floor(Strict):
     control: ArmName
     """The arm that trains nothing on the same batches."""
     moved: Annotated[Positive, NoDemand("a smaller value leaves the claim undecided")]
-    """Smallest movement of the median trainable tensor, divided by its L2 norm at the start; zeros are left out."""
+    """Smallest movement that counts as an effect: of each trainable tensor the distance from start to end, divided by
+    its L2 norm at the start, and of these the median. Tensors that start as zeros are left out."""
     standard_errors: Annotated[Positive, NoDemand("a smaller value leaves the claim undecided")]
-    """Or: the mean loss of the last half must be below the control's by more than this many standard errors."""
+    """Alternatively, the mean loss of the last half must be below the control's by more than this many standard
+    errors."""
 
 
 class Guards(Strict):
-    """Conditions without which no PASS is given. If one is not met, the verdict is FAIL with a `vacuous_…` code."""
+    """Conditions that a PASS needs.
+
+    If a condition is not met, the verdict is FAIL with a code that starts with `vacuous_`.
+    """
 
     steps: StepsCompared
-    """Smallest number of compared steps."""
+    """Smallest number of steps that must be compared."""
     distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
-    """Smallest number of distinct batches, by digest."""
+    """Smallest number of batches that must differ from each other, by digest."""
     clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
-    """Smallest number of steps in which clipping scaled at least one group."""
+    """Smallest number of steps in which the clip must scale at least one group of gradients."""
     training_effect: TrainingEffect | None = None
-    """How much the training must have lowered the loss."""
+    """How much lower the loss must be than without training."""
     floor: Floor | None = None
-    """The least effect that counts as training. If it is not met, the claim is undecided (`trained_too_little`)."""
+    """The smallest effect that counts as training. Below it the claim is undecided (`trained_too_little`)."""
 
     def controls(self) -> dict[str, str]:
-        """Return the untrained control arms that the guards name, by guard."""
+        """Return the untrained control arms, by the guard that names the arm."""
         named = {"training_effect": self.training_effect, "floor": self.floor}
         return {guard: each.control for guard, each in named.items() if each is not None}
 
 
 class Guarding(Judged):
-    """A judgement with guards. The guards determine which capabilities the systems must have."""
+    """A judgement with guards. The systems must have the capabilities that these guards need."""
 
     if TYPE_CHECKING:  # For type checkers only: each kind declares `guards` itself, after its own fields.
         guards: Guards
@@ -94,7 +99,9 @@ class Guarded(Guarding):
 
 
 class Bounded(Guarded):
-    """A judgement that can have a bound relative to the baseline's value, instead of or next to the absolute bound."""
+    """A judgement that can have a bound relative to the baseline's value, in place of the absolute bound or in
+    addition.
+    """
 
     if TYPE_CHECKING:
         max_relative_difference: Positive | None
@@ -106,7 +113,7 @@ class Bounded(Guarded):
         return self
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields that can cause FAIL. If both bounds are set, a verdict must name the exceeded bound."""
+        """Return the fields that can cause a FAIL. If there are two bounds, the verdict must name the exceeded one."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
             found["max_abs_difference"] = Demand("exceeds_tolerance", exceeded_bound="max_abs_difference")
@@ -114,10 +121,10 @@ class Bounded(Guarded):
 
 
 def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
-    """Return True if the value at `path` can cause FAIL.
+    """Return True if the value at `path` can cause a FAIL.
 
-    The two bounds can only if `equality` is `within`. `equality` itself can only if it is `bitwise` or `noise`. All
-    other fields can.
+    The two bounds can cause one only if `equality` is `within`. `equality` itself can cause one only if it is `bitwise`
+    or `noise`. All other fields always can.
     """
     if path == "equality":
         return equality in ("bitwise", "noise")
@@ -132,7 +139,7 @@ _MOMENTS = (
 
 
 def _of_bookkeeping(name: str) -> str:
-    """Return the name unchanged. Raise PydanticCustomError if the name shows that training reads the tensor."""
+    """Return the name unchanged. Raise PydanticCustomError if the name belongs to a tensor that training reads."""
     category, _, tensor = name.partition(" ")
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
@@ -147,7 +154,7 @@ EndName = Annotated[str, AfterValidator(_of_bookkeeping)]
 
 
 class Ends(Strict):
-    """Both arms must move every parameter, buffer and other tensor alike from start to end, except for rounding."""
+    """From start to end, both arms must change every parameter, buffer and other tensor alike, except for rounding."""
 
     control: ArmName
     """An arm with the baseline's settings. The harness changes its initial parameters by about one rounding error, so
@@ -160,5 +167,8 @@ class Ends(Strict):
     the rounding that the median parameter shows."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
-        """Return the `PlannedArm` fields of the three arms: each records its movements, and the control is nudged."""
+        """Return fields of `PlannedArm` for the three arms.
+
+        Each arm records its movements. The control is also nudged.
+        """
         return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

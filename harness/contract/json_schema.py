@@ -1,6 +1,6 @@
 """Generate the JSON Schema of the contract language from its models.
 
-The schema of the harness's own kinds, without kinds of installed packages, is a file of the repository.
+The repository contains the schema of the harness's own claim kinds, without the kinds of installed packages.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from harness.contract.shared import Shared
 from harness.kinds import BUILT_IN
 from harness.numbers import dump_json
 
-# stands for a reference to a schema; it is replaced after pydantic has generated the whole schema
+# Placeholder for the reference to the schema of a bound with cases. It is replaced after pydantic has finished.
 _BY_CASE = {"const": "a bound with cases"}
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")
 SHARED_PATH = Path(__file__).with_name("shared.schema.json")
 
 
 class _Described(GenerateJsonSchema):
-    """Generate schemas whose descriptions are the docstrings of models and of their fields."""
+    """Generate schemas in which the docstrings of models and fields are the descriptions."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         generated = super().model_schema(schema)
@@ -49,7 +49,7 @@ class _Described(GenerateJsonSchema):
 
 @cache
 def _conditional_fields() -> dict[type[BaseModel], set[str]]:
-    """Return, by model, the number fields whose value may depend on the unit (workload, GPU, data type)."""
+    """Return the names of number fields whose values may depend on the unit (workload, GPU, data type), by model."""
     fields: dict[type[BaseModel], set[str]] = {}
     for kind in part_kinds():
         for path in numbers_of(kind):
@@ -86,7 +86,10 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
 
 
 def _refer_to_cases(schema: object) -> None:
-    """Replace each placeholder by a reference. pydantic refuses references to definitions that it did not make."""
+    """Replace each placeholder by a reference, in place.
+
+    pydantic itself refuses a reference to a definition that it did not generate.
+    """
     for inside in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _refer_to_cases(inside)
     if isinstance(schema, dict) and _BY_CASE in schema.get("anyOf", []):
@@ -94,7 +97,10 @@ def _refer_to_cases(schema: object) -> None:
 
 
 def _by_case() -> dict[str, Any]:
-    """Return the definitions of a bound with cases. The loader, not the schema, checks the ranges of its numbers."""
+    """Return the schema definitions of a bound with cases.
+
+    The loader checks the ranges of the numbers; the schema does not.
+    """
     generated = ByCase.model_json_schema(schema_generator=_Described)
     case, properties = generated["$defs"].pop("Case"), generated["properties"]
     case["minProperties"] = 2
@@ -105,12 +111,12 @@ def _by_case() -> dict[str, Any]:
 
 
 def schema_text(*, with_packages: bool) -> str:
-    """Return the schema as text. Without packages, this is the content of `contract.schema.json`."""
+    """Return the schema as text. With `with_packages=False`, the text is the content of `contract.schema.json`."""
     return dump_json(contract_json_schema(with_packages=with_packages), indent=2) + "\n"
 
 
 def shared_schema_text() -> str:
-    """Return the JSON Schema (2020-12) of shared files as text, which is the content of `shared.schema.json`."""
+    """Return the JSON Schema (2020-12) of shared files as text. The text is the content of `shared.schema.json`."""
     generated = Shared.model_json_schema(by_alias=True, schema_generator=_Described)
     generated["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return dump_json(generated, indent=2) + "\n"
@@ -124,7 +130,10 @@ def main() -> None:
 
 @cache
 def field_docstrings(module: str) -> dict[tuple[str, str], str]:
-    """Return the string below each field of a module's models, and each member of its enumerations, from the source."""
+    """Return the strings that stand below fields of models and members of enumerations in a module's source.
+
+    The keys are (name of the class, name of the field).
+    """
     docstrings: dict[tuple[str, str], str] = {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     for model in (node for node in tree.body if isinstance(node, ast.ClassDef)):

@@ -1,4 +1,7 @@
-"""Load contracts from files: read strictly, validate, check references. Every error has a place and a remedy."""
+"""Load contracts from files: read strictly, validate, check references.
+
+Every error has a place and most have a remedy.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,11 @@ Place = tuple[Key, ...]
 
 
 def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
-    """Return a problem for each name that does not exist and each requirement that cannot be met, in claim order.
+    """Return a problem for each name that does not exist and each requirement that cannot be met, in the order of
+    claims.
 
-    only_on: by a claim's position, the workloads to which this contract's numbers apply; default: all of the claim's.
+    only_on: the workloads to which this contract's numbers apply, by index of the claim. By default all workloads of a
+    claim.
     """
     return list(_problems(contract, only_on))
 
@@ -71,7 +76,9 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Yield a problem for equal names and names that differ only in case, because names become the names of files."""
+    """Yield a problem for names that are equal or differ only in upper and lower case, because files are named after
+    them.
+    """
     named: list[tuple[str, list[tuple[Place, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),
@@ -103,7 +110,7 @@ def _workload_names(contract: Contract, claim: AnyClaim, here: Place) -> Iterato
 
 
 def _excused_ends(claim: AnyClaim, here: Place) -> Iterator[Problem]:
-    """Yield a problem if a claim has `may_end_apart` but does not compare the state at the end."""
+    """Yield a problem if a claim has `may_end_apart` although none of its parts compares the state at the end."""
     kinds = [part.kind for part in parts_of(claim)]
     if claim.may_end_apart and all("equal_ends" in kind_of(kind).leaves_out for kind in kinds):
         rule = "`may_end_apart` is only for claims that compare how arms end"
@@ -136,7 +143,7 @@ def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path
 
 
 def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield problems of `ends`: its two arms must use one system, and its control must have the baseline's settings."""
+    """Yield the problems of an `ends` field. Its arms need the same system, and its control the baseline's settings."""
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     control = next((field for field in NUDGED_CONTROLS if field in named), None)
     if control is None or "baseline" not in named or len(arms) < len(named):
@@ -158,7 +165,9 @@ def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) 
 
 
 def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield problems of ranks: compared arms need equal numbers of ranks, and claims about ranks need several ranks."""
+    """Yield a problem if compared arms have different numbers of ranks, or if a claim about ranks has no arm with
+    several.
+    """
     named = {field: arm for field, arm in names.items() if arm in contract.arms}
     of_candidate = contract.arms[named[part.candidate_path]] if part.candidate_path in named else None
     candidate = 1 if of_candidate is None else of_candidate.ranks
@@ -213,7 +222,7 @@ def _warm_steps(contract: Contract, named: Mapping[str, str], path: Place, name:
 
 
 def _on_workload(claim: AnyClaim, part: AnyPart, path: Place, name: str, workload: Workload) -> Iterator[Problem]:
-    """Yield a problem for each bound, and for each kind of replay, that does not fit this workload."""
+    """Yield a problem for each bound, and for each kind of replay, that is impossible on this workload."""
     for place, rule in part.beyond(workload.steps):
         got = f"workload '{name}' has {workload.steps} steps"
         yield Problem((*path, *place), rule, got, "lower the number, or give the workload more steps")
@@ -229,10 +238,12 @@ NO_CONTRACT = "move a file that is not a contract to another folder, or to a hid
 
 @dataclass(frozen=True)
 class LoadedContract:
-    """A valid contract with its source.
+    """A valid contract and its source.
 
-    digest: the SHA-256, in hexadecimal, of the file's bytes and, if the contract uses shared files, of their digests.
-    value: the contract's content in version 2 of the language, joined with its shared files (`shared`).
+    digest: a SHA-256 in hexadecimal, of the bytes of the file. If the contract uses shared files, their digests are
+    hashed too.
+    value: the content of the contract, translated to version 2 of the language and joined with its shared files
+    (`shared`).
     version: the version of the language in which the file is written.
     """
 
@@ -247,11 +258,14 @@ class LoadedContract:
     origins: Mapping[tuple[str, str], strict_yaml.Document] = dataclasses_field(default_factory=dict)
 
     def demands(self) -> str:
-        """Return a digest of the content that a judge or a runner reads. Texts for people do not change this digest."""
+        """Return a digest of what judges and runners read from the contract. Texts for people do not change it."""
         return _demands(self.value)
 
     def where(self, *path: str | int) -> str:
-        """Return `file:line:column` of the value at `path`, or of the nearest parent that the file has."""
+        """Return `file:line:column` of the value at `path`.
+
+        If the file lacks the value, return the position of its parent.
+        """
         line, column = self.position(path)
         origin = self.origins.get((str(path[0]), str(path[1]))) if len(path) > 1 else None
         return f"{self.path if origin is None else origin.where}:{line}:{column}"
@@ -260,13 +274,13 @@ class LoadedContract:
 def load_contract(path: Path, files: SharedFiles | None = None) -> LoadedContract:
     """Load one contract file. Raises ContractError, or ContractErrors if there are several errors.
 
-    files: reads shared files; by default shared files are searched for relative to the contract's folder.
+    files: a reader of shared files. By default a new reader searches for them relative to the contract's folder.
     """
     return loaded_from(strict_yaml.read(path), path, files)
 
 
 def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles | None = None) -> LoadedContract:
-    """Return the contract in a document that was read from `path`. Raises as `load_contract` does."""
+    """Return the contract in a document that was read from `path`. Raises the same errors as `load_contract`."""
     document, used = _joined(document, path, files)
     contract, errors = _validated(document)
     if errors or contract is None:
@@ -279,14 +293,20 @@ def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles |
 
 
 def demands_of(path: Path, files: SharedFiles) -> str:
-    """Return `LoadedContract.demands` of a file that was valid when it was recorded. Do not validate it again."""
+    """Return `LoadedContract.demands` for a recorded contract file.
+
+    The file was validated before and is not validated again.
+    """
     return _demands(_joined(strict_yaml.read(path), path, files)[0].value)
 
 
 def _joined(
     document: strict_yaml.Document, path: Path, files: SharedFiles | None
 ) -> tuple[strict_yaml.Document, list[SharedFile]]:
-    """Return the document in version 2, joined with its shared files, and these files. Raises as `load_contract`."""
+    """Return the document in version 2 joined with its shared files, and the shared files.
+
+    Raises as `load_contract` does.
+    """
     document, errors = _in_this_version(document)
     used: list[SharedFile] = []
     if not errors:
@@ -308,7 +328,10 @@ def _read(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
-    """Return the contract of a version 2 document, or its errors with every set of numbers, without repetitions."""
+    """Return the contract of a version 2 document, or the errors.
+
+    The document is validated with every set of numbers. Each error is listed once.
+    """
     bounds = Bounds(document)
     if bounds.errors:
         return None, document.cut(bounds.errors, len(bounds.errors))
@@ -335,7 +358,10 @@ def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractErr
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switch garbage collection off: it takes a tenth of the loading time, and loaded objects are kept anyway."""
+    """Switch garbage collection off while contracts are loaded.
+
+    Collection took a tenth of the time and would free nothing.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -346,11 +372,11 @@ def _uncollected() -> Iterator[None]:
 
 
 def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[LoadedContract]:
-    """Load contract files, and all contracts of folders (see `files_of_folder`), each file once.
+    """Load contract files, and all contracts in folders (see `files_of_folder`). Each file is loaded once.
 
-    locate: finds shared files; by default they are searched for relative to the contract's folder.
-    Raises UsageError for a path that does not exist. Raises ContractErrors with every error of every file, also if a
-    folder contains no contract or if two files have the same id.
+    locate: a function that finds shared files. By default they are searched for relative to the contract's folder.
+    Raises UsageError for a path that does not exist. Raises ContractErrors with every error of every file. A folder
+    without a contract and an id that occurs twice are also errors.
     """
     require_existing(paths)
     loaded: list[LoadedContract] = []
@@ -362,7 +388,7 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
                 loaded.append(load_contract(file, files))
             except ContractError as error:
                 _add_new(errors, error)
-        # Read unused files too: such a file may be a contract with the wrong `schema`.
+        # Read unused shared files too. Such a file may be a contract with the wrong `schema`.
         for file in shared_files(paths):
             try:
                 files.read(file)
@@ -379,7 +405,10 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
 
 
 def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
-    """Return the error that two contracts have the same id. Runs and verdicts are stored by id, ignoring case."""
+    """Return the error for two contracts with the same id, ignoring case.
+
+    Files of runs and verdicts are named after the id.
+    """
     got, remedy = f"'{second.contract.id}' again", f"rename one: {first.where('id')} already has this id"
     if first.contract.id != second.contract.id:
         got, remedy = (
@@ -390,19 +419,22 @@ def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
 
 
 def _add_new(errors: list[ContractError], found: ContractError) -> None:
-    """Add the errors that are not in the list yet. Every contract that uses a faulty shared file has the same error."""
+    """Add the errors that are not yet in the list.
+
+    Contracts that use the same faulty shared file cause the same error.
+    """
     listed = {str(each) for each in errors}
     errors += [each for each in found.each() if str(each) not in listed]
 
 
 def unused_files(paths: Sequence[Path], contracts: Sequence[LoadedContract]) -> list[Path]:
-    """Return the shared files in the folders among `paths` that none of these contracts uses."""
+    """Return the shared files in the folders of `paths` that none of these contracts uses."""
     used = {real(Path(file.document.where)) for one in contracts for file in one.shared}
     return [file for file in shared_files(paths) if real(file) not in used]
 
 
 def contract_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that `load_contracts` reads. Raises ContractErrors if a folder contains no contract."""
+    """Return the files that `load_contracts` would read. Raises ContractErrors if a folder contains no contract."""
     errors: list[ContractError] = []
     files = _files(paths, errors)
     if errors:
@@ -422,7 +454,10 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
 
 
 def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Document, list[ContractError]]:
-    """Return the document in version 2, and errors. If there are errors, the document cannot be validated further."""
+    """Return the document translated to version 2, and the errors.
+
+    A document with errors cannot be validated further.
+    """
     value = document.value
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a single value"
@@ -457,9 +492,9 @@ def _unportable(document: strict_yaml.Document) -> list[ContractError]:
 
 
 def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the ids of the claims that have one of the tags; if `claims` is not empty, only ids that it contains.
+    """Return the ids of the claims that have one of the tags. If `claims` is not empty, leave out ids that it lacks.
 
-    Without tags, return `claims`. Raises UsageError for a tag that no claim has, and if no claim is selected.
+    Without tags, return `claims`. Raises UsageError for a tag that no claim has, and if no claim is left.
     """
     if not tags:
         return tuple(claims)

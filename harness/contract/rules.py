@@ -1,4 +1,4 @@
-"""Read the rules of newer versions that may change an older contract's verdicts, and find those that concern it."""
+"""Read the rules of judging that newer versions introduced, and find those that could change a contract's verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.contract.strict_yaml import read
 
 
 class Rule(Strict):
-    """A rule of judging that version `version` introduced. `rules.yaml` explains the fields."""
+    """A rule of judging that was introduced in version `version`. `rules.yaml` explains the fields."""
 
     id: Name
     version: RulesVersion
@@ -37,7 +37,9 @@ class Rule(Strict):
 
 @dataclass(frozen=True)
 class Concern:
-    """A rule, the claims that the rule concerns, and the places in the contract that lack the rule's line."""
+    """A rule that concerns a contract: its claims that the rule concerns, and the places where the rule's line is
+    missing.
+    """
 
     rule: Rule
     claims: Collection[str]
@@ -61,7 +63,9 @@ def in_order(version: str) -> tuple[int, ...]:
 
 
 def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> Iterator[Concern]:
-    """Yield the rules newer than the contract's `rules` that concern its claims. only: ids of the claims to check."""
+    """Yield the rules that are newer than the contract's `rules` and concern its claims. only: ids of the claims to
+    check.
+    """
     for rule in rules():
         if in_order(rule.version) <= in_order(loaded.contract.rules):
             continue
@@ -79,7 +83,10 @@ def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> 
 
 
 def _lacking(rule: Rule, loaded: LoadedContract, part: Judged, here: Place, claim: Place) -> list[Place]:
-    """Return the places of the contract that lack the rule's line; none if the rule does not concern the judgement."""
+    """Return the places in the contract where the rule's line is missing.
+
+    If the rule concerns other judgements, return none.
+    """
     arms, value = part.arms(), loaded.value
     candidate = arms.get(part.candidate_path)
     captured = candidate is not None and loaded.contract.arms[candidate].capture != "none"

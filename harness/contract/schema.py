@@ -1,9 +1,11 @@
 """Define the contract language, version 2: the content of a contract file.
 
-Contracts are data, without expressions and code. Every model is strict: unknown keys, wrong types and non-finite
-numbers are errors. A claim consists of one judgement, or of several judgements as its parts, and of texts for people.
+Contracts are data. They contain no expressions and no code. Every model is strict: unknown keys, wrong types and
+non-finite numbers are errors. A claim consists of texts for people and of one judgement, or of several judgements as
+its parts.
+
 `harness.contract.load.problems` checks references between parts of a contract (arms, workloads, claims). Each problem
-has the path of the offending value, so that the loader can report line and column.
+has the path of the wrong value, from which the loader computes line and column.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class ClaimText(Strict):
     title: Words
     """The claim in one sentence."""
     judged_on: Annotated[list[Name], Field(min_length=1)]
-    """Workloads on which the claim is judged. Each workload gives a unit with its own verdict."""
+    """Workloads on which the claim is judged. The claim gets one verdict for each workload."""
     why: Words
     """Where each number comes from."""
     if_fails: Words
@@ -75,10 +77,10 @@ class AnyClaim(Judged, ClaimText):
 
 
 class _OneOf:
-    """A union by `kind` that builds models only for the kinds that a contract names.
+    """A pydantic type that accepts one model of several, selected by `kind`. Only the models of used kinds are built.
 
-    The union accepts the same values, with the same errors, as pydantic's union of all kinds. Building pydantic's union
-    took as long as reading all contracts of this repository.
+    The type accepts the same values, with the same errors, as pydantic's union of all kinds. Building that union took
+    as long as reading all contracts of this repository.
     """
 
     def __init__(self, kind_names: Callable[[], Sequence[str]], model_of: Callable[[str], type[Judged]]) -> None:
@@ -100,7 +102,7 @@ class _OneOf:
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
-        # a value without a kind fails in the same way for every model, so any model can report it
+        # All models report a missing kind in the same way, so use the first model.
         chosen = kind if isinstance(kind, str) else names[0]
         if chosen not in self._unions:
             self._unions[chosen] = SchemaValidator(_union({chosen: self._model_of(chosen)}))
@@ -109,7 +111,7 @@ class _OneOf:
 
 def _union(models: Mapping[str, type[Judged]]) -> CoreSchema:
     for model in models.values():
-        model.model_rebuild()  # pydantic builds the schema of such a model only at its first use, so build it now
+        model.model_rebuild()  # pydantic would otherwise build this model's schema only at its first use
     choices = {kind: model.__pydantic_core_schema__ for kind, model in models.items()}
     return core_schema.tagged_union_schema(choices, discriminator="kind")
 
@@ -126,10 +128,10 @@ def claim_kinds() -> list[str]:
 
 @cache
 def part_model(kind: str) -> type[Judged]:
-    """Return the model of a claim part of this kind.
+    """Return the model of a part of a claim, for this kind.
 
-    Raises KindError if the model cannot be imported, or if a field has neither the mark `Demand` nor `NoDemand`.
-    Without a mark, nothing would require a fault that tests the field.
+    Raises KindError if the model cannot be imported, or if a field has neither the mark `Demand` nor `NoDemand`. For an
+    unmarked field, no check would require a planted fault that tests the field.
     """
     model: type[Judged] = resolve(kinds()[kind].model)
     marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
@@ -145,9 +147,10 @@ def part_model(kind: str) -> type[Judged]:
 
 @cache
 def claim_model(kind: str) -> type[AnyClaim]:
-    """Return the model of a whole claim of this kind: the part's model with the text fields of a claim added.
+    """Return the model of a whole claim of this kind. It has the fields of the part's model and the text fields of a
+    claim.
 
-    From `MemorySteady`, for example, the model `MemorySteadyClaim` is made.
+    For example, `MemorySteady` becomes the model `MemorySteadyClaim`.
     """
     if kind == "composite":
         return CompositeClaim
@@ -159,12 +162,12 @@ def claim_model(kind: str) -> type[AnyClaim]:
 
 
 class CompositeClaim(AnyClaim):
-    """A claim of several parts, each of one kind. The worst verdict among the parts decides."""
+    """A claim of several parts, each a judgement of one kind. The worst verdict of the parts is the claim's verdict."""
 
     kind: Literal["composite"]
     """Joins several judgements."""
     parts: Annotated[list[Annotated[AnyPart, _OneOf(part_kinds, part_model)]], Field(min_length=2)]
-    """The judgements. The worst verdict among them decides."""
+    """The judgements. Their worst verdict is the claim's verdict."""
 
 
 Claim = Annotated[AnyClaim, _OneOf(claim_kinds, claim_model)]
@@ -176,7 +179,7 @@ def parts_of(claim: AnyClaim) -> list[AnyPart]:
 
 
 def part_names(claim: CompositeClaim) -> list[str]:
-    """Return one name for each part: its kind, numbered (`kind.1`) if several parts of the claim have that kind."""
+    """Return one name for each part: its kind, with a number (`kind.1`) if several parts have this kind."""
     total, seen, names = Counter(part.kind for part in claim.parts), Counter[str](), []
     for part in claim.parts:
         seen[part.kind] += 1
@@ -189,21 +192,25 @@ def part_names(claim: CompositeClaim) -> list[str]:
 
 SCHEMA_VERSION = "contract/v2"
 RulesVersion = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
-# The harness plants faults from the step of index 5 on (`FAULTY_STEP`). A replay must execute that step.
+# The harness plants faults from step 5 on, counted from 0 (`FAULTY_STEP`). A replay must execute this step. So the
+# capture must come before it.
 MOST_WARM_STEPS = 4
 
 
 class Needs(Strict):
-    """What a machine must have to run a workload. On other machines the workload's units are NOT_RUN."""
+    """What a machine must have to run a workload.
+
+    On other machines the claim has the verdict NOT_RUN for this workload.
+    """
 
     device: Literal["cpu", "cuda"] | None = None
     """The device on which the workload runs; default: any device."""
     memory_gib: Positive | None = None
-    """Free memory of that device, in GiB."""
+    """Free memory that the device must have, in GiB."""
     gpus: Count | None = None
     """Number of GPUs, at least one for each rank; default: one if the workload runs on a GPU."""
     gpu: Text | Annotated[list[Text], Field(min_length=1)] | None = None
-    """A word of the GPU's name, such as `H100`, in upper or lower case; with a list, one of its words."""
+    """A word of the GPU's name, such as `H100`, in upper or lower case. From a list of words, one must match."""
     capability_at_least: Capability | None = None
     """The lowest compute capability that the GPU may have, such as `"9.0"`."""
     modules: list[str] = []
@@ -221,7 +228,7 @@ class Needs(Strict):
         return self.gpu is not None or self.capability_at_least is not None or self.gpus is not None
 
     def gpu_names(self) -> list[str]:
-        """Return the words of which one must be in the GPU's name; an empty list accepts any GPU."""
+        """Return words of GPU names. The GPU's name must contain one of them. An empty list accepts any GPU."""
         return [self.gpu] if isinstance(self.gpu, str) else self.gpu or []
 
 
@@ -229,15 +236,15 @@ class Workload(Strict):
     """The model, data and steps of a training. If `seq_len` is a list, each step uses the next entry in turn."""
 
     model: str
-    """A model that the system names, or a directory with a checkpoint."""
+    """Name of a model that the system knows, or a directory with a checkpoint."""
     batch_size: Count
-    """Sequences in a batch."""
+    """Number of sequences in a batch."""
     seq_len: Count | Annotated[list[Count], Field(min_length=2)]
-    """Tokens in a sequence. With a list, the steps use its entries in turn."""
+    """Number of tokens in a sequence. If this is a list, the steps use its entries in turn."""
     steps: Count
     """Training steps of each arm, counted from 0."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of weights and data. The batch of a step depends only on the seed and the step."""
+    """Seed of the weights and the data. The batch of a step depends only on the seed and on the number of the step."""
     needs: Needs = Needs()
     """What a machine must have."""
     options: dict[Name, Scalar] = {}
@@ -245,23 +252,28 @@ class Workload(Strict):
 
 
 class Arm(BaseModel):
-    """One way to train: settings that the harness checks with the system's `arm_options` and passes to the system."""
+    """One way to train.
+
+    The harness checks its settings with the system's `arm_options` and passes them to the system.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
     __pydantic_extra__: dict[str, Scalar] = Field(init=False)
 
     capture: Literal["none", "step", "backward"] = "none"
-    """What is captured: nothing (`none`), the whole step, or backward pass, clipping and optimizer (`backward`)."""
+    """What is captured: nothing (`none`), the whole step (`step`), or backward pass, clip and optimizer
+    (`backward`)."""
     system: SystemName | None = None
     """`module:attribute` of this arm's own system; default: the contract's system."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of processes that train together, as started by `torchrun`; each takes an equal share of every batch."""
+    """Number of processes that train together, as `torchrun` starts them. Each takes an equal share of every batch."""
     model_parallel: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of neighboring ranks that share one model and read the same rows, as with tensor parallelism."""
+    """Number of neighboring ranks that share one model and read the same part of a batch, as with tensor
+    parallelism."""
     deterministic: bool = False
-    """Use deterministic algorithms of torch, cuBLAS and cuDNN, which are slower and give equal bits in each run."""
+    """Use deterministic algorithms of torch, cuBLAS and cuDNN. They are slower and give equal bits in every run."""
     warm_steps: Annotated[int, Field(ge=0, le=MOST_WARM_STEPS)] = 0
-    """Number of plain steps before the capture, for state that an optimizer creates in its first step."""
+    """Number of plain steps before the capture. Some optimizers create their state in the first step."""
 
     @model_validator(mode="after")
     def _warms_a_capture(self) -> Arm:
@@ -286,7 +298,10 @@ class Arm(BaseModel):
         return self.ranks // self.model_parallel
 
     def settings(self) -> dict[str, Scalar]:
-        """Return every key of the arm that is a setting for the system; the declared fields are for the harness."""
+        """Return the arm's settings for the system.
+
+        The declared fields are not among them, because the harness uses them itself.
+        """
         return dict(self.__pydantic_extra__ or {})
 
 
@@ -309,20 +324,21 @@ class Contract(Strict):
     schema_version: Literal["contract/v2"] = Field(alias="schema")
     """Version of the contract language."""
     rules: Annotated[RulesVersion, UNREAD] = "0.1.0"
-    """Harness version whose rules the author has seen. `harness check` lists newer rules that concern the contract."""
+    """Version of the harness whose rules the author knows. `harness check` lists newer rules that concern the
+    contract."""
     id: Name
     """Name of the contract, unique among the contracts that are checked together."""
     title: Words
     """What the contract is about, in one sentence."""
     uses: Annotated[list[Text], UNREAD] = []
     """Paths of shared files with workloads and arms, relative to the contract's folder. Each must be in this folder or
-    one folder above."""
+    in the folder above."""
     tracks: Annotated[list[Name], UNREAD] = []
     """Tickets to which the contract belongs."""
     tags: Annotated[list[Name], UNREAD] = []
-    """Tags, for `--tag`, of claims that have no own tags."""
+    """Tags of all claims that have no tags themselves. `--tag` selects claims by tag."""
     owner: Annotated[Text | None, UNREAD] = None
-    """The person or team responsible for claims that have no own owner."""
+    """The person or team responsible for all claims without an `owner`."""
     system: SystemName
     """`module:attribute` of the system under test."""
     workloads: Annotated[dict[Name, Workload], Field(min_length=1)]
@@ -330,28 +346,31 @@ class Contract(Strict):
     arms: Annotated[dict[Name, Arm], Field(min_length=1)]
     """Arms by name."""
     host_values: dict[HostName, Reason] = {}
-    """Python numbers that a captured step reads and no replay changes, by their names in a verdict, each with the
-    reason why that is correct."""
+    """Python numbers that a captured step reads and no replay changes. The keys are their names in a verdict, the
+    values the reasons why this is correct."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     """The claims."""
     unchecked: Annotated[list[Unchecked], UNREAD] = []
     """Claims without an executable check. They are never judged, and every report lists them."""
 
     def tags_of(self, claim: AnyClaim) -> list[str]:
-        """Return the claim's tags, or the contract's if the claim has none."""
+        """Return the tags of the claim, or the tags of the contract if the claim has none."""
         return claim.tags or self.tags
 
     def owner_of(self, claim: AnyClaim) -> str | None:
-        """Return the claim's owner, or the contract's if the claim has none."""
+        """Return the owner of the claim, or the owner of the contract if the claim has none."""
         return claim.owner or self.owner
 
     def same_settings(self, first: str, second: str) -> bool:
-        """Return True if two arms differ only in name. An arm may name the contract's own system or leave it out."""
+        """Return True if two arms have the same settings.
+
+        An arm that names the contract's system equals one that names none.
+        """
         one, other = self.arms[first], self.arms[second]
         return one == other.model_copy(update={"system": one.system}) and (one.system or self.system) == (
             other.system or self.system
         )
 
     def systems(self) -> list[str]:
-        """Return the system under test, then the arms' own systems, each once."""
+        """Return the system under test, and then the systems that arms name, each once."""
         return list(dict.fromkeys([self.system, *(arm.system for arm in self.arms.values() if arm.system)]))
