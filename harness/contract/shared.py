@@ -1,7 +1,8 @@
-"""Read shared files, which define workloads and arms for several contracts, and classify the YAML files of a folder.
+"""Read shared files, which define workloads and arms for several contracts, and sort the YAML files of a folder by
+type.
 
-Contracts name shared files under `uses`. A folder has contracts, shared files, files of signed entries (waivers and
-accepted baselines), and files to leave out.
+Contracts name their shared files under `uses`. A folder can contain contracts, shared files, files of signed entries
+(waivers and accepted baselines), and hidden files, which are ignored.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ PLACE = "a shared file must be in the contract's folder, or in the folder above 
 _PREFIX = "shared/"
 _SCHEMA_LINE = re.compile(r"""^schema:[ \t]*["']?shared/""", re.MULTILINE)
 
-# Find a shared file. Arguments: the contract's path, the position of the file under `uses`, and its name under `uses`.
+# Returns the path of a shared file. Arguments: path of the contract, index of the file under `uses`, its name there.
 Locate = Callable[[Path, int, str], Path]
 
 
 class Shared(Strict):
-    """A file of workloads and arms for several contracts."""
+    """A file that defines workloads and arms for several contracts."""
 
     schema_version: Literal["shared/v2"] = Field(alias="schema")
     """Version of the language."""
@@ -69,7 +70,10 @@ class SharedFile:
 
 
 def is_shared_file(path: Path) -> bool:
-    """Return True if a file's `schema` is the schema of shared files; False also if the file cannot be read."""
+    """Return True if a file's `schema` is the schema of shared files.
+
+    Return False if it is not, or if the file is unreadable.
+    """
     try:
         return path.is_file() and _says_shared(strict_yaml.read_text(path))
     except (ContractError, OSError):
@@ -77,20 +81,20 @@ def is_shared_file(path: Path) -> bool:
 
 
 def _says_shared(text: str) -> bool:
-    """Return True if the text's `schema` is that of shared files. Stop reading there, because that is faster."""
+    """Return True if the text's `schema` is the schema of shared files. To save time, the text is read no further."""
     if _PREFIX not in text:
         return False
     try:
         return (_schema(strict_yaml.events(text)) or "").startswith(_PREFIX)
     except yaml.YAMLError:
-        # Here the schema only decides what a message calls the file. The YAML error itself is reported when the file is
-        # read.
+        # Here the schema only selects the word for the file in messages. The YAML error is reported later, when the
+        # file is read.
         return _SCHEMA_LINE.search(text) is not None
 
 
 def _schema(next_event: Callable[[], Any]) -> str | None:
-    """Return the scalar at `schema` in a document's mapping, or None if there is none. Raises yaml.YAMLError."""
-    depth, key = 0, None  # `key` is the key whose value comes next in the YAML events, or None if a key comes next
+    """Return the text of the key `schema` in the document's mapping, or None if it has none. Raises yaml.YAMLError."""
+    depth, key = 0, None  # the key whose value comes next in the YAML events; None if a key comes next
     while True:
         event = next_event()
         if isinstance(event, yaml.StreamEndEvent):
@@ -109,9 +113,10 @@ def _schema(next_event: Callable[[], Any]) -> str | None:
 
 
 def beside(folder: Path, name: str) -> Path:
-    """Return the path of a shared file. name: its path relative to the contract's folder; it may lead one folder up.
+    """Return the path of a shared file.
 
-    Raises ContractError for a path that leads further out, directly or through a link.
+    name: the path relative to the contract's folder, as written under `uses`. It may start with `../`, once. Raises
+    ContractError for a path that leads outside these two folders, directly or through a link.
     """
     parts = PurePosixPath(name).parts
     if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
@@ -126,16 +131,19 @@ def beside(folder: Path, name: str) -> Path:
 
 
 class SharedFiles:
-    """Read shared files for several contracts, each file once. locate: finds files in other folders."""
+    """A reader of shared files for several contracts. It reads each file once. locate: finds files in other folders."""
 
     def __init__(self, locate: Locate | None = None) -> None:
         self._locate = locate
-        # keep the cache in this object, because files may change during the life of the process
+        # Keep the cache in this object. A cache of the whole process would not notice that files changed.
         self._beside = cache(beside)
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
-        """Return a contract's shared files; none if `uses` is not a list of texts. Raises ContractErrors."""
+        """Return the shared files that a contract uses. Raises ContractErrors.
+
+        The list is empty if `uses` is not a list of texts. The validation of the contract reports that error.
+        """
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return []  # the validation of the contract reports this error
@@ -143,14 +151,18 @@ class SharedFiles:
             rule = f"a contract must use at most {MOST_FILES} files"
             raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of the files")
         found = [self._place(document, path, number, name) for number, name in enumerate(names)]
-        # A run directory names files by their digest. There, two files with equal content have one path, which is not
-        # an error.
+        # A run directory stores shared files under the digests of their contents. There, two files with equal contents
+        # have the
+        # same path, which is not an error.
         if self._locate is None:
             self._refuse_twice(document, names, found)
         return [self.read(each) for each in found]
 
     def read(self, path: Path) -> SharedFile:
-        """Return one shared file, which is read only once. Raises ContractError; ContractErrors for several errors."""
+        """Return one shared file, and read it only the first time.
+
+        Raises ContractError, or ContractErrors for several errors.
+        """
         if path not in self._read:
             self._read[path] = read_shared(path)
         return self._read[path]
@@ -220,7 +232,7 @@ def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Docume
 
 
 def contract_digest(text: bytes, shared: Sequence[str]) -> str:
-    """Return a contract's digest: of its file alone, or of its file and the digests of its shared files."""
+    """Return the digest of a contract: of its file and, if it uses shared files, of their digests."""
     own = hashlib.sha256(text).hexdigest()
     return hashlib.sha256("\n".join([own, *shared]).encode()).hexdigest() if shared else own
 
@@ -234,18 +246,19 @@ def _twice(document: Document, first: Document, section: str, name: str) -> Cont
     return document.error((section, name), rule, got=f"'{name}' again", remedy=remedy, of_key=True)
 
 
-# files of signed entries, next to contracts; the names in upper or lower case, also with `.yml`
+# Names of files of signed entries, which lie next to contracts. Upper case and the ending `.yml` are accepted too.
 WAIVERS_FILE, ACCEPTED_FILE = SIGNED_FILES = ("waivers.yaml", "accepted-baselines.yaml")
-RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")  # as in `layout`, which imports this package
+# as in `layout`, which cannot be imported here, because `layout` imports this package
+RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")
 SUFFIXES = frozenset({".yaml", ".yml"})
 RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files, {WAIVERS_FILE} and {ACCEPTED_FILE}"
 
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The YAML files of a folder by kind, each list sorted. shared: files that define workloads and arms for contracts.
+    """The YAML files of a folder by type, each list sorted. shared: files that define workloads and arms for contracts.
 
-    runs: the run directories below the folder. They are not searched, because they contain copies of contracts.
+    runs: the run directories below the folder. They contain copies of contracts, so they are not searched.
     """
 
     contracts: list[Path]
@@ -256,12 +269,12 @@ class FolderFiles:
 
 
 def files_of_folder(folder: Path) -> FolderFiles:
-    """Return the YAML files below a folder by kind. All commands and the pytest plugin classify files in this way.
+    """Return the YAML files below a folder by type. All commands and the pytest plugin use this function.
 
-    A file at any depth whose name ends in `.yaml` or `.yml`, in upper or lower case, is a contract, except waivers and
-    accepted baselines (by their names), shared files (`schema: shared/v2`), hidden files, and files in hidden folders
-    (names that begin with a dot). Run directories are not searched, because they contain copies. Links are followed,
-    but each folder is entered only once, so that a circle of links ends.
+    A file at any depth is a contract if its name ends in `.yaml` or `.yml`, in upper or lower case. The exceptions are
+    waivers and accepted baselines (recognized by their names), shared files (`schema: shared/v2`), hidden files, and
+    files in hidden folders (names that begin with a dot). Run directories are not searched, because they contain copies
+    of contracts. Links are followed, but each folder is entered only once, so that a circle of links ends.
     """
     found = FolderFiles([], [], [], [], [])
     entered: set[Path] = set()
@@ -298,7 +311,10 @@ def is_run_directory(folder: Path) -> bool:
 
 
 def real(path: Path) -> Path:
-    """Return the path with all links resolved. Unlike `Path.resolve`, this does not raise for a circle of links."""
+    """Return the path with all links resolved.
+
+    Unlike `Path.resolve`, this function does not raise for a circle of links.
+    """
     return Path(os.path.realpath(path))
 
 
@@ -311,7 +327,7 @@ def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
 
 
 def is_signed_file(path: Path, *names: str) -> bool:
-    """Return True if a file has one of these names, by default the name of any file of signed entries."""
+    """Return True if a file has one of these names. Without `names`, accept the name of any file of signed entries."""
     return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" in (names or SIGNED_FILES)
 
 
@@ -325,7 +341,9 @@ def shared_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def folders_read(paths: Sequence[Path]) -> list[str]:
-    """Return a line for each folder among `paths`: how many contracts it has, by which rule, and ignored files."""
+    """Return one line for each folder among `paths`: its number of contracts, the rule for contracts, and the ignored
+    files.
+    """
     lines = []
     for path in paths:
         if path.is_dir():

@@ -1,7 +1,8 @@
 """Read files of signed entries, which lie next to contracts: waivers and accepted baselines.
 
-Somebody signs an entry about a claim until a date. A file has a `schema` and one list of entries. Every entry has all
-fields of its class, each a text. Two entries about the same thing are an error.
+A person signs an entry about a claim, with a last day on which the entry is valid. A file has a `schema` and one list
+of entries. Every entry has all fields of its class. Each field is a text. Two entries about the same claim or unit are
+an error.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from harness.contract.shared import files_of_folder, is_signed_file, real
 from harness.contract.strict_yaml import Document, nearest
 from harness.errors import ContractError, ContractErrors
 
-_LONGEST = 1000  # characters of a field
+_LONGEST = 1000  # largest number of characters of a field
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signed:
-    """A signed entry. `where` is its `file:line:column`, `file_text` the text of its whole file."""
+    """A signed entry. `where` is the entry's `file:line:column`, `file_text` the text of the whole file."""
 
-    FILE: ClassVar[str]  # the name of such a file
+    FILE: ClassVar[str]  # the name of a file of such entries
     SCHEMA: ClassVar[str]
-    KEY: ClassVar[str]  # the key of the list
-    A: ClassVar[str]  # an entry in words, with its article
-    SUBJECT: ClassVar[str]  # in a word what it is about
-    RULE: ClassVar[str]  # what it must name
-    ABOUT: ClassVar[tuple[str, ...]]  # the fields that name this; one entry for each
+    KEY: ClassVar[str]  # the key of the list in the file
+    A: ClassVar[str]  # an entry in words, with its article, such as "a waiver"
+    SUBJECT: ClassVar[str]  # one word for what an entry is about, such as "unit"
+    RULE: ClassVar[str]  # what an entry must name, as the rule in messages
+    ABOUT: ClassVar[tuple[str, ...]]  # the fields that name the subject; each subject may have one entry
     FIELDS: ClassVar[tuple[str, ...]]
 
     contract: str
@@ -45,7 +46,7 @@ class Signed:
     file_text: str = field(repr=False)
 
     def expired(self, day: date) -> bool:
-        """Return True if `day`, on which a run starts (UTC), is after the entry's last day."""
+        """Return True if `day` is after the entry's last valid day. `day` is the day (UTC) on which a run starts."""
         return day > self.expires
 
     def record(self, day: date) -> dict[str, Any]:
@@ -53,7 +54,7 @@ class Signed:
         return {**{name: str(getattr(self, name)) for name in self.FIELDS}, "expired": self.expired(day)}
 
     def misfit(self, claim: AnyClaim) -> tuple[str, str] | None:
-        """Return what of the entry's claim does not fit, and a remedy; None if the claim fits."""
+        """Return the reason why the entry may not name this claim, and a remedy, or None if it may."""
         raise NotImplementedError
 
 
@@ -61,7 +62,10 @@ S = TypeVar("S", bound=Signed)
 
 
 def find(kind: type[S], paths: Sequence[Path]) -> list[S]:
-    """Return the entries of each file below the folders and next to the files in `paths`. Raises ContractErrors."""
+    """Return the entries of the files below the folders in `paths` and next to the files in `paths`.
+
+    Raises ContractErrors.
+    """
     found: dict[Path, Path] = {}
     for path in paths:
         for file in files_of_folder(path).signed if path.is_dir() else files_beside(path):
@@ -81,7 +85,10 @@ def files_beside(contract: Path) -> list[Path]:
 
 
 def load(path: Path, *kinds: type[S]) -> list[S]:
-    """Return the entries of one file, whose `schema` selects the kind. Raises ContractErrors with every error."""
+    """Return the entries of one file.
+
+    Raises ContractErrors with every error. kinds: one is selected by the file's `schema`.
+    """
     document = strict_yaml.read(path, f"{kinds[0].A} file")
     value = document.value
     schema = value.get("schema") if isinstance(value, dict) else None
@@ -96,7 +103,10 @@ def load(path: Path, *kinds: type[S]) -> list[S]:
 
 
 def _second(signed: Sequence[Signed]) -> Iterator[ContractError]:
-    """Yield an error for each second entry about the same thing, because it would be unclear which date holds."""
+    """Yield an error for each second entry about the same subject.
+
+    With two entries, it is unclear which date is valid.
+    """
     first: dict[tuple[str, ...], Signed] = {}
     for entry in signed:
         known = first.setdefault(tuple(getattr(entry, name) for name in entry.ABOUT), entry)
@@ -128,7 +138,7 @@ def _indices(kind: type[Signed], document: Document, errors: list[ContractError]
 
 
 def _entry(kind: type[S], document: Document, index: int, errors: list[ContractError]) -> S | None:
-    """Return one entry. If something is wrong with it, add its errors and return None."""
+    """Return one entry. If the entry is wrong, add its errors to `errors` and return None."""
     place = (kind.KEY, index)
     entry = document.value[kind.KEY][index]
     if not isinstance(entry, dict):
@@ -171,7 +181,8 @@ def _is_date(text: str) -> bool:
     return re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is not None
 
 
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # a branch would move
+# Only a whole hash is accepted, because a branch can move to another commit.
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FORMS: Mapping[str, tuple[Callable[[str], object], str]] = {
     "expires": (_is_date, "a day, YYYY-MM-DD"),
     "commit": (_COMMIT.fullmatch, "a whole commit, 40 or 64 digits, as `git rev-parse` prints it"),
@@ -179,7 +190,7 @@ _FORMS: Mapping[str, tuple[Callable[[str], object], str]] = {
 
 
 def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
-    """Return the place of each entry that expired before `day` (UTC), and what to do."""
+    """Return the place of each entry that expired before `day` (UTC), and a sentence about what to do."""
     late = [entry for entry in signed if entry.expired(day)]
     named = [" on ".join(getattr(entry, name) for name in entry.ABOUT[1:]) for entry in late]
     return [
@@ -189,7 +200,10 @@ def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
 
 
 def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, all_known: bool) -> list[ContractError]:
-    """Return an error for each entry whose claim is missing or unfit. all_known: True if its contract must be known."""
+    """Return an error for each entry whose claim does not exist or cannot have the entry.
+
+    all_known: True if `contracts` has every contract, so that an entry for an unknown contract is an error.
+    """
     errors = []
     for entry in signed:
         if problem := _missing(entry, contracts, all_known=all_known):
@@ -200,7 +214,7 @@ def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, 
 
 
 def _missing(entry: Signed, contracts: Sequence[LoadedContract], *, all_known: bool) -> tuple[str, str] | None:
-    """Return the part of an entry that does not exist or fit, and a hint; None if there is none."""
+    """Return what the entry names in vain, and a hint. Return None if the entry is right."""
     known = {loaded.contract.id: loaded.contract for loaded in contracts}
     contract = known.get(entry.contract)
     if contract is None:

@@ -1,7 +1,7 @@
-"""Read YAML strictly: YAML 1.2 core scalars, no aliases, tags or duplicate keys, and a position for each value.
+"""Read YAML strictly. Accept only YAML 1.2 core scalars, and no aliases, tags or duplicate keys. Store the positions.
 
-The limits of size, depth and count are applied to the event stream, before values are composed. PyYAML's composer
-overflows the stack at a depth of 2,000 and takes seconds at 20,000.
+The limits of size, depth and count are checked on the stream of YAML events, before values are built from the events.
+PyYAML's composer overflows the stack at a depth of 2,000 and takes seconds at 20,000.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from harness.errors import ContractError
 MAX_NUMBER_LENGTH = 100
 _RESOLVER: Any = yaml.resolver.Resolver()
 _CONSTRUCTOR = yaml.constructor.SafeConstructor()
-# First characters of plain scalars that YAML 1.1 or YAML 1.2 may read as something other than a string.
+# First characters of plain scalars that YAML 1.1 or YAML 1.2 may read as something else than a string.
 FIRST_CHARACTERS = frozenset(key for key in yaml.resolver.Resolver.yaml_implicit_resolvers if key)
-_TRUTH_VALUES = frozenset({"y", "Y", "n", "N"})  # YAML 1.1 also reads these as booleans, but PyYAML does not
+# the standard YAML 1.1 also reads these words as booleans, although PyYAML does not
+_TRUTH_VALUES = frozenset({"y", "Y", "n", "N"})
 _FLOAT_PARTS = re.compile(r"(?P<sign>[-+]?)(?P<whole>[0-9]*)\.?(?P<rest>[0-9]*)(?:[eE](?P<exponent>[-+]?[0-9]+))?")
 
 
 @lru_cache(maxsize=4096)
 def portable(text: str, value: object) -> str | None:
-    """Return a replacement for a plain scalar that YAML 1.1 and 1.2 read as different values; None if both agree.
+    """Return another spelling of a plain scalar that YAML 1.1 and 1.2 read as different values.
 
-    value: the scalar's value in YAML 1.2.
+    Return None if both versions read the same value. value: the scalar's value in YAML 1.2.
     """
     if text not in _TRUTH_VALUES and _reads_alike(text, value):
         return None
@@ -49,7 +50,10 @@ def portable(text: str, value: object) -> str | None:
 
 
 def number_of_text(text: str) -> str | None:
-    """Return the correct form of a number in a text, such as `1_000` or "1e-5"; None if the text is not a number."""
+    """Return the portable spelling of a number that a text contains, such as `1_000` or "1e-5".
+
+    Return None for other texts.
+    """
     bare = text.strip().replace("_", "")
     found = _FLOAT_PARTS.fullmatch(bare) if len(bare) <= MAX_NUMBER_LENGTH else None
     if found is None or not found["whole"] + found["rest"]:
@@ -67,7 +71,10 @@ def _reads_alike(text: str, value: object) -> bool:
 
 
 def _float_text(text: str) -> str:
-    """Return a number in a form that YAML 1.1 reads as a float: digits around the point, a signed exponent."""
+    """Return a number in a form that YAML 1.1 reads as a float.
+
+    The form has digits around the point and a signed exponent.
+    """
     found = _FLOAT_PARTS.fullmatch(text)
     if found is None:  # cannot happen, because the reader recognizes floats by the same pattern
         raise ValueError(f"no float: {text}")
@@ -96,24 +103,28 @@ _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\uff
 
 @dataclass(frozen=True)
 class Unportable:
-    """A plain scalar (key or value) that YAML 1.1 and 1.2 read differently. instead: a form that both read alike."""
+    """A plain scalar (key or value) that YAML 1.1 and 1.2 read differently. instead: a spelling for both versions."""
 
     position: Position
     text: str
     instead: str
 
     def remedy(self) -> str:
-        """Return the remedy for an error. If YAML 1.1 reads the text as a number (`1_000`), offer the number first."""
+        """Return the remedy for an error message.
+
+        If the text looks like a number (`1_000`), offer this number first.
+        """
         number = number_of_text(self.text) if self.instead.startswith('"') else None
         return f"write `{self.instead}`" if number is None else f"write `{number}`, or `{self.instead}` for a text"
 
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document: plain Python values, and the position of each value (line and column, both counted from 1).
+    """One YAML document with plain Python values and the position of each value. Lines and columns are counted from 1.
 
-    written: key in version 2 -> name of the key in this document's version, if different. origins: by section and name,
-    the document of the shared file that defines the value.
+    written: the name of a key in this document's version of the language, by its name in version 2, if the names
+    differ.
+    origins: for values from shared files, the shared document, by section and name.
     """
 
     where: str
@@ -126,7 +137,10 @@ class Document:
     origins: Mapping[tuple[str, str], Document] = field(default_factory=dict)
 
     def position(self, path: tuple[Key, ...], *, of_key: bool = False) -> Position:
-        """Return the position of the value at `path` (or of its key), or of the nearest parent that the file has."""
+        """Return the position of the value at `path`, or of its key.
+
+        If the file lacks it, return the position of its parent.
+        """
         origin = self.origin_of(path)
         if origin is not None:
             return origin.position(path, of_key=of_key)
@@ -144,7 +158,10 @@ class Document:
         return value
 
     def cut(self, errors: Sequence[ContractError], total: int) -> list[ContractError]:
-        """Return at most `MOST_ERRORS` errors, and one that counts the rest. total: number of errors, shown or not."""
+        """Return at most `MOST_ERRORS` errors. If there are more, the last error returned counts the rest.
+
+        total: number of all errors, including errors that `errors` does not contain.
+        """
         shown = list(errors[:MOST_ERRORS])
         if total > len(shown):
             remedy = "fix the errors above first"
@@ -156,7 +173,10 @@ class Document:
     def error(
         self, path: tuple[Key, ...], rule: str, *, got: str = "", remedy: str = "", of_key: bool = False
     ) -> ContractError:
-        """Return a ContractError at the position of `path`, worded with the key names of the document's version."""
+        """Return a ContractError at the position of `path`.
+
+        Its text uses the names of keys in the document's version.
+        """
         line, column = self.position(path, of_key=of_key)
         where = self.file_of(path)
         for key, word in self.written.items():
@@ -173,7 +193,7 @@ class Document:
         return self.origins.get((str(path[0]), str(path[1]))) if self.origins and len(path) > 1 else None
 
     def unportable_errors(self, instead: Mapping[Position, str] = MappingProxyType({})) -> list[ContractError]:
-        """Return an error for each scalar that YAML 1.1 reads differently. instead: replacements, by position."""
+        """Return an error for each scalar that YAML 1.1 reads differently. instead: suggested spellings, by position."""
         errors = [
             ContractError(
                 "a value must mean the same to every YAML reader",
@@ -187,7 +207,7 @@ class Document:
 
 
 def read(path: Path, what: str = "a contract") -> Document:
-    """Read one YAML file. Raises ContractError with file, line and column, the rule, what was found, and a remedy.
+    """Read one YAML file. Raises ContractError with file, line and column, the rule, the wrong value, and a remedy.
 
     what: the word for the file in errors.
     """
@@ -195,7 +215,10 @@ def read(path: Path, what: str = "a contract") -> Document:
 
 
 def read_text(path: Path, what: str = "a contract") -> str:
-    """Return the text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError. Never open a pipe or a device."""
+    """Return the text of a UTF-8 file of at most `MAX_BYTES`.
+
+    Raises ContractError. Pipes and devices are not opened.
+    """
     where = str(path)
     try:
         if path.is_dir():
@@ -239,7 +262,7 @@ def read_text(path: Path, what: str = "a contract") -> str:
 
 
 def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Document:
-    """Read one YAML document from a string. Errors name it by `where` and `what`."""
+    """Read one YAML document from a string. where: the file's name in errors; what: the word for the file in errors."""
     for pattern, rule, remedy in (
         (_CONTROL, "the file must not contain control characters", "remove it"),
         (_TAB_INDENTATION, "indentation must not contain tabs", "indent with spaces"),
@@ -255,9 +278,12 @@ def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Docu
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Return `did you mean 'x'?` for the nearest name, or a list of the names; "" if there are too many names."""
+    """Return `did you mean 'x'?` with the most similar name, or a list of all names.
+
+    Return "" if there are no names or more than `MOST_NAMES`.
+    """
     known = sorted(islice(dict.fromkeys(names), MOST_NAMES + 1))
-    if len(known) > MOST_NAMES:  # comparing all names would take seconds, and listing all names would fill pages
+    if len(known) > MOST_NAMES:  # comparing this many names would take seconds, and listing them would fill pages
         return ""
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     if close:
@@ -266,14 +292,17 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 
 def events(text: str) -> Callable[[], Any]:
-    """Return a function that returns the next YAML event. It uses libyaml's parser if PyYAML was built with it."""
+    """Return a function that returns the next YAML event of the text at each call.
+
+    The function uses libyaml's parser if PyYAML was built with it, because that parser is faster.
+    """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     get_event: Callable[[], Any] = loader(text).get_event
     return get_event
 
 
 class _Reader:
-    """Compose the values of one document from its YAML events, from the top down."""
+    """Builds the values of one document from its YAML events, outer values first."""
 
     def __init__(self, text: str, where: str, what: str) -> None:
         self.text, self.where, self.what = text, where, what
@@ -353,7 +382,7 @@ class _Reader:
         return items
 
     def _plain(self, event: Any) -> Any:
-        """Return the value of a plain scalar. Note the scalar if YAML 1.1 reads it as another value."""
+        """Return the value of a plain scalar. If YAML 1.1 reads the scalar as another value, add it to `unportable`."""
         text: str = event.value
         if text and text[0] not in FIRST_CHARACTERS:
             return text
@@ -365,7 +394,7 @@ class _Reader:
         return value
 
     def _by_core_schema(self, event: Any, text: str) -> Any:
-        """Return a scalar's value by the YAML 1.2 core schema: `1e-5` is a float, `no` is a string.
+        """Return a scalar's value by the YAML 1.2 core schema. For example, `1e-5` is a float and `no` is a string.
 
         Dates and sexagesimal numbers are strings.
         """
@@ -383,7 +412,8 @@ class _Reader:
             self._refuse(event, f"a number must have at most {MAX_NUMBER_LENGTH} characters", got=got)
         if integer:
             number = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-            if not -(2**63) <= number < 2**63:  # the range of systems, and of most readers of recorded values
+            # systems, and most programs that read recorded values, accept only this range
+            if not -(2**63) <= number < 2**63:
                 remedy = f"write a smaller number, or a float: `{number}.0`"
                 self._refuse(event, "a whole number must have at most 64 bits", got=text, remedy=remedy)
             return number

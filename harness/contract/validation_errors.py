@@ -1,4 +1,4 @@
-"""Turn pydantic's validation errors into contract errors: place, rule, what was found, and the nearest valid name."""
+"""Turn pydantic's validation errors into contract errors with the place, the rule, the wrong value and a remedy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _QUOTED = re.compile(r"'([^']*)'")
 def explain(
     error: ValidationError, document: Document, at: Path = (), root: type[BaseModel] = Contract
 ) -> list[ContractError]:
-    """Return a ContractError for each place with a validation error, in file order, at most `MOST_ERRORS`.
+    """Return a ContractError for each place with a validation error, in the order of the file, at most `MOST_ERRORS`.
 
-    at: path of the validated value in the document; root: its model.
+    at: path of the validated value in the document; root: the model of this value.
     """
     found: dict[Path, list[Any]] = {}
     alternatives: set[Path] = set()
@@ -34,8 +34,9 @@ def explain(
         if of_union:
             alternatives.add(path)
         found.setdefault(path, []).append(detail)
-    # A list where a list or a number is allowed fails twice: inside the list, and as a number. Report only the error
-    # inside the list.
+    # pydantic reports two errors for a wrong list where a list or a number is allowed: one inside the list, and one
+    # because
+    # the list is not a number. Report only the error inside the list.
     outer = alternatives & {path[:length] for path in found for length in range(len(path))}
     places = sorted((path for path in found if path not in outer), key=document.position)
     errors = [_merge([_one(detail, path, document, root) for detail in found[path]]) for path in places[:MOST_ERRORS]]
@@ -43,7 +44,7 @@ def explain(
 
 
 def _merge(errors: list[ContractError]) -> ContractError:
-    """Return one error that names all alternatives. pydantic gives one error for each member of a union."""
+    """Return one error that names all allowed types. pydantic gives one error for each member of a union."""
     first = errors[0]
     for other in errors[1:]:
         if other.rule != first.rule:
@@ -54,9 +55,10 @@ def _merge(errors: list[ContractError]) -> ContractError:
 
 
 def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
-    """Return an error's path in the document: pydantic's location without `kind` tags and names of union members.
+    """Return the path of an error in the document, and a flag.
 
-    The flag is True if the location ended in the name of a union member.
+    pydantic's location also contains `kind` tags and names of union members. The path leaves them out. The flag is True
+    if the location ended with the name of a union member.
     """
     keys = list(detail["loc"])
     if keys[:1] == ["claims"] and len(keys) > 2:
@@ -66,8 +68,8 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     path: list[Key] = []
     for index, key in enumerate(keys):
         if detail["type"] != "missing" and isinstance(value, dict | list) and value is detail["input"]:
-            # The rest of the location names a member of a union. It is not a key, even if the mapping has a key with
-            # this name.
+            # The rest of the location is the name of a union member. It is not a key, even if the mapping has a key of
+            # that name.
             break
         inside = isinstance(value, dict) and key in value
         inside |= isinstance(value, list) and isinstance(key, int) and key < len(value)
@@ -112,7 +114,10 @@ def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> 
 
 
 def _name(path: Path) -> str:
-    """Return the name of the value at `path` for messages: its key, and its index if the value is an item of a list."""
+    """Return the name of the value at `path` for messages.
+
+    It is the key, with an index if the value is an item of a list.
+    """
     if not path:
         return "contract"
     return f"{_name(path[:-1])}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
@@ -129,7 +134,7 @@ def _remedy(kind: str, value: object) -> str:
 
 
 def number_remedy(value: object, *, whole: bool = False) -> str:
-    """Return a remedy for a value that must be a number. whole: True if it must be a whole number."""
+    """Return a remedy for a value that should be a number, or "" if there is none. whole: True for a whole number."""
     if value is None:
         return "write a number"
     number = number_of_text(value) if isinstance(value, str) else None
@@ -137,7 +142,7 @@ def number_remedy(value: object, *, whole: bool = False) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error message shows it."""
+    """Return a value as text for an error message. Lists, mappings and long values are abbreviated."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -151,7 +156,7 @@ def shown(value: object) -> str:
 
 
 def _keys(location: Path, root: type[BaseModel]) -> list[str]:
-    """Return the valid keys of the model at a location within `root`. location: as in pydantic's errors."""
+    """Return the valid keys of the model at a location within `root`. location: a location from pydantic's errors."""
     model, rest = root, list(location)
     if rest[:1] == ["workloads"]:
         model, rest = Workload, rest[2:]
@@ -160,13 +165,13 @@ def _keys(location: Path, root: type[BaseModel]) -> list[str]:
         if rest[:1] == ["parts"]:
             model, rest = part_model(str(rest[2])), rest[3:]
     for key in rest:
-        if isinstance(key, str):  # an integer is the index of an item in a list of models, so the model stays the same
+        if isinstance(key, str):  # an integer is an index in a list of models, so the model stays the same
             model = next(_models(model.model_fields[key].annotation))
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models among a field's types, and among the types of its items."""
+    """Yield the models among the types of a field and the types of its items."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield annotation
     for inside in get_args(annotation):

@@ -1,4 +1,4 @@
-"""Translate version 1 of the contract language into version 2, so that old recordings can always be read."""
+"""Translate version 1 of the contract language into version 2, so that old recordings stay readable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.contract.strict_yaml import Document, Key, Position
 from harness.errors import ContractError
 
 SCHEMA_VERSION = "contract/v1"
-RENAMED = {"judged_on": "on"}  # name of a key in version 2 -> name of the same key in version 1
+RENAMED = {"judged_on": "on"}  # for keys with two names: the name in version 2 -> the name in version 1
 
 WRITE_2 = "write the file as contract/v2, which has this key"
 
@@ -19,9 +19,9 @@ Path = tuple[Key, ...]
 
 @dataclass(frozen=True)
 class Translation:
-    """A version 1 document, translated to version 2. Every value keeps its position in the file.
+    """A version 1 document that was translated to version 2. Every value keeps its position in the file.
 
-    errors: uses of keys that exist only in version 2.
+    errors: one for each key that exists only in version 2.
     """
 
     document: Document
@@ -29,7 +29,10 @@ class Translation:
 
 
 def in_version_2(document: Document) -> Translation:
-    """Translate a document that is a mapping. Keep its invalid values, which version 2's validation reports."""
+    """Translate a document that is a mapping.
+
+    Invalid values are kept, because the validation of version 2 reports them.
+    """
     return _Translator(document).translation()
 
 
@@ -72,7 +75,7 @@ class _Translator:
         return self._judgement(new, path)
 
     def _judgement(self, judgement: Any, path: Path) -> Any:
-        """Return the judgement with the training effect's `at_least_on` turned into cases, one for each workload."""
+        """Return the judgement in version 2. The training effect's `at_least_on` becomes one case for each workload."""
         guards = judgement.get("guards") if isinstance(judgement, dict) else None
         effect = guards.get("training_effect") if isinstance(guards, dict) else None
         if not isinstance(guards, dict) or not isinstance(effect, dict) or "at_least_on" not in effect:
@@ -99,14 +102,14 @@ class _Translator:
         return {"otherwise": otherwise, "cases": cases}
 
     def _refuse(self, values: dict[str, Any], path: Path, key: str, remedy: str = WRITE_2) -> None:
-        """Record an error if a mapping has a key that was introduced with version 2."""
+        """Record an error if a mapping has a key that exists only since version 2."""
         if key in values:
             where = self.document.error((*path, key), "", of_key=True).where
             got = f"'{key}' in a file of {SCHEMA_VERSION}"
             self.errors.append(ContractError("unknown key", where=where, got=got, remedy=remedy))
 
     def _moved(self, old: Path, new: Path, value: Any) -> None:
-        """Copy the positions of a value, and of all values within it, from the path `old` to the path `new`."""
+        """Copy the positions of a value, and of all values in it, from the path `old` to the path `new`."""
         for inside in _paths(value):
             if (*old, *inside) in self.document.keys:
                 self.keys[*new, *inside] = self.document.keys[*old, *inside]
@@ -118,7 +121,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _paths(value: Any) -> Iterator[Path]:
-    """Yield the path of a value and the paths of all values within it."""
+    """Yield the path of a value and the paths of all values in it."""
     yield ()
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inside:

@@ -1,15 +1,16 @@
-"""Read waivers. An owner accepts a unit's known violation or undecided ratio until a date. The unit still runs.
+"""Read waivers. With a waiver, an owner accepts a known violation or an undecided ratio of a unit until a date.
 
-schema: waivers/v1
-waivers:
-  - contract: my-step-v1
-    claim: MY-003
-    workload: smoke
-    owner: kim@example.org
-    reason: The ratio is 1.08 since the driver update; issue 17.
-    expires: 2026-12-31            # the last day on which it holds, UTC
+    schema: waivers/v1
+    waivers:
+      - contract: my-step-v1
+        claim: MY-003
+        workload: smoke
+        owner: kim@example.org
+        reason: The ratio is 1.08 since the driver update; issue 17.
+        expires: 2026-12-31            # the last day on which the waiver is valid, UTC
 
-Digests of contract and waiver files are recorded before user code runs. A later change is an error.
+A waived unit is still run and judged. The digests of contract files and waiver files are recorded before user code
+runs. If such a file changes later, the command ends with an error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from harness.platform.paths import require_existing
 
 @dataclass(frozen=True, kw_only=True)
 class Waiver(Signed):
-    """One waiver."""
+    """A person's acceptance of one unit's violated or undecided verdict until a date."""
 
     FILE: ClassVar = WAIVERS_FILE
     SCHEMA: ClassVar = "waivers/v1"
@@ -52,10 +53,10 @@ class Waiver(Signed):
 
 
 def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver]:
-    """Return the waivers of `file`. Without `file`, return those of the waiver files in and next to `paths`.
+    """Return the waivers in `file`. Without `file`, return the waivers below the folders and next to the files in
+    `paths`.
 
-    Waiver files are searched for below each folder of `paths`, and next to each file. Raises ContractErrors, and
-    UsageError for a `file` that does not exist.
+    Raises ContractErrors. Raises UsageError if `file` does not exist.
     """
     if file is not None:
         require_existing([file])
@@ -64,12 +65,12 @@ def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver
 
 
 def load_waivers(path: Path) -> list[Waiver]:
-    """Return the waivers of one file. Raises ContractErrors with every error, each with its place."""
+    """Return the waivers of one file. Raises ContractErrors with every error and its place."""
     return load(path, Waiver)
 
 
 ANEW = "restore the file, find what wrote it, and run again"
-# the remedy after the last run, in a directory that is kept
+# the remedy after the last run of a directory that is kept
 RESUME = "nothing is lost: restore the file, find what wrote it, and resume with `--resume RUN_DIR`"
 # the remedy after the last shard
 JUDGE = (
@@ -89,12 +90,12 @@ class FilesRead:
 
     @classmethod
     def of(cls, paths: Sequence[Path], waivers: Path | None, contracts: Sequence[LoadedContract]) -> FilesRead:
-        """Record the files' present content. Call this before any code of the project runs."""
+        """Record the current content of the files. Call this function before any code of the project runs."""
         shared = frozenset(Path(file.document.where) for one in contracts for file in one.shared)
         return cls(paths, waivers, shared, _digests(paths, waivers, shared))
 
     def require_unchanged(self, remedy: str = ANEW) -> None:
-        """Raise EvidenceError, with this remedy, if a file was changed, added or removed after it was recorded."""
+        """Raise EvidenceError with this remedy if a file was changed, added or removed since `of` recorded the files."""
         now = _digests(self.paths, self.waivers, self.shared)
         changed = sorted(path for path in self.digests.keys() | now.keys() if self.digests.get(path) != now.get(path))
         if changed:
