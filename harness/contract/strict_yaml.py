@@ -193,7 +193,7 @@ class Document:
         return self.origins.get((str(path[0]), str(path[1]))) if self.origins and len(path) > 1 else None
 
     def unportable_errors(self, instead: Mapping[Position, str] = MappingProxyType({})) -> list[ContractError]:
-        """Return an error for each scalar that YAML 1.1 reads differently. instead: suggested spellings, by position."""
+        """Return an error for each scalar that YAML 1.1 reads differently. instead: other spellings, by position."""
         errors = [
             ContractError(
                 "a value must mean the same to every YAML reader",

@@ -95,7 +95,7 @@ class FilesRead:
         return cls(paths, waivers, shared, _digests(paths, waivers, shared))
 
     def require_unchanged(self, remedy: str = ANEW) -> None:
-        """Raise EvidenceError with this remedy if a file was changed, added or removed since `of` recorded the files."""
+        """Raise EvidenceError with this remedy if a file was changed, added or removed since `of` recorded them."""
         now = _digests(self.paths, self.waivers, self.shared)
         changed = sorted(path for path in self.digests.keys() | now.keys() if self.digests.get(path) != now.get(path))
         if changed:

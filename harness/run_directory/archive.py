@@ -1,7 +1,8 @@
-"""Write an archive of a run directory, so that equal runs give equal bytes, and unpack an untrusted archive.
+"""Write an archive of a run directory, and unpack an archive from an untrusted source.
 
-Unpacking reads the archive as a stream and trusts none of its sizes. Bytes and files are counted before they are
-written, so that nothing is written that breaks a rule. Python's `data` filter is used as well, if available.
+Equal runs give archives with equal bytes. Unpacking reads the archive as a stream and trusts none of the sizes in it.
+Bytes and files are counted before they are written, so nothing that exceeds a limit is written. Python's `data` filter
+is used too, if this Python has it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from harness.evidence.layout import shown, unfit
 SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz", ".txz")
 TOP = "run"  # name of the only folder at the top level of an archive that the harness writes
 _BLOCK = 20 * 512  # number of bytes that tarfile reads at a time
-_PADDING = 2**20  # Largest number of zero bytes after the last member. They fill a tar file up to a whole record.
+_PADDING = 2**20  # Largest number of zero bytes after the last file. They pad a tar file to a whole record.
 _DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError, RecursionError, OverflowError)
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _KINDS = {
@@ -40,13 +41,14 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for unpacking an archive, in bytes if no other unit is given."""
+    """Limits for unpacking an archive. Sizes are in bytes."""
 
     compressed: int = 256 * 2**20
     unpacked: int = 2**30  # largest number of bytes of all files together
     file: int = SIZE_LIMIT
     members: int = 10_000  # largest number of files and folders
-    header: int = 16 * 2**10  # largest number of bytes between two files: one header with a long name
+    # largest number of bytes between two files; one header with a long name needs at most this
+    header: int = 16 * 2**10
     name: int = 512
     depth: int = 8  # largest number of names in a path
     decoder: int = 128 * 2**20  # largest memory of the decoder in bytes; `xz -9` needs 65 MiB
@@ -56,14 +58,14 @@ LIMITS = Limits()
 
 
 def is_archive(path: Path) -> bool:
-    """Return True if the name has the ending of an archive in a readable format."""
+    """Return True if the file's name ends like an archive that the harness can read."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def write_archive(
     root: Path, files: Iterable[str], folders: Collection[str], archive: Path, texts: Mapping[str, str]
 ) -> None:
-    """Write a `.tar.xz` with files of `root`, folders, and `texts` (content by name).
+    """Write a `.tar.xz` archive with files of `root`, with folders, and with `texts` (contents by name).
 
     The same names and contents give the same bytes.
     """
@@ -87,11 +89,11 @@ def write_archive(
 
 
 def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = "") -> None:
-    """Unpack an archive into an empty folder. first: unpack only the archive's first folder, which has this name; "":
-    unpack everything.
+    """Unpack an archive into an empty folder.
 
-    Raises EvidenceError for an archive that is damaged, exceeds a limit, or contains anything except plain files and
-    folders below its top. In that case the caller has to remove the folder.
+    first: the name of the archive's first folder, if only this folder is to be unpacked. "" unpacks everything. Raises
+    EvidenceError for an archive that is damaged, exceeds a limit, or contains anything except plain files and folders.
+    Then the caller must remove the folder.
     """
     if not archive.is_file():
         raise EvidenceError("an archive of a run must be a plain file", where=str(archive), got="something else")
@@ -130,7 +132,7 @@ def _decompressed(file: IO[bytes], archive: Path, limits: Limits) -> _Readable:
 
 
 class _XzFile:
-    """Read one xz stream with a limit on the decoder's memory. `lzma.LZMAFile` has no such limit."""
+    """Read one xz stream, and limit the memory of the decoder. `lzma.LZMAFile` has no such limit."""
 
     def __init__(self, file: IO[bytes], memory: int) -> None:
         self._file, self._decoder = file, lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=memory)
@@ -148,13 +150,16 @@ class _XzFile:
 
 
 class _Stream:
-    """A stream that gives tarfile only as many bytes as were allowed, so that a header cannot request a gigabyte."""
+    """A stream that gives tarfile only the allowed number of bytes.
+
+    Otherwise one header could make tarfile read a gigabyte.
+    """
 
     def __init__(self, source: _Readable, archive: Path) -> None:
         self._source, self._archive, self._left = source, archive, 0
 
     def allow(self, size: int) -> None:
-        """Allow this many bytes to be read from now on, in addition to the block that tarfile reads ahead."""
+        """Allow `size` more bytes to be read, in addition to the block that tarfile reads ahead."""
         self._left = size + _BLOCK
 
     def read(self, size: int, /) -> bytes:
@@ -162,7 +167,7 @@ class _Stream:
         self._left -= len(data)
         if self._left < 0:
             raise EvidenceError(
-                "an archive of a run must hold files, and little between them",
+                "an archive of a run must contain files with only short headers between them",
                 where=str(self._archive),
                 got="a header, or padding, that does not end",
                 remedy=_DISTRUST,
@@ -174,13 +179,13 @@ _DISTRUST = "do not unpack the archive; ask for one that `harness pack` made"
 
 
 class _Member(tarfile.TarInfo):
-    """Treat every damaged header as an error. tarfile treats a damaged header after the first member as the end."""
+    """A member of an archive. A damaged header is an error; tarfile itself would treat it as the archive's end."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
         try:
             return super().fromtarfile(tarfile_)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined] # the regular end, which typeshed does not list
+        except tarfile.EOFHeaderError:  # the regular end of the archive; typeshed does not know this error
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"a damaged header: {error}") from error
@@ -188,8 +193,11 @@ class _Member(tarfile.TarInfo):
 
 @dataclass
 class _Unpacking:
-    """An archive that is being unpacked. spelled: the path of each file and folder, by the path in lower case and
-    composed Unicode form."""
+    """An archive that is being unpacked. spelled: the path of each file and folder as it was written.
+
+    The keys of `spelled` are these paths in lower case and in composed Unicode form, so that two similar paths are
+    found.
+    """
 
     archive: Path
     folder: Path
@@ -203,7 +211,7 @@ class _Unpacking:
     unpacked: int = 0
 
     def run(self) -> None:
-        """Unpack every member. Raise ReadError if anything except zero bytes follows the last member."""
+        """Unpack every file and folder. Raise ReadError if anything except zero bytes follows the last of them."""
         count = 0
         while (member := self._next()) is not None:
             if self.first and self.first not in PurePosixPath(member.name).parts[:2]:
@@ -229,7 +237,7 @@ class _Unpacking:
             self._refuse(member.name, "must hold only plain files and folders", got)
         if hasattr(tarfile, "data_filter"):
             tarfile.data_filter(member, str(self.folder))
-        if not path.parts and member.isdir():  # an entry for the folder itself, as `tar` writes it for `.`
+        if not path.parts and member.isdir():  # the entry of the folder itself, which `tar` writes for `.`
             return
         self._once(path, member)
         target = self.folder / path
@@ -240,7 +248,7 @@ class _Unpacking:
         self._copy(member, target)
 
     def _inside(self, name: str) -> PurePosixPath:
-        """Return the member's path below the folder, without `.`. Refuse an unfit or too long name."""
+        """Return the member's path below the folder, without `.`. Refuse a path that is too long or not allowed."""
         rule = "must stay inside its folder, under names that every system can write"
         if problem := unfit(name):
             self._refuse(name, rule, problem)
@@ -251,7 +259,9 @@ class _Unpacking:
         return path
 
     def _once(self, path: PurePosixPath, member: tarfile.TarInfo) -> None:
-        """Refuse a repeated path, a path that differs from another only in case or composition, or one below a file."""
+        """Refuse a repeated path, a path below a file, and a path that differs from another only in case or Unicode
+        form.
+        """
         rule = "must name each file once, under a name that differs from all others on every system"
         for part in [path, *path.parents][:-1]:
             key = unicodedata.normalize("NFC", str(part)).casefold()
@@ -277,7 +287,7 @@ class _Unpacking:
             self._refuse(member.name, f"must unpack to at most {self.limits.unpacked} bytes", "more")
         self.stream.allow(member.size + self.limits.header)
         source = self.tar.extractfile(member)
-        if source is not None:  # the member is a plain file; tarfile raises an error if the file ends early
+        if source is not None:  # this member is a plain file; if the file ends early, tarfile raises an error
             with target.open("xb") as file:
                 shutil.copyfileobj(source, file)
 

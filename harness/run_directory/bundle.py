@@ -1,6 +1,7 @@
-"""Read a run directory and its header. The directory's content is not trusted.
+"""Read a run directory and its header. The content of the directory is not trusted.
 
 A run directory contains (optional parts in parentheses):
+
 run.json  contracts/  (waivers/)  evidence/<run id>/…  verdicts.json  (and the report's files)  manifest.json
 """
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class TimedBefore(Record):
-    """A timed unit, and the names of all other run directories in which the same unit was timed."""
+    """A timed unit, and the names of the other run directories in which the unit was timed."""
 
     contract: str
     claim: str
@@ -47,26 +48,28 @@ class TimedBefore(Record):
 
 
 class Attempts(Record):
-    """Earlier timings of a run's units. ci: which attempt of its CI job made the run, counted from 1."""
+    """Other timings of a run's units. ci: the number of the CI job's attempt that made the run, counted from 1."""
 
     timings: list[TimedBefore] = Field(default_factory=list)
-    ci: Annotated[int, Field(ge=1)] | None = None  # number of the attempt in CI; None: unknown
+    ci: Annotated[int, Field(ge=1)] | None = None  # None: unknown
 
     def directories(self, unit: tuple[str, str, str]) -> list[str]:
-        """Return the names of the other directories that timed a unit (contract, claim, workload)."""
+        """Return the names of the other directories in which a unit (contract, claim, workload) was timed."""
         return next((one.directories for one in self.timings if (one.contract, one.claim, one.workload) == unit), [])
 
 
 class Narrowed(Record):
-    """The selection on the command line. Empty lists mean everything. tags: the tags by which `claims` were
-    selected."""
+    """The part of the contracts that the command line selected. An empty list selects everything.
+
+    tags: the tags from which `claims` was computed.
+    """
 
     claims: list[str] = Field(default_factory=list)
     workloads: list[str] = Field(default_factory=list)
     tags: list[str] = Field(default_factory=list)
 
     def asks_for(self, unit: Unit) -> bool:
-        """Return True if the unit is in the part of its contract that the command line selected."""
+        """Return True if the command line selected this unit."""
         named = (self.claims, unit.claim), (self.workloads, unit.workload)
         return all(not wanted or name in wanted for wanted, name in named)
 
@@ -74,8 +77,10 @@ class Narrowed(Record):
 class Digests(Record):
     """SHA-256 digests in hexadecimal: of contracts by id, of all sources together, and of the sources by package.
 
-    shared: of a contract's shared files, in order, by the contract's id; a contract's own digest covers them.
-    evidence: of each evidence file by path, in versions 1 and 2. In later versions the manifest has these digests.
+    shared: the digests of a contract's shared files, in order, by the id of the contract. The contract's digest
+    includes them.
+    evidence: the digest of each evidence file by path, in versions 1 and 2. Later versions have these digests in the
+    manifest.
     """
 
     contracts: dict[str, str]
@@ -86,7 +91,7 @@ class Digests(Record):
 
 
 class WaiverRecord(Record):
-    """A waiver as it was when the run started. expires: its last day (UTC)."""
+    """A waiver as it was when the run started. expires: the last day (UTC) on which the waiver is valid."""
 
     contract: str
     claim: str
@@ -100,7 +105,7 @@ class WaiverRecord(Record):
 class Resumption(Record):
     """One resumption of an interrupted run: its time, its command, and the runs that it executed.
 
-    cut_off: those of these runs that had already started before the interruption. Their earlier evidence was removed.
+    cut_off: the executed runs that had started before the interruption. Their earlier evidence was removed.
     """
 
     at: str  # time in ISO 8601, in UTC
@@ -110,7 +115,7 @@ class Resumption(Record):
 
 
 class Header(Versioned):
-    """`run.json`. In a drill's directory, the units are the controls, which run without a fault."""
+    """The content of `run.json`. In the directory of a drill, `units` are the controls, which run without a fault."""
 
     older: ClassVar = {1: header_1}
     format_version: Literal[2, 3] = 3
@@ -119,24 +124,24 @@ class Header(Versioned):
     command: list[str]
     narrowed: Narrowed = Narrowed()
     fault: str | None = None  # if the purpose is "fault": the name of the planted fault
-    # the commits of candidates and of baselines; None: all arms used the working tree
+    # the commits of candidates and baselines; None: all arms used the working tree
     commits: TwoCommits | None = None
     environment: Environment
     units: list[Unit]
     runs: dict[str, ProbeName]  # id of each planned run -> its probe
     digests: Digests
-    # contract id -> path of its file, from the folder in which the run was started
+    # id of the contract -> path of its file, relative to the folder in which the run was started
     contract_files: dict[str, str] = Field(default_factory=dict)
     waivers: list[WaiverRecord] = Field(default_factory=list)
-    attempts: Attempts = Attempts()  # attempts that were made before this run
-    # results of the drills that were in the same folder when the run started
+    attempts: Attempts = Attempts()  # earlier attempts
+    # results of drills that were in the reports folder when the run started
     drilled: list[ClaimDrilled] = Field(default_factory=list)
     # one entry for each time that the run was resumed after an interruption
     resumed: list[Resumption] = Field(default_factory=list)
 
     @property
     def before_manifests(self) -> bool:
-        """Return True if the directory was made before manifests existed. Then a missing manifest is not an error."""
+        """Return True if the directory was made before manifests existed. Such a directory may lack a manifest."""
         return self.format_version < 3
 
     @model_validator(mode="after")
@@ -148,7 +153,10 @@ class Header(Versioned):
     @field_validator("digests")
     @classmethod
     def _names_of_files(cls, digests: Digests) -> Digests:
-        """Refuse a contract id that cannot be a file name, because the contract's copy is named after its id."""
+        """Refuse a contract id that cannot be a file name.
+
+        The copy of a contract is a file that is named after the id.
+        """
         for name in digests.contracts:
             if "/" in name or unfit(name):
                 raise ValueError(f"a contract's copy cannot be named {shown(name)}.yaml")
@@ -165,8 +173,10 @@ class Header(Versioned):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run directory that was read. seal: shows if the directory is complete and unchanged. If it was unpacked from an
-    archive, the unpacked files are removed together with this object."""
+    """A run directory that was read. seal: whether the directory is complete and unchanged.
+
+    If the run was unpacked from an archive, the unpacked files are removed when this object is deleted.
+    """
 
     place: Place
     header: Header
@@ -177,35 +187,37 @@ class Bundle:
 
     @property
     def complete(self) -> bool:
-        """Return True if the run finished and was sealed. `altered` reports later changes."""
+        """Return True if the run finished and was sealed. Later changes of files do not matter; see `altered`."""
         return not self.seal.missing
 
     @property
     def path(self) -> Path:
-        """Return the run's path as the caller named it."""
+        """Return the path of the run as the caller gave it."""
         return self.place.named
 
     @property
     def root(self) -> Path:
-        """Return the folder that contains header, contracts and evidence."""
+        """Return the folder that contains the header, the contracts and the evidence."""
         return self.place.root
 
     def recorded(self) -> set[str]:
-        """Return the paths of the evidence files that were recorded with the run."""
+        """Return the paths of the evidence files that were recorded when the run was sealed."""
         return {*self.header.digests.evidence, *(self.seal.within.by_path() if self.seal.within is not None else ())}
 
     def contract_paths(self) -> list[Path]:
-        """Return the sorted paths of the contracts' copies: those that the header names, and others in the folder."""
+        """Return the paths of the copies of contracts, sorted: copies that the header names, and other files in their
+        folder.
+        """
         folder = self.root / layout.CONTRACTS
         names = {f"{name}.yaml" for name in self.header.digests.contracts}
         return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
 
     def shared_path(self, digest: str) -> Path:
-        """Return the path of the copy of a shared file."""
+        """Return the path of the copy of a shared file. digest: the SHA-256 of the file."""
         return self.root / layout.CONTRACTS / layout.SHARED_FILES / f"{digest}.yaml"
 
     def evidence(self, run_id: str) -> RunEvidence:
-        """Return one run's evidence. Missing evidence has a death record `incomplete`, damaged evidence one with
+        """Return the evidence of one run. If it is missing or damaged, return a death record: `incomplete` or
         `garbage`.
 
         Raises EvidenceError for a run id that leads out of the directory.
@@ -215,12 +227,14 @@ class Bundle:
         return self._read[run_id]
 
     def so_far(self) -> Bundle:
-        """Return a bundle of a directory that is still being written. Of a run under way, it has only completed
-        executions."""
+        """Return a bundle of a directory that is still being written.
+
+        Of an unfinished run it has only completed executions.
+        """
         return replace(self, under_way=True, _read={}, _made={})
 
     def made(self, run_id: str) -> Run | None:
-        """Return the Run that was executed, as the evidence records it; None if the record cannot be read."""
+        """Return the executed `Run` as the evidence records it, or None if the record cannot be read."""
         self.evidence(run_id)
         return self._made.get(run_id)
 
@@ -232,9 +246,9 @@ class Bundle:
             if not directory.is_dir():
                 return self._dead(run_id, "incomplete", "the run left no evidence")
             run, evidence = read_so_far(directory) if self.under_way else read_run(directory)
-        except EvidenceError as error:  # damaged evidence costs only the units of this run their verdicts
+        except EvidenceError as error:  # Damaged evidence takes the verdicts only from the units of this run.
             return self._dead(run_id, "garbage", error.got)
-        except OSError as error:  # the same holds if this user may not read a file
+        except OSError as error:  # The same holds for a file that this user may not read.
             return self._dead(run_id, "garbage", f"cannot be read: {error.strerror or type(error).__name__}")
         if run.id != run_id:
             return self._dead(run_id, "garbage", f"this is the evidence of run {run.id!r}")
@@ -247,9 +261,9 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Open a run, which is a folder, an archive or a published folder.
+    """Open a run: a run directory, an archive of one, or a published folder.
 
-    Raises EvidenceError if the path is not a run, if the run is refused, or if its `run.json` is damaged.
+    Raises EvidenceError if the path is no run, if its content is not allowed, or if its `run.json` is damaged.
     """
     place = place_of(path)
     try:
@@ -281,7 +295,7 @@ def _unreadable(path: Path, root: Path, damage: Damaged) -> EvidenceError:
 
 
 def altered(bundle: Bundle) -> list[str]:
-    """Return one line for each difference of the directory from its manifest and from the digests in its header."""
+    """Return one line for each file that differs from the manifest or from the digests in the header."""
     sealed = dict.fromkeys(bundle.seal.lines())
     names = {name for name, _ in bundle.seal.differences}
     others = [*_contract_changes(bundle), *_evidence_changes(bundle)]
@@ -289,7 +303,9 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield the evidence files that differ from the digests in an old header (from before manifests existed)."""
+    """Yield name and difference of evidence files that differ from the digests in a header without manifest (old
+    formats).
+    """
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return
@@ -324,7 +340,7 @@ def _contract_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def recorded_bytes(path: Path) -> bytes | None:
-    """Return the bytes of a file that was recorded with the run; None if the file cannot be read."""
+    """Return the bytes of a recorded file, or None if the file cannot be read."""
     try:
         return read_bytes(path)
     except Damaged:
@@ -332,16 +348,16 @@ def recorded_bytes(path: Path) -> bytes | None:
 
 
 def unused(path: Path) -> Path:
-    """Return the path or, if it exists, the first of `name-2`, `name-3`, … that does not exist."""
+    """Return the path, or, if it exists, the first of `name-2`, `name-3`, … that does not exist."""
     names = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return path if not os.path.lexists(path) else next(other for other in names if not os.path.lexists(other))
 
 
 def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:
-    """Return the value for `Digests.contracts`: the digest of each contract by the contract's id."""
+    """Return the value of `Digests.contracts`: the digest of each contract, by contract id."""
     return {loaded.contract.id: loaded.digest for loaded in contracts}
 
 
 def shared_digests(contracts: Iterable[LoadedContract]) -> dict[str, list[str]]:
-    """Return the value for `Digests.shared`: the digests of each contract's shared files by the contract's id."""
+    """Return the value of `Digests.shared`: the digests of the shared files of each contract, by contract id."""
     return {loaded.contract.id: [file.digest for file in loaded.shared] for loaded in contracts if loaded.shared}

@@ -1,4 +1,4 @@
-"""Assign each second of a directory's runs to a run, a phase and a kind of cost. No judge reads these figures."""
+"""Divide the time of a directory's runs among runs, phases and kinds of cost. No judge reads these figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.run_directory.verdict_file import read_verdicts
 
 
 class Kind(StrEnum):
-    """Kinds of cost, in the order in which they first occur in a run."""
+    """The kinds of cost, in the order in which they first occur in a run."""
 
     IMPORTS = "imports"
     OPENING = "opening"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
     @property
     def words(self) -> str:
-        """Return the kind's name in a few words for reports."""
+        """Return a short name of the kind for reports."""
         return _WORDS.get(self, self.replace("_", " "))
 
 
@@ -57,12 +57,12 @@ _WORDS = {
     Kind.MEMORY_MEASUREMENT: "measuring memory",
     Kind.LOCATING: "locating first differences",
 }
-# Phases of an arm are named `ARM: …` or `ARM.REPLICA: …`. The keys below are what follows the colon. A key that ends in
-# a space is the prefix of several names.
+# A phase of an arm is named `ARM: …` or `ARM.REPLICA: …`. A key below is the text after the colon. A key that ends in a
+# space is the beginning of several such texts.
 _OF_AN_ARM = {
     "open": Kind.OPENING,
     "warm-up": Kind.WARM_UP,
-    "start": Kind.END,  # in this phase the digests of the state at the start are computed
+    "start": Kind.END,  # this phase computes the digests of the state at the start
     "steps": Kind.JUDGED_TRAINING,
     "end": Kind.END,
     "re-capture": Kind.JUDGED_TRAINING,
@@ -74,7 +74,7 @@ _OF_AN_ARM = {
     "steps after the save": Kind.JUDGED_TRAINING,
     "threads after the save": Kind.END,
     "load": Kind.OPENING,
-    "gradients": Kind.JUDGED_TRAINING,  # gradients at the parameters of another arm
+    "gradients": Kind.JUDGED_TRAINING,  # the phase computes gradients at the parameters of another arm
     "watch replays": Kind.DETECTORS,
     "host syncs": Kind.DETECTORS,
     "census": Kind.CAPTURE_EVIDENCE,
@@ -104,7 +104,7 @@ _ARM = re.compile(r"(?P<arm>[^:.]+)(\.\d+)?: (?P<what>.*)", re.DOTALL)
 
 
 def kind_of(phase: str, controls: Collection[str] = ()) -> Kind:
-    """Return the kind of cost of a worker's phase. controls: arms that serve only as untrained controls."""
+    """Return the kind of cost of a worker's phase. controls: names of arms that are only used as untrained controls."""
     found = _ARM.fullmatch(phase)
     if found is None:
         return _look_up(_OF_THE_WORKER, phase)
@@ -121,14 +121,14 @@ _UNTRAINED = ("training_effect.control", "floor.control")
 
 
 def control_arms(contract: Contract) -> set[str]:
-    """Return the arms that a contract uses only as untrained controls of guards."""
+    """Return the names of the arms that a contract uses only as untrained controls."""
     named = [named for claim in contract.claims for part in parts_of(claim) for named in part.arms().items()]
     controls = {arm for field, arm in named if field.endswith(_UNTRAINED)}
     return controls - {arm for field, arm in named if not field.endswith(_UNTRAINED)}
 
 
 class Span(NamedTuple):
-    """A part of a worker's time, from `began` to `ended`, in seconds."""
+    """A phase of a worker's time, from `began` to `ended`, in seconds."""
 
     phase: str
     kind: Kind
@@ -141,10 +141,10 @@ class Span(NamedTuple):
 
 
 def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
-    """Return the worker's time as consecutive spans. Each phase lasts until the next phase begins.
+    """Return the worker's time as consecutive spans. Each phase ends when the next phase begins.
 
-    If the worker died and the times of its process were not recorded, its last phase has no span. Times that are not
-    finite or not in order (damaged evidence) are left out.
+    If the worker died without a record of its process, its last phase has no span. Times from damaged evidence that are
+    not finite or not in order are left out.
     """
     if not worker.clocked or worker.process is None:
         marks = [(phase.name, kind_of(phase.name, controls), phase.seconds) for phase in worker.phases]
@@ -153,7 +153,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
         return list(_until_the_next(marks))
     marks = list(_before_the_run(worker.process))
     spent = worker.run.settings.get(SPENT)
-    # earlier executions took this time, but their evidence was not kept
+    # This time was spent on earlier executions whose evidence was not kept.
     if marks and isinstance(spent, int | float) and spent > 0:
         marks.insert(0, ("earlier executions", Kind.LOCATING, marks[0][2] - spent))
     marks += [(phase.name, kind_of(phase.name, controls), phase.began or 0.0) for phase in worker.phases]
@@ -166,7 +166,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
 
 
 def on_gpu(worker: WorkerTimes, spent: Iterable[Span]) -> list[Span]:
-    """Return the spans in which the worker held a GPU and did not wait. Return none if its process was not recorded."""
+    """Return the spans in which the worker held a GPU and did not wait, or none if its process was not recorded."""
     process = worker.process
     if process is None or process.gpu is None:
         return []
@@ -191,7 +191,7 @@ def _until_the_next(marks: Iterable[tuple[str, Kind, float]]) -> Iterator[Span]:
 
 
 def _with_stops(spent: Iterable[Span], stopped: Iterable[tuple[float, float]]) -> Iterator[Span]:
-    """Yield the same spans, split so that each time in which the process was stopped is a separate span."""
+    """Yield the spans, split at every stop of the process. Each stop becomes a span of its own (`Kind.WAITING`)."""
     stops = sorted((began, ended) for began, ended in stopped if began < ended)
     for span in spent:
         at = span.began
@@ -208,7 +208,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class PhaseSeconds(Record):
-    """The total seconds that a run spent in all phases with the same name."""
+    """The total time of a run in all phases with the same name."""
 
     phase: str
     kind: Kind
@@ -216,25 +216,25 @@ class PhaseSeconds(Record):
 
 
 class Costs(Record):
-    """The seconds of all runs. Runs can overlap: `by_kind` and `by_run` count the seconds of each run in full.
+    """The cost of all runs, in seconds. Runs may overlap: `by_kind` and `by_run` count the seconds of each run in full.
 
-    clocked: True if start and end of processes were recorded. Then `wall_seconds` is the time from the start of the
-    first process to the end of the last. If False (older evidence), each run lasts from its first to its last record,
-    and runs do not overlap.
+    clocked: True if the start and the end of processes were recorded. Then `wall_seconds` is the time from the start of
+    the first process to the end of the last process. False for older evidence. Then each run lasts from its first to
+    its last record, and `wall_seconds` is the sum over all runs.
     """
 
     clocked: bool = True
-    wall_seconds: Amount = 0.0  # for several directories: the sum of their seconds
-    gpu_seconds: Amount = 0.0  # seconds in which a run held a GPU and neither waited nor was stopped
-    processor_seconds: Amount | None = None  # processor seconds of the workers that completed; None: not recorded
+    wall_seconds: Amount = 0.0  # for several directories: their sum
+    gpu_seconds: Amount = 0.0  # time in which a run held a GPU and neither waited nor was stopped
+    processor_seconds: Amount | None = None  # processor time of the workers that completed; None: not recorded
     by_kind: dict[Kind, Amount] = Field(default_factory=dict)
-    # GPU seconds; time that several runs share is divided among them
+    # GPU seconds; if several runs share the GPU, the time is divided among them
     gpu_by_kind: dict[Kind, Amount] = Field(default_factory=dict)
     by_run: dict[str, list[PhaseSeconds]] = Field(default_factory=dict)
 
     @property
     def run_seconds(self) -> float:
-        """Return the seconds of all runs, each counted in full."""
+        """Return the sum of the seconds of all runs."""
         return sum(self.by_kind.values())
 
 
@@ -243,8 +243,8 @@ def costs(
 ) -> Costs:
     """Return the cost of the runs of one directory.
 
-    runs: the workers of each run, by the run's id; controls: the untrained control arms, by contract; has_gpu: True if
-    the machine has a GPU. A run whose process was not recorded counts as holding that GPU.
+    runs: the workers of each run, by run id. controls: the untrained control arms, by contract id.
+    has_gpu: True if the machine has a GPU. Then a run whose process was not recorded is assumed to hold the GPU.
     """
     spent = {
         name: [(worker, spans(worker, controls.get(worker.run.contract, ()))) for worker in workers]
@@ -276,9 +276,9 @@ def costs(
 
 
 def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, float]:
-    """Return GPU seconds by kind of cost. If several spans hold the same GPU, divide the time among these spans.
+    """Return GPU seconds by kind of cost. Time in which several spans hold the same GPU is divided among the spans.
 
-    held: pairs of a GPU's UUID and the spans in which that GPU was held.
+    held: pairs of a GPU's UUID and the spans in which a worker held this GPU.
     """
     changes: defaultdict[str | None, list[tuple[float, int, Kind]]] = defaultdict(list)
     for gpu, seen in held:
@@ -299,13 +299,15 @@ def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, flo
 
 
 def joined(parts: Sequence[tuple[str, Costs]]) -> Costs:
-    """Return the total cost of several run directories. parts: their names, which prefix run names, and their costs."""
+    """Return the total cost of several directories. parts: for each one, a prefix for the names of its runs, and its
+    cost.
+    """
     each = [part for _, part in parts]
     processor = [part.processor_seconds for part in each if part.processor_seconds is not None]
     by_run: defaultdict[str, list[PhaseSeconds]] = defaultdict(list)
     for name, part in parts:
         for run, phases in part.by_run.items():
-            # two folders in different places may have the same name, so add up their phases
+            # Two folders in different places may have the same name. Then add up their phases.
             by_run[f"{name}/{run}" if name else run] += phases
     return Costs(
         clocked=all(part.clocked for part in each),
@@ -344,9 +346,10 @@ def _rounded(seconds: float) -> float:
 
 
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
-    """Return the cost of all runs of one directory: runs with or without a verdict, and those that locate differences.
+    """Return the cost of all runs of one directory, with or without a verdict, including runs that locate differences.
 
-    The parts of a resumed run are added separately, because the machine's clock may have been reset between them.
+    The parts of a resumed run are computed separately and added, because the machine's clock may have been reset
+    between them.
     """
     controls = {contract.id: control_arms(contract) for contract in contracts}
     has_gpu = bundle.header.environment.gpu.uuid is not None
@@ -363,7 +366,10 @@ def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
 
 
 def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
-    """Return the workers of every run with workers, by run. Skip an id whose path leads out of the directory."""
+    """Return the workers of every run that has workers, by run id.
+
+    Ignore an id whose path leads out of the directory.
+    """
     evidence = bundle.root / layout.EVIDENCE
     seen = {name: read_times(evidence / name) for name in bundle.header.runs if Path(name).name == name}
     located = sorted((bundle.root / layout.WHERE).glob("*/*"))
@@ -375,7 +381,7 @@ Name = tuple[str, str, str]  # names of the unit's contract, claim and workload
 
 
 class Busy(NamedTuple):
-    """A time in which a worker did not wait, in seconds by the clock of the machine that wrote the directory."""
+    """A time in which a worker did not wait, in seconds of the clock of the machine that wrote the directory."""
 
     directory: str
     began: float
@@ -383,11 +389,10 @@ class Busy(NamedTuple):
 
 
 def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, Sequence[Busy]]:
-    """Return the times in which workers were busy with the runs of each wanted unit. A unit without any record has no
-    entry.
+    """Return the times in which workers executed the runs of each wanted unit. A unit without records has no entry.
 
-    Run directories and published archives are searched folder by folder, the newest name first, until every unit is
-    found. An archive is unpacked only if it has a verdict of a unit that is still missing.
+    Run directories and published archives are searched folder by folder, from the newest name to the oldest, until
+    every unit is found. An archive is unpacked only if it has a verdict of a unit that was not found yet.
     """
     found: dict[Name, Sequence[Busy]] = {}
     for folder in folders:
@@ -402,7 +407,7 @@ def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, 
 
 
 def busy_seconds(times: Iterable[Busy]) -> float:
-    """Return how long at least one worker was busy. Count time in which several runs overlap only once."""
+    """Return the seconds in which at least one worker was busy. Overlapping times are counted once."""
     total, until = 0.0, ("", 0.0)
     for directory, began, ended in sorted(times):
         since = max(began, until[1]) if directory == until[0] else began

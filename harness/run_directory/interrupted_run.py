@@ -1,8 +1,8 @@
-"""Make a run directory: start a new one, or resume an interrupted one.
+"""Create a run directory: start a new one, or resume an interrupted one.
 
 A command resumes only with the same contracts, sources, packages, machine and options. A run that ended keeps its
-evidence, even if its worker died, because a gate must not be retried until it passes. A run that was under way at the
-interruption is executed again completely, and the header names it.
+evidence, even if its worker died. Otherwise a gate could be repeated until it passes. A run that was interrupted is
+executed again from the start, and the header names it.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from harness.run_directory.writer import CHANGED, UNFINISHED_NAME, BundleWriter,
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-# Keep `journal.json` in a run directory while the directory is written. It records how the run was started, and the
-# digest of each completed run.
-#
-# If the directory is interrupted, only this file shows which runs are complete. So it is rewritten after each run. It
-# is removed when the directory is sealed, because the manifest then contains the digests.
+# `journal.json` is in a run directory only while the directory is written. The file records how the run was started,
+# and
+# the digest of each completed run.
+# After an interruption, only this file shows which runs are complete. Therefore it is rewritten after each run. It is
+# removed when the directory is sealed, because the manifest then contains the digests.
 
 
 class JournalFile(Record):
-    """The journal's content without its checksum. All values are SHA-256 digests, so that the file contains no folder
-    names.
+    """The journal's content without its checksum. All values are SHA-256 digests, so the file contains no names of
+    folders.
 
-    headers: digests of `run.json` before and after its last change, because a kill may have prevented this change.
-    options: of the command line, by name. plan: for each run to execute. ended: of the evidence of each run that has
-    ended.
+    headers: digests of `run.json` before and after its last change. A killed process may have left either content.
+    options: digests of options of the command line, by name. plan: digest of each run to execute, by run id. ended:
+    digest of the evidence of each run that has ended, by run id.
     """
 
     format_version: Literal[1] = 1
@@ -62,7 +62,7 @@ class JournalFile(Record):
 
 
 class _Written(JournalFile):
-    checksum: Digest  # digest of the rest of the content, which shows if the file was changed
+    checksum: Digest  # digest of the other fields, which reveals a changed file
 
 
 def journal_text(content: JournalFile) -> str:
@@ -80,7 +80,7 @@ def read_journal(directory: Path) -> JournalFile:
 
 
 def evidence_digest(evidence: Path, run: str) -> str:
-    """Return the SHA-256 of all files below `evidence/RUN` and of their names. A missing folder also has a digest."""
+    """Return one SHA-256 of all files below `evidence/RUN` and their names. A missing folder has a digest too."""
     folder = evidence / run
     found = listing(folder)
     files = [listed_file(folder, name) for name in sorted(found.files)]
@@ -91,7 +91,7 @@ def evidence_digest(evidence: Path, run: str) -> str:
 
 @dataclass
 class Journal:
-    """The journal of one directory. Only the process that makes the directory writes it."""
+    """The journal of one directory. Only the process that creates the directory writes the journal."""
 
     directory: Path
     content: JournalFile
@@ -101,7 +101,7 @@ class Journal:
         write_text(self.directory / layout.JOURNAL, journal_text(self.content))
 
     def note_ends(self, runs: Iterable[str]) -> None:
-        """Record that these runs have ended, so that a resumed command keeps their evidence.
+        """Record that these runs have ended. If the command is resumed later, their evidence is kept.
 
         If the directory has disappeared, record nothing. A resumed command then executes the runs again.
         """
@@ -112,15 +112,18 @@ class Journal:
 
 
 def changed_since(directory: Path, journal: JournalFile) -> list[str]:
-    """Return the ids of ended runs whose evidence has changed since the journal recorded its digest."""
+    """Return the ids of ended runs whose evidence differs from its digest in the journal."""
     evidence = directory / layout.EVIDENCE
     return [run for run, digest in sorted(journal.ended.items()) if evidence_digest(evidence, run) != digest]
 
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
-    """Lock the directory, so that no other process makes or resumes it. Raises UsageError if another process does."""
-    # import late: only the extra `run` installs this package, like everything that executes runs
+    """Lock the directory, so that no other process creates or resumes it.
+
+    Raises UsageError if another process holds the lock.
+    """
+    # Import late. This package is only installed with the extra `run`, because only executed runs need it.
     from filelock import FileLock, Timeout
 
     lock = FileLock(directory / layout.LOCK)
@@ -139,7 +142,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 
 def is_free(lock: Path) -> bool:
-    """Return True if the file is missing, or no process holds this lock of `alone_in`. Do not create the file."""
+    """Return True if no process holds this lock of `alone_in`. A missing file counts as free and is not created."""
     import fcntl
 
     try:
@@ -156,7 +159,7 @@ def is_free(lock: Path) -> bool:
 
 
 def digest_of_each(values: Mapping[str, object]) -> dict[str, str]:
-    """Return, by key, the SHA-256 of each value as JSON."""
+    """Return the SHA-256 of each value as JSON, by the value's key."""
     return {name: digest_of(dump_json(value, sort_keys=False)) for name, value in values.items()}
 
 
@@ -164,17 +167,17 @@ _MACHINE = ("gpu", "cpu", "host_memory_gib", "platform", "variables", "redacted"
 
 
 def another_header(begun: Header, now: Header) -> str | None:
-    """Return the first difference between the headers of interrupted and requested run; None if they agree."""
+    """Return the first difference between the headers of the interrupted and the new run, as text, or None."""
     return next(_differences(begun, now), None)
 
 
 def another_machine(begun: Environment, now: Environment) -> str | None:
-    """Return the first difference of machine, packages or commit since a run was started; None if there is none."""
+    """Return the first difference in machine, packages or commit since the run was started, as text, or None."""
     return next(_environment(begun, now), None)
 
 
 def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
-    """Return the first difference in the planned runs, or in options that are not in the header; None if they agree."""
+    """Return the first difference in the planned runs, or in options that the header lacks, as text, or None."""
     for name, digest in now.options.items():
         if begun.options.get(name) != digest:
             return f"another {name}" + (", or changed files in it" if name in ("--data", "--model") else "")
@@ -183,9 +186,10 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
 
 
 def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
-    """Yield each system whose commit, or whose uncommitted changes, differ between two runs, with both commits.
+    """Yield each system whose commit or uncommitted changes differ between two runs, with its commit in each run.
 
-    Leave out a system if a commit is unknown: only one run has the system, or it is in no repository.
+    A system is left out if one of its commits is unknown, because only one run has it or because it is in no
+    repository.
     """
     for system in sorted({*begun.trainers} & {*now.trainers}):
         there, here = begun.trainers[system].commit, now.trainers[system].commit
@@ -259,9 +263,11 @@ ANEW = "start a new run, without --resume"
 
 @dataclass(frozen=True)
 class Described:
-    """All that must be equal when a directory is resumed. work: by run id, a run to execute, followed by the runs that
-    share its evidence. options: those options of the command line, by name, that are neither in the header nor in
-    contracts."""
+    """Everything that must be equal when a directory is resumed.
+
+    work: by run id, a run to execute, followed by the runs that share its evidence.
+    options: the options of the command line, by name, that are neither in the header nor in contracts.
+    """
 
     header: Header
     contracts: Sequence[LoadedContract]
@@ -278,10 +284,10 @@ class Described:
 def made_directory(
     described: Described, final: Path, *, named: bool, resume: Path | None
 ) -> AbstractContextManager[tuple[BundleWriter, Journal]]:
-    """Return a context manager for a locked directory and its journal: a new directory that will be renamed to `final`,
-    or the interrupted directory `resume`. named: True if the user chose the name.
+    """Return a context manager for a run directory and its journal. The directory is locked inside the context.
 
-    Raises UsageError or EvidenceError if the directory cannot be resumed.
+    The directory is a new one that is later renamed to `final`, or the interrupted directory `resume`. named: True if
+    the user chose the name. Raises UsageError or EvidenceError if the directory cannot be resumed.
     """
     if resume is not None and named:
         raise UsageError("a resumed run directory keeps its name", got="--name", remedy="leave out --name")
@@ -291,7 +297,7 @@ def made_directory(
 @contextmanager
 def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[BundleWriter, Journal]]:
     writer = BundleWriter(final, described.header, described.contracts, described.waivers, named=named)
-    # If nothing is executed, there is nothing to resume, and the package for locks may be missing. So do not lock.
+    # Without work there is nothing to resume. So create no lock: the package for locks may not be installed.
     with alone_in(writer.path) if described.work else nullcontext():
         if named and described.work:
             _refuse_one_under_way(writer)
@@ -305,10 +311,10 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
 
 
 def _refuse_one_under_way(writer: BundleWriter) -> None:
-    """Raise UsageError if another process is making a directory that will get the same final name.
+    """Raise UsageError if another process is creating a directory for the same final name.
 
-    Call this only after this process created its own directory. Of two processes that do so simultaneously, at least
-    one then finds the other's directory.
+    Call this function only after this process created its directory. If two processes start at the same time, at least
+    one of them then sees the other's directory.
     """
     for other in sorted(_unfinished_of(writer.final)):
         if other != writer.path and not is_free(other / layout.LOCK):
@@ -341,8 +347,8 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
         )
         header = bundle.header.model_copy(update={"resumed": [*bundle.header.resumed, resumption]})
         kept = {name: digest for name, digest in journal.ended.items() if name not in executed}
-        # The header changes after this. If the process is killed in between, the journal must also accept the earlier
-        # header.
+        # The header is written after the journal. If the process is killed between them, the earlier header must be
+        # valid too.
         headers = [digest_of(header_text(bundle.header)), digest_of(header_text(header))]
         noted = Journal(directory, journal.model_copy(update={"headers": headers, "ended": kept}))
         noted.write()
@@ -373,7 +379,7 @@ def _unfinished_of(final: Path) -> Iterator[Path]:
 
 
 def left_unfinished(final: Path) -> Path | None:
-    """Return the newest interrupted run directory for the name `final` that can be resumed; None if there is none."""
+    """Return the newest interrupted run directory for the name `final` that can be resumed, or None."""
     unfinished = [final] if (final / layout.INCOMPLETE).exists() else []
     unfinished += _unfinished_of(final)
     journals = [path / layout.JOURNAL for path in unfinished if (path / layout.JOURNAL).exists()]
@@ -390,7 +396,10 @@ def is_made_elsewhere(directory: Path) -> bool:
 
 
 def as_left(directory: Path) -> tuple[Bundle, JournalFile]:
-    """Return an interrupted directory and its journal. Raises EvidenceError if it changed after the interruption."""
+    """Return an interrupted directory and its journal.
+
+    Raises EvidenceError if a file changed after the interruption.
+    """
     bundle = _unfinished(directory)
     try:
         journal = read_journal(bundle.path)

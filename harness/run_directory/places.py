@@ -1,11 +1,11 @@
-"""Find the files of a run, and check where a command may write, which is never inside an existing run.
+"""Find the files of a run, and check that a command does not write into an existing run.
 
-A run is a folder, an archive of such a folder, or a published folder, which has an archive next to its pages:
+A run is a folder, an archive of this folder, or a published folder, which has an archive next to the report's files:
 
     report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz  manifest.json
 
-The archive contains what was seen (`run.json`, `contracts/`, `waivers/`, `evidence/`) with its own manifest. The
-files next to it are derived from the archive. A path that cannot be written to is an error of the command line.
+The archive contains the recorded files (`run.json`, `contracts/`, `waivers/`, `evidence/`) with their own manifest. The
+files next to the archive are computed from it. A path that cannot be written to is an error of the command line.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from harness.evidence.layout import shown
 from harness.platform.paths import require_existing
 from harness.run_directory.archive import SUFFIXES, is_archive, unpack
 
-_RUN = (layout.HEADER, layout.ARCHIVE)  # a run has one of the files in `_RUN`, and one of the files in `_ITS_OWN`
+_RUN = (layout.HEADER, layout.ARCHIVE)  # A run has at least one file of `_RUN` and one file of `_ITS_OWN`.
 _ITS_OWN = (layout.MANIFEST, layout.INCOMPLETE, layout.VERDICTS)
 
 
 def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
-    """Raise UsageError if the path is inside a run directory, a published run, or one of `runs`, whatever these
-    contain.
+    """Raise UsageError if the path is inside a run directory, a published run, or one of `runs`.
 
-    A manifest lists all files of a run, so any additional file breaks the seal.
+    A manifest lists all files of a run, so an additional file would break the seal.
     """
     within = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent)) / path.name
     named = {Path(os.path.realpath(run)) for run in runs}
@@ -43,7 +42,7 @@ def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
         is_run = any(_is_file(folder / name) for name in _RUN) and any(_is_file(folder / name) for name in _ITS_OWN)
         if folder in named or is_run:
             raise UsageError(
-                "nothing may be written into an existing run, because the run would no longer be as it was recorded",
+                "nothing may be written into an existing run, because its recorded files must not change",
                 where=str(path),
                 got=f"a place in {folder}",
                 remedy="name a path outside the run directory",
@@ -55,12 +54,15 @@ def _is_file(path: Path) -> bool:
 
 
 def way(folder: Path, page: Path) -> str:
-    """Return the relative link from a page in `folder` to the page `page`, after resolving symbolic links in both."""
+    """Return the relative link from a page in `folder` to `page`. Symbolic links in both paths are resolved."""
     return quote(Path(os.path.relpath(page.resolve(), folder.resolve())).as_posix())
 
 
 def made_folder(folder: Path) -> Path:
-    """Make the folder and its parents, and return it. Raises UsageError if that fails, or if it is inside a run."""
+    """Create the folder and its parents, and return it.
+
+    Raises UsageError if this fails, or if it would be inside a run.
+    """
     refuse_within_run(folder / "any")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,15 +72,14 @@ def made_folder(folder: Path) -> Path:
 
 
 def temporary_folder(final: Path, behind: str = "") -> Path:
-    """Make a folder that only this user can access, next to `final`. The caller later renames it to `final`.
+    """Create a folder next to `final` that only this user can access. The caller later renames it to `final`.
 
-    Also make the parent of `final`. The folder's name begins with the name of `final` and `behind` (if given) and ends
-    at random. The returned path begins with `final.parent` exactly as written, so that it equals a path from a glob in
-    `final.parent`. `mkdtemp` alone returns an absolute path without `..` since Python 3.12. This path can be another
-    folder if `..` follows a link.
-
-    Raises UsageError if the folder cannot be made there, if it would be inside a run, or if the umask would not let
-    this user read the files.
+    The parent of `final` is created too. The new folder's name is the name of `final`, then `behind` (if given), then
+    random characters. The returned path begins with `final.parent` exactly as written, so that it equals a path from a
+    glob in `final.parent`. `mkdtemp` alone returns an absolute path without `..` since Python 3.12. This path can be
+    another folder if `..` follows a link.
+    Raises UsageError if the folder cannot be created, if it would be inside a run, or if the umask would prevent this
+    user from reading the files.
     """
     _require_readable(final)
     folder = made_folder(final.parent)
@@ -102,15 +103,15 @@ def _require_readable(final: Path) -> None:
 
 
 def takes_nothing(path: Path, error: OSError) -> UsageError:
-    """Return the error that a command cannot write to a path."""
+    """Return the error for a path to which a command cannot write."""
     rule, got = "the named path must be writable", error.strerror or str(error)
     return UsageError(rule, where=str(path), got=got, remedy="name another one")
 
 
 def write_named(path: Path, text: str) -> None:
-    """Write a file completely or not at all, and make its folder if necessary.
+    """Write a file completely or not at all. Create its folder if necessary.
 
-    Raises UsageError if that fails, or if the file would be inside a run.
+    Raises UsageError if this fails, or if the file would be inside a run.
     """
     refuse_within_run(path)
     try:
@@ -121,7 +122,7 @@ def write_named(path: Path, text: str) -> None:
 
 
 def write_together(texts: Mapping[Path, str]) -> None:
-    """Write all files or none, and make their folders if necessary. Replace existing files.
+    """Write all files or none. Create their folders if necessary, and replace existing files.
 
     Raises UsageError if a file cannot be written. Then no file or folder is added, and existing files are unchanged.
     """
@@ -140,13 +141,15 @@ def write_together(texts: Mapping[Path, str]) -> None:
 
 
 class _Together:
-    """Files that are first written next to their final paths, and then renamed. path: the current file, for errors."""
+    """Files that are written under temporary names and then renamed together. path: the current file, for error
+    messages.
+    """
 
     def __init__(self) -> None:
         self.path = Path()
         self._folders: list[Path] = []  # folders that were created
         self._beside: dict[Path, Path] = {}  # final path -> temporary file in the same folder
-        # path of a replaced file -> its earlier content; None: there was no file
+        # path of a replaced file -> content before it was replaced; None: the file did not exist
         self._before: dict[Path, bytes | None] = {}
 
     def put_beside(self, path: Path, text: str) -> None:
@@ -187,8 +190,9 @@ _RULE = "evidence can be read only from a run directory or an archive of one"
 
 @dataclass(frozen=True)
 class Place:
-    """The folders with the parts of a run. temporary: unpacked files, to be removed when nothing reads them any
-    more."""
+    """The folders that contain the parts of a run. temporary: the folder of unpacked files, which must be removed
+    later.
+    """
 
     named: Path  # the path that the caller gave; messages and pages show it
     root: Path  # contains `run.json`, `contracts/`, `waivers/` and `evidence/`
@@ -197,15 +201,21 @@ class Place:
 
     @property
     def published(self) -> bool:
-        """Return True if the run is a folder with its evidence in an archive."""
+        """Return True if the run is a published folder, whose evidence is in an archive."""
         return self.derived == self.named and self.temporary is not None
 
     def shown(self, text: str) -> str:
-        """Return a text for the user, with the folder of unpacked files replaced by the path that the caller named."""
+        """Return a text for the user.
+
+        The name of the folder of unpacked files is replaced by the path that the caller gave.
+        """
         return text.replace(str(self.root), str(self.named))
 
     def writable(self) -> Path:
-        """Return the folder in which verdicts and pages can be replaced. Raises UsageError if the run is an archive."""
+        """Return the folder in which verdicts and pages can be replaced.
+
+        Raises UsageError if the caller named an archive.
+        """
         if self.derived != self.named:
             raise UsageError(
                 "verdicts and pages can be written only into a folder, not into an archive",
@@ -217,8 +227,10 @@ class Place:
 
 
 def place_of(path: Path) -> Place:
-    """Find a run, and unpack it if it is an archive. Raises UsageError if the path does not exist, and EvidenceError if
-    the run is refused."""
+    """Find a run, and unpack it if it is in an archive.
+
+    Raises UsageError if the path does not exist, and EvidenceError if it is no run or if its content is not allowed.
+    """
     archive = path / layout.ARCHIVE
     if path.is_dir() and not (archive.exists() or archive.is_symlink()):
         return Place(path, path, path)
@@ -234,14 +246,14 @@ def place_of(path: Path) -> Place:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the runs directly in a folder, sorted by name: folders, published folders and archives."""
+    """Return the runs directly in a folder, sorted by path. They are folders, published folders and archives."""
     found = [path.parent for name in (layout.HEADER, layout.ARCHIVE) for path in folder.glob(f"*/{name}")]
     archives = [path for path in folder.glob("*") if path.is_file() and is_archive(path)]
     return sorted({*found, *archives})
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Return the runs in a folder at any depth, sorted by name. Do not search inside a run for other runs."""
+    """Return the runs in a folder at any depth, sorted by path. A run is not searched for other runs."""
     found = runs_in(folder)
     for inside in sorted(folder.iterdir()):
         if inside.is_dir() and not inside.is_symlink() and inside not in found:
@@ -250,7 +262,10 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 def recorded_before(folder: Path) -> list[Path]:
-    """Return the runs below a folder, the newest name first. Return none if the folder is missing or unreadable."""
+    """Return the runs below a folder, sorted by name, newest first.
+
+    The list is empty for a missing or unreadable folder.
+    """
     try:
         found = runs_below(folder) if folder.is_dir() else []
     except OSError:
@@ -261,7 +276,7 @@ def recorded_before(folder: Path) -> list[Path]:
 def _refuse_ambiguous(path: Path) -> None:
     both = [name for name in layout.SEEN if os.path.lexists(path / name)]
     if both or (path / layout.ARCHIVE).is_symlink():
-        got = f"{both[0]} beside it" if both else "a link"
+        got = f"{both[0]} next to it" if both else "a link"
         raise EvidenceError(
             f"a published run must have its evidence only in {layout.ARCHIVE}",
             where=str(path),
@@ -282,7 +297,7 @@ def _unpacked(named: Path, archive: Path, derived: Path | None) -> Place:
 
 
 def _root(folder: Path, archive: Path) -> Path:
-    """Return the run directory among unpacked files: the folder itself, or the only folder in it."""
+    """Return the run directory among unpacked files. It is the folder itself, or the only folder in it."""
     inside = sorted(folder.iterdir())
     runs = [path for path in inside if path.is_dir() and (path / layout.HEADER).exists()]
     if (folder / layout.HEADER).exists() or not runs:
@@ -292,6 +307,6 @@ def _root(folder: Path, archive: Path) -> Path:
         raise EvidenceError(
             "an archive of a run must hold only that run",
             where=str(archive),
-            got=f"{shown(other)} beside {shown(runs[0].name)}",
+            got=f"{shown(other)} next to {shown(runs[0].name)}",
         )
     return runs[0]

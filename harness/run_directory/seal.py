@@ -1,8 +1,10 @@
-"""Seal a run directory with `manifest.json`, which lists every other file with size and digest, and check the seal.
+"""Seal a run directory with `manifest.json`, and check the seal. The manifest lists every other file: path, size,
+digest.
 
-The manifest is written last, at the top of the folder. In a published folder it lists the pages and the archive, and a
-manifest inside the archive lists what was seen before judging. The digest `seen` is equal in both, and a new judgement
-does not change it. A run directory is whole if it has a manifest, and all files and folders are as listed.
+The manifest is the last file that is written, at the top of the folder. The manifest of a published folder lists the
+pages and the archive. A second manifest in the archive lists the recorded files. The digest `seen` of the recorded
+files is equal in both manifests, and a new judgement does not change it. A run directory is whole if it has a manifest,
+and if its files and folders are exactly those in the manifest.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _MOST_BYTES = 64 * 2**20
 
 
 class ListedFile(Record):
-    """A plain file. path: relative to the manifest's folder."""
+    """A plain file with size and digest. path: relative to the folder of the manifest."""
 
     path: str
     size: Annotated[int, Field(ge=0, strict=True)]  # size in bytes
@@ -40,7 +42,7 @@ class ListedFile(Record):
 
 
 class Manifest(Record):
-    """The content of `manifest.json`. replaces: the digest of the manifest that this manifest replaced."""
+    """The content of `manifest.json`. replaces: the digest of the manifest that was replaced by this one."""
 
     format_version: Literal[1] = 1
     files: list[ListedFile]
@@ -50,7 +52,7 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _of_this_folder(self) -> Self:
-        """Refuse names that are repeated, unsorted, outside the folder, or not allowed in a manifest."""
+        """Refuse a name that is repeated, not in sorted order, outside the folder, or not allowed in a manifest."""
         files = [file.path for file in self.files]
         for names in (files, self.folders):
             if any(first >= second for first, second in pairwise(names)):
@@ -71,7 +73,7 @@ class Manifest(Record):
 
 
 class _Written(Manifest):
-    """`manifest.json` as it is written. checksum: SHA-256 of the rest of the content, so that damage is recognized."""
+    """The text of `manifest.json`. checksum: SHA-256 of the other fields, which reveals damage."""
 
     checksum: Digest
 
@@ -83,14 +85,15 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def digest_of(text: str) -> str:
-    """Return the SHA-256 of a text, which identifies a manifest."""
+    """Return the SHA-256 of a text in hexadecimal. The digest of its text identifies a manifest."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """Return the manifest of a folder, and its digest. Raises `Damaged`.
+    """Return the manifest of a folder and the digest of its text. Raises `Damaged`.
 
-    The file must have exactly the bytes that the harness writes. A repeated key, for example, could hide content.
+    The file must have exactly the bytes that the harness writes. Otherwise a repeated key, for example, could hide
+    content.
     """
     path = folder / layout.MANIFEST
     data = read_bytes(path, _MOST_BYTES)
@@ -104,25 +107,28 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def listed_file(root: Path, name: str) -> ListedFile:
-    """Return the entry of a file, from its current content. Raises OSError."""
+    """Return the entry of a file for a manifest, computed from the file. Raises OSError."""
     with (root / name).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return ListedFile(path=name, size=file.tell(), sha256=digest)
 
 
 def is_seen(name: str) -> bool:
-    """Return True if the path is in the recorded part of a run, which existed before anything was judged."""
+    """Return True if the path belongs to the recorded part of a run, which exists before anything is judged."""
     return name.partition("/")[0] in layout.SEEN
 
 
 def seen_digest(files: list[ListedFile], folders: list[str]) -> str:
-    """Return the SHA-256 of header, contracts, waivers and evidence: one line per file, then one per folder."""
+    """Return the SHA-256 of the recorded files: header, contracts, waivers and evidence.
+
+    The hashed text has one line for each file, and then one line for each folder.
+    """
     lines = [f"{file.sha256} {file.size} {file.path}" for file in files if is_seen(file.path)]
     lines += [f"{name}/" for name in folders if is_seen(name)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-# largest number of files and folders that are listed, so that listing an untrusted directory comes to an end
+# Largest number of files and folders that are listed. Otherwise listing an untrusted directory could take forever.
 MOST = 100_000
 # limits for a path below the top folder of an archive: number of bytes, and number of names
 _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1
@@ -130,8 +136,11 @@ _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1
 
 @dataclass
 class Listing:
-    """The content of a folder, by relative paths. files: plain files, with their size in bytes. unfit: what a run
-    directory must not contain, with the reason (links, devices, names that not every system can write)."""
+    """The content of a folder, by relative paths. files: plain files with their size in bytes.
+
+    unfit: entries that a run directory must not contain, with the reason (links, devices, names that not every system
+    can write).
+    """
 
     files: dict[str, int] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
@@ -139,7 +148,7 @@ class Listing:
 
 
 def listing(root: Path, leave_out: Collection[str] = ()) -> Listing:
-    """Return the content of `root`, without the entries in `leave_out` at its top."""
+    """Return the content of `root` at any depth. leave_out: names at the top of `root` that are not listed."""
     found = Listing()
     waiting = [""]
     while waiting:
@@ -159,7 +168,7 @@ def listing(root: Path, leave_out: Collection[str] = ()) -> Listing:
 
 
 def _add(found: Listing, name: str, entry: os.DirEntry[str]) -> bool:
-    """Add the entry to its list. Return True if it is a folder whose content must be listed as well."""
+    """Add a directory entry to the listing. Return True for a folder, whose content must be listed as well."""
     status = entry.stat(follow_symlinks=False)
     problem = unfit(name) or _too_long(name) or _kind(status)
     if problem is not None:
@@ -178,7 +187,7 @@ def _too_long(name: str) -> str | None:
 
 
 def _kind(status: os.stat_result) -> str | None:
-    """Return why an entry is not an acceptable plain file or folder; None if it is one."""
+    """Return the reason why an entry is not allowed in a run directory, or None if it is a plain file or folder."""
     if stat.S_ISDIR(status.st_mode):
         return None
     problems = {
@@ -201,9 +210,9 @@ UNSEALED = (
 class Seal:
     """The result of comparing a directory with its manifest.
 
-    manifest, digest: None if there is no valid manifest. within: the manifest that lists header and evidence; for a
-    published run, it is in the archive. missing: why there is no manifest. differences: pairs of a file's name and its
-    difference.
+    manifest, digest: the valid manifest and its digest, or None. within: the manifest that lists header and evidence.
+    For a published run, `within` is in the archive. missing: the reason why there is no manifest. differences: pairs of
+    a file name and its difference from the manifest.
     """
 
     manifest: Manifest | None = None
@@ -221,14 +230,15 @@ class Seal:
         return [f"{name}: {what}" for name, what in self.differences]
 
 
-# the seal of a directory that is still being written: it lists nothing, so nothing can differ from it
+# The seal of a directory that is still being written. It lists no files, so no file can differ from it.
 BEING_WRITTEN = Seal()
 
 
 def seal_of(place: Place, *, before_manifests: bool) -> Seal:
-    """Compare a directory with its manifest. For a published run, compare the archive's files with their manifest, too.
+    """Compare a directory with its manifest. For a published run, also compare the archive's files with their manifest.
 
-    before_manifests: True if the header's version had no manifests. Then nothing shows whether the run finished.
+    before_manifests: True if manifests did not exist in the header's version. Then a missing manifest does not show
+    that the run did not finish.
     """
     if any(os.path.lexists(folder / layout.INCOMPLETE) for folder in (place.root, place.derived)):
         return Seal(missing=UNFINISHED)
@@ -250,12 +260,12 @@ def seal_of(place: Place, *, before_manifests: bool) -> Seal:
     elif place.published:
         within = manifest_of(place.root)
     if not found and manifest.seen != seen_digest(within.files, within.folders):
-        found.append((layout.MANIFEST, "belongs to other evidence than this directory holds"))
+        found.append((layout.MANIFEST, "belongs to different evidence than the evidence in this directory"))
     return Seal(manifest, digest, within, differences=tuple(found))
 
 
 def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield name and difference of everything in a folder that differs from what the manifest lists.
+    """Yield name and difference of each file or folder that differs from the manifest's entry.
 
     Only files with the listed size are hashed. An empty folder may be missing, because CI artifacts do not keep it.
     """
@@ -270,13 +280,13 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _is_below(name: str, unfit: Collection[str]) -> bool:
-    """Return True if a name, or a folder above it, was already reported."""
+    """Return True if `unfit` has the name or a folder above it, so that the problem was already reported."""
     parts = name.split("/")
     return any("/".join(parts[:length]) in unfit for length in range(1, len(parts) + 1))
 
 
 def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listing) -> str | None:
-    """Return how a file, or a folder (`listed` is None), differs from the manifest; None if it does not differ."""
+    """Return how a file or folder differs from the manifest, or None if it does not. listed: None for a folder."""
     if listed is None:
         return None if name in found.folders else "a file instead of a folder" if name in found.files else "missing"
     if name not in found.files:
@@ -290,7 +300,7 @@ def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listi
 
 
 def empty_folders(manifest: Manifest) -> set[str]:
-    """Return the folders that a manifest lists without listing any file in them."""
+    """Return the folders in a manifest in which the manifest lists no file."""
     above = {str(folder) for file in manifest.files for folder in PurePosixPath(file.path).parents}
     return set(manifest.folders) - above
 
@@ -298,10 +308,9 @@ def empty_folders(manifest: Manifest) -> set[str]:
 def manifest_of(
     folder: Path, only: Callable[[str], bool] = lambda _name: True, before: Manifest | None = None
 ) -> Manifest:
-    """Return a manifest of the folder's current content, limited to the paths that `only` accepts.
+    """Return a manifest of the folder's current content. only: a function that selects paths.
 
-    before: the folder's earlier manifest. Its empty folders stay listed, even if they are missing now.
-
+    before: the folder's earlier manifest. Its empty folders stay in the new manifest, even if they are missing now.
     Raises EvidenceError for files that a run directory must not contain.
     """
     found = listing(folder, leave_out=(layout.MANIFEST, layout.INCOMPLETE, layout.JOURNAL, layout.LOCK))
@@ -316,14 +325,14 @@ def manifest_of(
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
-    """Write the manifest completely or not at all, and return its digest."""
+    """Write the manifest completely or not at all. Return its digest."""
     text = manifest_text(manifest)
     write_text(folder / layout.MANIFEST, text)
     return digest_of(text)
 
 
 def seal_anew(place: Place, seal: Seal) -> None:
-    """Seal a directory again after its pages and verdicts were rewritten. If nothing changed, keep the manifest.
+    """Seal a directory again after its pages and verdicts were rewritten. Keep the manifest if nothing changed.
 
     Raises EvidenceError if the evidence differs from the sealed evidence.
     """

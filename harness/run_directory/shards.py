@@ -1,13 +1,14 @@
-"""Judge one run directory, or join the shards of a gate that was run in parts on equally fast machines.
+"""Judge one run directory, or join the shards of a gate: parts of its units that were run separately.
 
-Each unit gets the evidence of its earliest attempt. A later attempt never replaces it. A shard made no attempt if it
-only reported that its machine could not execute a unit. If a timing could be repeated until it passes, its error rates
-would be higher than stated. So every attempt is counted: in the run directories of one folder, in a gate's, and by CI.
+Each unit is judged by the evidence of its earliest attempt. A later attempt never replaces it. A shard made no attempt
+if it only reported that its machine cannot execute a unit. If a timing could be repeated until it passes, its error
+rates would be higher than stated. Therefore every attempt is counted: attempts in the other run directories of the
+folder, attempts in the shards of a gate, and attempts of the CI job.
 
-Machines of one kind can differ in speed, because of a locked GPU clock or a CPU governor. The clock also depends on the
-workload. Therefore machines are compared by the highest clock that each reached during timings of the same claim. They
-may differ by the spread that the claim allows within a process. Processors are compared by the shortest time that a
-fixed piece of work took (the pace).
+Shards must be timed on equally fast machines. Machines of one kind can differ in speed, because of a locked GPU clock
+or a CPU governor. The clock also depends on the workload. Therefore the highest clocks during timings of the same claim
+are compared. They may differ by the spread that the claim allows within a process. Processors are compared by their
+pace, the shortest time that a fixed piece of work took.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from harness.run_directory.bundle import Attempts, Bundle, Header, TimedBefore
 from harness.run_directory.interrupted_run import other_commits
 
 _Timing = tuple[str, str, str]  # names of contract, claim and workload
-# Environment variables in which CI services store the number of a job's attempt -> value in the first attempt.
+# Environment variables in which CI services store the number of a job's attempt, and the value of the first attempt.
 CI_ATTEMPTS = {
     "GITHUB_RUN_ATTEMPT": 1,
     "BUILDKITE_RETRY_COUNT": 0,
@@ -43,20 +44,20 @@ CI_ATTEMPTS = {
 
 
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
-    """Return the attempts before this header's run. The folder `reports` does not contain the run itself yet.
+    """Return the attempts that were made before this header's run. The folder `reports` does not contain the run itself
+    yet.
 
     A run in the folder counts, whatever its verdict is, if it planned to time the same unit with equal sources, an
-    equal contract and an equal baseline commit. Drills do not count. A directory whose `run.json` cannot be read is
-    ignored.
+    equal contract and an equal baseline commit. Drills do not count. A directory is ignored if its `run.json` cannot be
+    read.
     """
     return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
 
 
 def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
-    """Return all attempts at each unit, from the directories that are judged together and from runs that preceded them.
+    """Return all attempts at each unit except the earliest one, which decides the unit.
 
-    headers: the header of each directory, by its name. The earliest attempt at a unit, which decides the unit, is not
-    listed.
+    headers: the headers of the directories that are judged together, by name. Attempts before these runs count too.
     """
     by_start = sorted(headers, key=lambda name: (headers[name].started_at, name))
     timed = {name: timings(headers[name]) for name in by_start}
@@ -71,7 +72,7 @@ def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
 
 
 def timings(header: Header) -> dict[_Timing, str]:
-    """Return the timed units of a run, with the digests of their contracts."""
+    """Return the timed units of a run, each with the digest of its contract."""
     return {
         (unit.contract, unit.claim, unit.workload): header.digests.contracts.get(unit.contract, "")
         for unit in header.units
@@ -80,7 +81,7 @@ def timings(header: Header) -> dict[_Timing, str]:
 
 
 def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
-    """Return the headers of the folder's runs with the same sources, by directory name, in sorted order."""
+    """Return the headers of all runs in the folder that have the same sources, by directory name, in sorted order."""
     found = {}
     for path in sorted(reports.glob(f"*/{layout.HEADER}")):
         other = readable(path, Header)
@@ -90,7 +91,10 @@ def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
 
 
 def _sources(header: Header) -> tuple[str, str | None]:
-    """Return the digest of all sources, and the baseline's commit (None if the run does not compare commits)."""
+    """Return the digest of all sources, and the commit of the baseline.
+
+    It is None if the run does not compare commits.
+    """
     return header.digests.source, header.commits.baseline.commit if header.commits is not None else None
 
 
@@ -106,7 +110,10 @@ def _timed_before(unit: _Timing, names: Iterable[str]) -> TimedBefore:
 
 
 def _of_ci(environment: Mapping[str, str]) -> int | None:
-    """Return the number of this CI attempt, from 1, by the first valid variable of `CI_ATTEMPTS`; None without one."""
+    """Return the number of the CI attempt, counted from 1, or None.
+
+    The first valid variable of `CI_ATTEMPTS` decides.
+    """
     for variable, first in CI_ATTEMPTS.items():
         value = environment.get(variable, "")
         if value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= first:
@@ -120,23 +127,28 @@ NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A unit with the evidence that decides it, in the order of its runs. bundle: None if no directory has the unit."""
+    """A unit with the evidence that decides it, in the order of the unit's runs. bundle: None if no directory has the
+    unit.
+    """
 
     unit: Unit
     evidence: list[RunEvidence]
     bundle: Bundle | None
 
     def made(self) -> list[Run | None]:
-        """Return the executed runs of the unit, as their evidence records them. A run that cannot be read is None."""
+        """Return the executed runs of the unit, as the evidence records them.
+
+        A run is None if its record cannot be read.
+        """
         return [] if self.bundle is None else [self.bundle.made(run) for run in self.unit.runs]
 
 
 def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[Attempt]:
-    """Return an attempt for every unit that these directories planned or should have planned.
+    """Return one attempt for every unit that these directories planned or should have planned.
 
-    A single directory should plan the units that its command line selected. Shards together should plan all units. A
-    run with a planted fault is not a gate and has only the units that it planned. Raises EvidenceError for shards that
-    do not belong together.
+    A single directory should have planned the units that its command line selected. Shards together should have planned
+    all units of the contracts. A run with a planted fault is not a gate and has only the units that it planned. Raises
+    EvidenceError for shards that do not belong together.
     """
     demanded = [
         Unit(contract=contract.id, claim=claim.id, workload=workload)
@@ -158,7 +170,9 @@ def _made(
     units: Sequence[Unit], by_start: Sequence[Bundle], missing: Obstacle, contracts: Sequence[Contract]
 ) -> list[Attempt]:
     """Return one attempt for each unit, in the order in which the units first occur.
-    missing: the obstacle of a unit that no directory planned."""
+
+    missing: the obstacle for a unit that no directory planned.
+    """
     arms = {
         (contract.id, claim.id): {arm for part in parts_of(claim) for arm in part.arms().values()}
         for contract in contracts
@@ -171,7 +185,7 @@ def _made(
 
 
 def name_of(unit: Unit | Verdict) -> tuple[str, str, str]:
-    """Return contract, claim and workload."""
+    """Return the names of contract, claim and workload of a unit."""
     return unit.contract, unit.claim, unit.workload
 
 
@@ -191,8 +205,10 @@ def _attempt(bundle: Bundle, unit: Unit) -> Attempt:
 
 
 def _was_made(attempt: Attempt, arms: Collection[str]) -> bool:
-    """Return True unless the plan, a run or one of the claim's `arms` reported that the machine cannot execute the
-    unit."""
+    """Return False if the machine could not execute the unit.
+
+    The plan, a run or one of the claim's `arms` may have reported this.
+    """
     of_arms = [failure.obstacle for run in attempt.evidence for arm, failure in run.failed.items() if arm in arms]
     obstacles = [attempt.unit.obstacle, *(run.obstacle for run in attempt.evidence), *of_arms]
     return all(obstacle is None for obstacle in obstacles)
@@ -204,7 +220,10 @@ def _commits(bundle: Bundle) -> str:
 
 
 def part_names(bundles: Sequence[Bundle]) -> list[str]:
-    """Return a distinct name for each directory: its folder's or archive's name, with parent folders if necessary."""
+    """Return a different name for each directory.
+
+    It is the name of its folder or archive, with parents if necessary.
+    """
     paths = [bundle.path if bundle.path.name else bundle.path.resolve() for bundle in bundles]
     longest = max(len(path.parts) for path in paths)
     for length in range(1, longest + 1):
@@ -215,7 +234,7 @@ def part_names(bundles: Sequence[Bundle]) -> list[str]:
 
 
 def refuse_mixed(bundles: Sequence[Bundle]) -> None:
-    """Raise EvidenceError unless the shards judge the same contracts with the same sources, and no shard is a drill."""
+    """Raise EvidenceError if the shards differ in contracts or sources, or if a shard is a drill."""
     refuse_unfit(bundles)
     for difference in differences(bundles):
         raise difference
@@ -242,8 +261,10 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
 
 
 def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error for each run that cannot be a shard of the same gate as an earlier run: its sources, commits or
-    contracts differ, or it timed the same claim on another kind of machine."""
+    """Yield an error for each run that cannot be a shard of the same gate as an earlier run.
+
+    Its sources, commits or contracts differ, or it timed the same claim on another kind of machine.
+    """
     contracts: dict[str, tuple[str, Bundle]] = {}
     for number, bundle in enumerate(bundles):
         header = bundle.header
@@ -269,7 +290,7 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def _of_both(header: Header, other: Header) -> TwoCommits | None:
-    """Return the commits, with accepted baselines only of contracts that both runs have."""
+    """Return the commits. Accepted baselines are included only for contracts that both runs have."""
     if header.commits is None:
         return None
     shared = header.digests.contracts.keys() & other.digests.contracts.keys()
@@ -278,7 +299,7 @@ def _of_both(header: Header, other: Header) -> TwoCommits | None:
 
 
 def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error if the bundle's sources differ from those of an earlier bundle, or a trainer's commit differs."""
+    """Yield an error if the bundle's sources, or the commit of a trainer, differ from an earlier bundle."""
     where, remedy = str(bundle.path), "run the shards again from one commit"
     sources = ((one, found) for one in before if (found := _differing_sources(one.header, bundle.header)))
     for other, (what, digest, known) in islice(sources, 1):
@@ -293,10 +314,11 @@ def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[Evidenc
 
 
 def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | None:
-    """Return the first package whose sources differ between two runs, and its digests in `other` and in `first`.
+    """Return the first package whose sources differ between two runs, with its digest in `other` and in `first`, or
+    None.
 
-    A package in only one run may belong to a system that the other run does not have. Older headers without packages
-    only show whether all sources together are the same.
+    A package in only one of the runs may belong to a system that the other run does not have. Older headers have no
+    packages. They only show whether all sources together are equal.
     """
     known, found = first.digests.packages, other.digests.packages
     if known and found:
@@ -313,7 +335,7 @@ def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | N
 
 
 def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error for each timed unit that ran on another kind of machine than its claim's first timed unit."""
+    """Yield an error for each unit that was timed on another kind of machine than the first timed unit of its claim."""
     first: dict[tuple[str, str], Bundle] = {}
     for (contract, claim, _), bundle in timed_by(bundles).items():
         other = first.setdefault((contract, claim), bundle)
@@ -328,8 +350,11 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
-    """Return the directory that decides each timed unit (contract, claim, workload): the one with the earliest attempt.
-    A machine that could not execute the unit made no attempt."""
+    """Return the directory that decides each timed unit (contract, claim, workload). It has the unit's earliest
+    attempt.
+
+    A machine that could not execute the unit made no attempt.
+    """
     tried: dict[tuple[str, str, str], list[Bundle]] = {}
     for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
         for unit in timings(bundle.header):
@@ -344,7 +369,7 @@ def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
 
 
 def _machine(header: Header) -> str:
-    """Return the kind of machine that determines a step's speed: the GPU's name or, without a GPU, the processor's."""
+    """Return the kind of machine, on which the speed depends: the GPU's name or, without a GPU, the processor's."""
     return header.environment.gpu.name or header.environment.cpu.model or "unknown"
 
 
@@ -353,8 +378,10 @@ RULE = "a claim must be timed on machines of one speed"
 
 @dataclass(frozen=True)
 class Speed:
-    """The speed of a machine while it timed a unit; None for what is unknown. clock: the highest SM clock in MHz. pace:
-    the smallest number of processor seconds for a fixed piece of work."""
+    """The speed of a machine while it timed a unit. None: unknown.
+
+    clock: the highest SM clock in MHz. pace: the smallest number of processor seconds for a fixed piece of work.
+    """
 
     clock: float | None
     pace: float | None
@@ -368,7 +395,7 @@ class Speed:
         return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
 
     def apart(self, other: Speed, spread: float) -> str:
-        """Return in words how two machines differ in speed, if they differ by more than is allowed; otherwise ""."""
+        """Return how two machines differ in speed, as text, or "" if they differ by no more than is allowed."""
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:
@@ -387,7 +414,9 @@ class Speed:
 
 
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
-    """Yield an error for each directory whose machine differs too much in speed from a claim's first machine."""
+    """Yield an error for each directory whose machine differs too much in speed from the first machine that timed a
+    claim.
+    """
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
     for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
         deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))

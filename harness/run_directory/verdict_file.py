@@ -1,11 +1,13 @@
-"""Define `verdicts.json` (facts of verdicts) and `drill.json` (results of a drill), and read their old formats.
+"""Define `verdicts.json` (verdicts without sentences) and `drill.json` (results of a drill), and read their old
+formats.
 
-Equal facts give equal bytes of `verdicts.json`, because it contains no sentences, paths or times. Sentences are
-computed from the evidence when they are shown, so their wording can change without changing a published run.
-`drill.json` is published and has a version. A contract's last drill is found among the published records.
+Equal verdicts give equal bytes of `verdicts.json`, because the file contains no sentences, paths or times. Sentences
+are computed from the evidence when they are shown. Their wording can change without a change of published runs.
+
+`drill.json` is published and has a version. A contract's last drill is searched for among the published records.
 
 Each old format has one reader, which converts its values to the next version. Evidence has no version. If older
-evidence lacks a value, the record has None. No reader fills in such a value. The judges decide what a missing value
+evidence lacks a value, the record has None. No reader invents such a value. The judges decide what a missing value
 means (for example `end_state_unrecorded`).
 """
 
@@ -35,8 +37,7 @@ Values = dict[str, Any]
 
 
 class Versioned(Record):
-    """A file with a `format_version`. older: by old version, a function that converts its values to the next
-    version."""
+    """A file with a `format_version`. older: for each old version, a function that converts to the next version."""
 
     older: ClassVar[dict[int, Callable[[Values], Values]]] = {}
 
@@ -50,9 +51,10 @@ class Versioned(Record):
 
 
 def header_1(values: Values) -> Values:
-    """Convert a header of version 1, which had no `purpose`. In a drill's directory its `fault` was "drill".
+    """Convert a header of version 1 to version 2. Version 1 had no `purpose`; in a drill's directory its `fault` was
+    "drill".
 
-    The result has version 2, which is from before manifests existed (`Header.before_manifests`).
+    Version 2 is older than manifests (`Header.before_manifests`).
     """
     fault = values.get("fault")
     purpose = "verify" if fault is None else "drill" if fault == "drill" else "fault"
@@ -60,7 +62,7 @@ def header_1(values: Values) -> Values:
 
 
 def verdict_file_1(values: Values) -> Values:
-    """Convert verdicts of version 1, which recorded their sentences."""
+    """Convert verdicts of version 1 to version 2. Version 1 also contained the sentences of verdicts."""
     claims = values.get("claims")
     if not isinstance(claims, list):
         return values
@@ -69,13 +71,13 @@ def verdict_file_1(values: Values) -> Values:
 
 
 def drill_record_1(values: Values) -> Values:
-    """Convert a drill record of version 1, which did not contain the number of planned faults."""
+    """Convert a drill record of version 1 to version 2. Version 1 did not contain the number of planned faults."""
     listed = [values.get("rows"), values.get("not_run", [])]
     return {**values, "planned": sum(len(each) for each in listed if isinstance(each, list))}
 
 
 class Gate(Record):
-    """The gate over all planned units. It is open if every unit was decided and held."""
+    """The gate over all planned units. It is open if every unit has the verdict PASS."""
 
     open: bool
 
@@ -108,7 +110,10 @@ def write_verdicts(directory: Path, verdicts: Sequence[UnitFacts]) -> None:
 
 
 def read_verdicts(directory: Path) -> VerdictFile:
-    """Return a directory's verdicts, from a file of any version. Raises EvidenceError if it is missing or damaged."""
+    """Return a directory's verdicts from a file of any version.
+
+    Raises EvidenceError if the file is missing or damaged.
+    """
     try:
         return read_model(directory / layout.VERDICTS, VerdictFile)
     except Damaged as damage:
@@ -121,9 +126,11 @@ def read_verdicts(directory: Path) -> VerdictFile:
 
 
 def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Return how a recorded file differs from a new file with these verdicts; None if both have the same bytes.
+    """Return how a recorded `verdicts.json` differs from a new file with these verdicts, or None if the bytes are
+    equal.
 
-    recorded: the file's content; None if it cannot be read. The sentences of a file of version 1 are not compared.
+    recorded: the content of the file, or None if it cannot be read. The sentences in a file of version 1 are not
+    compared.
     """
     if recorded is None:
         return "the file cannot be read"
@@ -132,7 +139,7 @@ def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | N
 
 
 def _without_sentences(recorded: bytes) -> bytes | None:
-    """Return a file of version 1 converted to version 2; None for any other file, or if a key is repeated."""
+    """Return the content of a version 1 file in version 2, or None for another file or a file with a repeated key."""
     try:
         require_keys_once(recorded)
         values = json.loads(recorded)
@@ -144,14 +151,14 @@ def _without_sentences(recorded: bytes) -> bytes | None:
 
 
 FILE = layout.DRILL
-# Largest number of orders of shared files that are tried. The header, which has the right order, is at the end of the
-# archive.
+# Largest number of orders of shared files that are tried. The header has the right order, but it is at the end of the
+# archive and would be slow to reach.
 MOST_ORDERS = 10_000
 Scalar = bool | int | Real | str
 
 
 class Triple(Record):
-    """A verdict, expected or actual: status, generic reason code, and those figures that the drill checks."""
+    """A verdict, expected or actual: status, generic reason code, and the figures that the drill checks."""
 
     status: str
     reason: str
@@ -159,8 +166,9 @@ class Triple(Record):
 
 
 class Row(Record):
-    """One fault in one unit, with its result. runs: ids of the runs with the fault, in the order in which they were
-    judged."""
+    """One fault in one unit, and what the check found. runs: ids of the runs with the fault, in the order of the
+    judgement.
+    """
 
     contract: str
     claim: str
@@ -175,7 +183,7 @@ class Row(Record):
 
 
 class Control(Record):
-    """The verdict of a unit without a fault. It must be PASS."""
+    """The verdict of a unit without a fault. It must be PASS. Otherwise the unit's faults prove nothing."""
 
     contract: str
     claim: str
@@ -186,7 +194,7 @@ class Control(Record):
 
 
 class NotDrilled(Record):
-    """A fault that this machine could not plant, or a claim that it could not decide."""
+    """A fault that was not planted, or a claim that was not decided, because this machine could not."""
 
     contract: str
     claim: str
@@ -196,8 +204,9 @@ class NotDrilled(Record):
 
 
 class Source(Record):
-    """The origin of a faulted run's evidence. donor: the run from which arms were taken that were not executed
-    again."""
+    """The origin of the evidence of a run with a fault. donor: another run whose arms were reused instead of executed
+    again.
+    """
 
     probe: str
     executed_arms: list[str]
@@ -206,18 +215,18 @@ class Source(Record):
 
 
 class DrillMachine(Record):
-    """The machine of a drill. cuda: True if faults that need CUDA could be planted; gpus: the names of its GPUs."""
+    """The machine of a drill. cuda: True if it could plant faults that need CUDA; gpus: the names of its GPUs."""
 
     cuda: bool
     gpus: list[str]
     host_memory_gib: Real
 
 
-INTERRUPTED = "interrupted"  # the reason for a fault that was not planted because the drill was interrupted
+INTERRUPTED = "interrupted"  # the reason for faults that an interrupted drill did not plant
 
 
 class DrillRecord(Versioned):
-    """The content of `drill.json`. contracts: by contract id, the SHA-256 digest for which the record is valid.
+    """The content of `drill.json`. contracts: the SHA-256 digest for which the record is valid, by contract id.
 
     planned: the number of pairs of a claim and a fault in the drill. Each pair is in `rows` or in `not_run`.
     """
@@ -242,7 +251,7 @@ class DrillRecord(Versioned):
 
     @property
     def interrupted(self) -> list[NotDrilled]:
-        """Return the faults that were not planted because of an interruption."""
+        """Return the faults that were not planted because the drill was interrupted."""
         return [item for item in self.not_run if item.reason == INTERRUPTED]
 
     @property
@@ -255,12 +264,15 @@ class DrillRecord(Versioned):
 
 
 def record_text(record: DrillRecord) -> str:
-    """Return the text of a record's `drill.json`."""
+    """Return the text of `drill.json` for a record."""
     return dump_json(record.model_dump(mode="json"), indent=2) + "\n"
 
 
 def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
-    """Return a drill record. Raises EvidenceError, naming `shown`, if it is missing, damaged or too new to read."""
+    """Return a drill record.
+
+    Raises EvidenceError if it is missing, damaged or too new. shown: the path for the message.
+    """
     try:
         return read_model(path, DrillRecord)
     except Damaged as damage:
@@ -268,11 +280,11 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
 
 
 def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, str] | None = None) -> DrillRecord:
-    """Return a drill record, with digests that are valid for `contracts`. Raises as `read_record` does.
+    """Return a drill record whose digests are compared with `contracts`. Raises as `read_record` does.
 
-    If a contract has changed since the drill, but only in texts that neither a judge nor a runner reads, the record
-    gets its new digest. known: digests of demands by the digest of a drilled contract. It is shared by all drills of
-    one command, and new entries are added.
+    A contract may have changed since the drill only in texts that neither a judge nor a runner reads. Then the record
+    gets the contract's new digest. known: for the digest of a drilled contract, the digest of its demands. All drills
+    of one command share this mapping, and new entries are added to it.
     """
     record = read_record(path)
     changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
@@ -281,7 +293,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
     drilled = {one.contract.id: record.contracts[one.contract.id] for one in changed}
     known = {} if known is None else known
     unread = [contract for contract, digest in drilled.items() if not known.get(digest)]
-    if unread:  # another drill may contain a copy of the contract that an earlier drill lacked
+    if unread:  # Another drill may have a copy of the contract that an earlier drill lacked.
         with TemporaryDirectory(prefix="harness-drill-") as scratch:
             copies = _copies(path.parent, Path(scratch))
             known.update({drilled[contract]: _demands(copies, contract, record) for contract in unread})
@@ -290,7 +302,10 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
 
 
 def _copies(drill: Path, scratch: Path) -> Path:
-    """Return the folder with the copies of the drilled contracts. Of an archive, unpack only this folder."""
+    """Return the folder with the copies of the drilled contracts.
+
+    If they are in an archive, unpack only this folder.
+    """
     archive = drill / layout.ARCHIVE
     if not archive.is_file():
         return drill / layout.CONTRACTS
@@ -300,7 +315,7 @@ def _copies(drill: Path, scratch: Path) -> Path:
 
 
 def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
-    """Return the digest of the drilled contract's demands; "" if no readable copy has the recorded digest."""
+    """Return the digest of what the drilled contract demands, or "" if no readable copy has the recorded digest."""
     try:
         path = copies / f"{contract}.yaml"
         text = read_bytes(path)
@@ -317,8 +332,10 @@ def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
 
 
 def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[DrillRecord]:
-    """Return every drill record below a folder, oldest first, as `record_of` returns it for these contracts. Ignore
-    files that cannot be read."""
+    """Return every drill record below a folder, oldest first, as `record_of` returns it for these contracts.
+
+    Files that cannot be read are ignored.
+    """
     records, known = [], dict[str, str]()
     for path in sorted(folder.rglob(FILE)):
         try:
@@ -329,8 +346,10 @@ def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[Dri
 
 
 class ClaimDrilled(Record):
-    """The outcome of a claim's faults in the last drill that planted any, of all drills with equal demands of the
-    contract."""
+    """The result of a claim's faults in one drill: the newest drill that planted a fault of this claim.
+
+    Only drills count in which the contract had the same demands.
+    """
 
     contract: str
     claim: str
@@ -341,8 +360,10 @@ class ClaimDrilled(Record):
 
 
 def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
-    """Return the outcome of the faults of each claim. contracts: SHA-256 digests by id; records: oldest first. The
-    newest record that planted any of a claim's faults counts for this claim."""
+    """Return the result of the faults of each claim. contracts: SHA-256 digests by id. records: oldest first.
+
+    For each claim, the newest record counts that planted one of the claim's faults.
+    """
     found: dict[tuple[str, str], ClaimDrilled] = {}
     for record in records:
         of_this_text = {name for name, digest in record.contracts.items() if contracts.get(name) == digest}
@@ -351,7 +372,7 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
         for contract, claim in dict.fromkeys(unit for unit in units if unit[0] in of_this_text):
             unit = (contract, claim)
             if unit in found and found[unit].planted and unit not in planted:
-                continue  # if a machine can plant no fault, the result of another machine stays
+                continue  # if this machine could plant no fault, keep the result of another machine
             found[unit] = ClaimDrilled(
                 contract=contract,
                 claim=claim,
@@ -364,5 +385,5 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
 
 
 def last_of(contract: str, records: Sequence[DrillRecord]) -> DrillRecord | None:
-    """Return the newest record with this contract (by id), or None. records: oldest first."""
+    """Return the newest record that contains this contract id, or None. records: oldest first."""
     return next((record for record in reversed(records) if contract in record.contracts), None)

@@ -1,5 +1,7 @@
-"""Write a run directory under a temporary name, marked `INCOMPLETE`. The directory is complete only with its manifest,
-which is written last, completely or not at all.
+"""Write a run directory under a temporary name, with the mark `INCOMPLETE`.
+
+The directory is complete only with its manifest. The manifest is the last file, and it is written completely or not at
+all.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from harness.run_directory.seal import (
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-UNFINISHED_NAME = ".incomplete-"  # after the final name, and followed by random characters
-KEPT = f"kept the evidence so far, marked {layout.INCOMPLETE}"  # start of a note that names the directory
+UNFINISHED_NAME = ".incomplete-"  # this follows the final name; random characters follow it
+KEPT = f"kept the evidence so far, marked {layout.INCOMPLETE}"  # first words of a note that names the directory
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 OWN_FILES = (layout.HEADER, layout.INCOMPLETE, layout.MANIFEST, layout.JOURNAL, layout.VERDICTS, layout.DRILL, *PAGES)
 # the folders that contain copies of contracts and waivers
@@ -46,8 +48,10 @@ ALL_OR_NONE = nullcontext[None]()
 
 
 class BundleWriter:
-    """A run directory that is being written. path: its current path; final: its path after `finish`; digest: the digest
-    of its manifest, or None as long as there is no manifest."""
+    """A run directory that is being written. path: its current path; final: its path after `finish`.
+
+    digest: the digest of its manifest, or None if it has no manifest yet.
+    """
 
     def __init__(
         self,
@@ -61,8 +65,8 @@ class BundleWriter:
     ) -> None:
         """Create the directory. waivers: the texts of waiver files.
 
-        interrupted: an unfinished directory to resume instead; its pages and verdicts are removed.
-        named: True if the user chose the name `final`. Then raises UsageError if `final` exists. Otherwise an unused
+        interrupted: an unfinished directory to use instead of a new one. Its pages and verdicts are removed.
+        named: True if the user chose the name `final`. Then an existing `final` raises UsageError. If False, an unused
         name is chosen.
         """
         if named and final.exists():
@@ -93,9 +97,10 @@ class BundleWriter:
             raise
 
     def put_back(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Write everything except evidence. Call this again if a trainer's code may have removed or replaced files.
+        """Write everything except the evidence. Call this function again if a trainer may have removed or replaced
+        files.
 
-        each: a context manager that is entered for each file or folder, such as one that suppresses errors.
+        each: a context manager that is entered for each file or folder. It may, for example, suppress errors.
         """
         above = {folder.as_posix() for name in self._copies for folder in PurePosixPath(name).parents}
         for folder in (".", *sorted({layout.CONTRACTS, layout.EVIDENCE, *above})):
@@ -115,16 +120,20 @@ class BundleWriter:
         return self.path / layout.EVIDENCE / run_id
 
     def bundle(self) -> Bundle:
-        """Return the current content for the judges. The header is parsed from its text, as readers will parse it."""
+        """Return the current content for the judges.
+
+        The header is parsed from its text, as later readers will parse it.
+        """
         header = parse(header_text(self._header).encode("utf-8"), Header, layout.HEADER)
         return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
 
     def settle(self, changed: Iterable[str] = ()) -> None:
-        """Remove what a run directory must not contain (links, devices, large files). Call this when no worker runs.
+        """Remove what a run directory must not contain (links, devices, large files). Call this when no worker is
+        running.
 
-        A run that left such a file gets a death record. Other runs keep their verdicts. Anything that has the name of
-        one of the directory's own files is also removed. changed: runs whose evidence was changed after they ended.
-        These runs get a death record as well.
+        A run that left such a file gets a death record. Other runs keep their verdicts. A file or folder that blocks
+        the name of one of the directory's own files is removed too. changed: runs whose evidence was changed after they
+        ended. They also get a death record.
         """
         self.put_back()
         self._remove_what_was_made_of_it()
@@ -132,7 +141,7 @@ class BundleWriter:
             settle_run(entry)
         for run in changed:
             folder = self.evidence_directory(run)
-            # a missing folder counts as incomplete evidence anyway
+            # A missing folder counts as incomplete evidence, so it needs no death record.
             for one in (lane_folders(folder) or [folder]) if folder.is_dir() else ():
                 _write_death(one, f"its evidence was {CHANGED}")
 
@@ -140,10 +149,10 @@ class BundleWriter:
         """Rename the directory to its final name, seal it, and return the final path.
 
         Raises EvidenceError if the name is taken, or for files that a run directory must not contain. Raises SystemExit
-        if other code swallowed a signal, because since then a module may have been imported only in part.
+        if other code swallowed a signal, because a module may then have been imported only in part.
         """
         raise_if_noted()
-        # another run that started in the same second may have taken the name
+        # Another run that started in the same second may have taken the name.
         if not self._named and self.final != self.path:
             self.final = unused(self.final)
         manifest = manifest_of(self.path)
@@ -175,17 +184,19 @@ class BundleWriter:
         self.digest = write_manifest(self.path, today)
 
     def abandon(self) -> Path:
-        """Keep the unfinished directory, marked INCOMPLETE, under the final name if that is unused; return its path.
+        """Keep the unfinished directory with the mark INCOMPLETE, and return its path. It gets the final name if this
+        is unused.
 
-        Verdicts and pages of a finished run are removed. Never raises OSError, because a full disk may have ended the
-        run and prevent the mark. A run without a manifest counts as unfinished even without the mark.
+        Verdicts and pages of a finished run are removed. The method never raises OSError: the run may have ended
+        because the disk is full, and the mark may then fail too. A run without a manifest counts as unfinished even
+        without the mark.
         """
         each = suppress(OSError)
         if not self.path.exists():  # `finish` was interrupted after it had renamed the directory
             self.path = self.final
         with each:
             own_folder(self.path)
-        # remove these files before anything is written, because removing frees disk space
+        # Remove these files before anything is written, because that frees disk space.
         self._remove_what_was_made_of_it(each)
         self.put_back(each)
         with each:
@@ -195,8 +206,9 @@ class BundleWriter:
         return self.path
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Remove everything computed from the evidence (manifest, verdicts, pages), and partial files of killed
-        processes."""
+        """Remove everything that was computed from the evidence (manifest, verdicts, pages), and partial files of
+        killed processes.
+        """
         of_verdicts = (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, layout.WHERE, *PAGES)
         made = [self.path / name for name in of_verdicts]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
@@ -207,7 +219,10 @@ class BundleWriter:
 
 
 def write_problems(folder: Path, files: Mapping[str, str]) -> None:
-    """Replace the content of the folder of problems by these files (texts by name). If there are none, remove it."""
+    """Replace the content of the folder of problems by these files. If there are none, remove the folder.
+
+    files: texts by file name.
+    """
     place = folder / layout.PROBLEMS
     remove(place)
     if files:
@@ -222,10 +237,13 @@ def header_text(header: Header) -> str:
 
 
 def settle_run(entry: Path) -> None:
-    """Make a run's `entry` below `evidence/` fit for the seal: remove unfit files, and record a death for each."""
+    """Prepare a run's `entry` below `evidence/` for the seal.
+
+    Remove files that are not allowed, and record a death for each.
+    """
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "an entry that is not a folder"}
     for name, what in sorted(only.items()):
-        with suppress(OSError):  # a file that cannot be removed here is reported when the directory is sealed
+        with suppress(OSError):  # A file that cannot be removed here is reported when the directory is sealed.
             remove(entry if name == "." else entry / name)
         lane = name.partition("/")[0]
         _record_death(entry / lane if lane.startswith(layout.LANE) else entry, name, what)

@@ -98,7 +98,7 @@ def test_a_changed_contract_in_an_archive_is_reported_as_altered(run: Path, temp
 def test_an_archive_with_an_extra_file_is_refused_with_the_files_name(run: Path, temporary: Path) -> None:
     (run.parent / "notes.txt").touch()
     with pytest.raises(
-        EvidenceError, match=r"a\.tar: an archive of a run must hold only that run; found notes.txt beside 1"
+        EvidenceError, match=r"a\.tar: an archive of a run must hold only that run; found notes.txt next to 1"
     ):
         read_bundle(packed(run.parent, Path("a.tar"), "."))
 
@@ -187,7 +187,7 @@ def test_an_archive_replaced_by_another_archive_of_the_same_run_is_reported(run:
     assert problem.startswith("published: run.tar.xz: changed: ")
 
 
-@pytest.mark.parametrize(("name", "got"), [("evidence", "evidence beside it"), ("run.json", "run.json beside it")])
+@pytest.mark.parametrize(("name", "got"), [("evidence", "evidence next to it"), ("run.json", "run.json next to it")])
 def test_a_published_run_with_evidence_next_to_its_archive_is_refused(run: Path, name: str, got: str) -> None:
     published(run, Path("published"))
     copy = shutil.copytree if (run / name).is_dir() else shutil.copy

@@ -98,7 +98,7 @@ def test_a_manifest_whose_evidence_digest_differs_is_reported(run: Path, form: s
     forged = read_manifest(directory)[0].model_copy(update={"seen": "0" * 64})
     write_manifest(directory, forged)
     assert rejudged(directory).problems == [
-        f"{directory.name}: manifest.json: belongs to other evidence than this directory holds"
+        f"{directory.name}: manifest.json: belongs to different evidence than the evidence in this directory"
     ]
 
 
