@@ -1,6 +1,6 @@
 """Contract verification for GPU-training optimizations: from a contract to runs, evidence, verdicts and a report."""
 
-TYPE_CHECKING = False  # importing `typing` takes 10 ms, during which no signal could be held back
+TYPE_CHECKING = False  # importing `typing` takes 10 ms, in which a signal could not be delayed
 if TYPE_CHECKING:
     from harness.recorded_loops.loop_recorder import record as record
 
@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Import and return `record` at its first use, because `record` imports torch."""
+    """Import and return `record` at its first use. It is not imported earlier, because its import loads torch."""
     if name != "record":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from harness.recorded_loops.loop_recorder import record

@@ -7,16 +7,18 @@ from harness.cli import first_signals
 
 
 def main() -> None:
-    """Run the command line. Delay signals from the start, because importing the application takes a while."""
+    """Run the command line. Signals are delayed from the start, because the import of the application takes a while."""
     first_signals.hold()
-    # Imported objects stay alive until the end. A garbage collector that searches them takes a tenth of the time of a
-    # short command.
+    # Imported objects stay in use until the end, so collecting garbage frees nothing. It took a tenth of the time of a
+    # short
+    # command.
     gc.disable()
     try:
         from harness.cli.application import main as run
     except BaseException as error:
-        # Catch everything, also a SystemExit that a module raises on import. Otherwise Python would exit with code 1,
-        # which means a violated claim.
+        # Catch every exception, even a SystemExit that a module raises on import. Otherwise Python would exit with code
+        # 1, which
+        # means a violated claim.
         _refuse_to_start(error)
     try:
         run()
@@ -27,12 +29,12 @@ def main() -> None:
 def _refuse_to_start(error: BaseException) -> None:
     """Print one line with the reason why the harness cannot start, and exit with the code of an error.
 
-    Escape the text here, because the module that usually escapes texts may be the one that cannot be imported.
+    The text is escaped here, because the module that escapes texts may be the module that cannot be imported.
     """
     text = f"error: the harness cannot start: {type(error).__name__}: {error}"
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text).replace("##", "#\\x23")
     sys.stderr.write(f"{line}\n")
-    sys.exit(12)  # the value of ExitCode.ERROR, which is not imported here because its import may be what failed
+    sys.exit(12)  # The value of ExitCode.ERROR. Importing ExitCode may be what failed.
 
 
 if __name__ == "__main__":

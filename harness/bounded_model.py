@@ -1,6 +1,6 @@
-"""Define models of untrusted files. Their validation stops after few errors.
+"""Define models of untrusted files. Validation of a file stops after a few errors.
 
-pydantic collects every error of a file, with about two kilobytes for each error. It took 80 s and 8 GB of memory to
+pydantic collects every error in a file, with about two kilobytes for each error. It took 80 s and 8 GB of memory to
 refuse a line of 3 MB. Readers of files show only the first error.
 """
 
@@ -13,14 +13,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-# Largest number of keys of a model (models have about ten keys), and number of entries of a mapping that are validated
-# at a time.
+# Largest number of keys of a model. Models have about ten keys. It is also the number of entries of a mapping that are
+# validated at a time.
 MOST_KEYS = 100
 _NO_SCHEMAS = frozenset({"cls", "config", "metadata", "serialization"})
 
 
 class BoundedModel(BaseModel):
-    """A model whose validation stops early: in a list at the first wrong item, in a mapping after few wrong entries."""
+    """A model whose validation stops early.
+
+    It ends a list at the first wrong item, and a mapping after a few wrong entries.
+    """
 
     model_config = ConfigDict(defer_build=True)
 
@@ -38,7 +41,10 @@ class BoundedModel(BaseModel):
 
 
 def _ending_early(schema: Any) -> Any:
-    """Return the schema with each list and mapping bounded. Skip nested models, which are already bounded."""
+    """Return the schema in which each list and mapping stops early.
+
+    Nested models are left as they are: they stop early too.
+    """
     if isinstance(schema, list):
         return [_ending_early(item) for item in schema]
     if not isinstance(schema, dict):
@@ -48,7 +54,8 @@ def _ending_early(schema: Any) -> Any:
     }
     if schema.get("type") == "list":
         return bounded | {"fail_fast": True}
-    # JSON has no tuples, only lists. Strict validation inside a function validator refuses lists, so convert the list
+    # JSON has no tuples, only lists. Strict validation in a function validator refuses a list for a tuple. So convert
+    # it
     # first.
     if schema.get("type") == "tuple":
         return core_schema.no_info_before_validator_function(_tuple, bounded)

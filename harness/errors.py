@@ -1,8 +1,8 @@
-"""Define typed errors (place, rule, what was found, what to do), the exit codes, and functions that escape text.
+"""Define errors with fields (place, rule, what was found, what to do), exit codes, and functions that escape text.
 
 Text from a file, a worker or a system may contain characters that move a cursor, change the direction of a line, end a
-line, or start a command of the CI system that reads the log. `escaped` makes such text harmless. All printed text goes
-through `escaped` (`harness.platform.standard_streams`), as do errors and the texts of reports.
+line, or start a command of the CI system that reads the log. `escaped` makes such text harmless. All printed text is
+escaped (`harness.platform.standard_streams`), and so are errors and the texts of reports.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
 class HarnessError(Exception):
     """An error that a person can fix.
 
-    where: file:line:column, unit or path; rule: the broken rule; got: what was found; remedy: what to do.
+    where: file:line:column, unit or path; rule: the broken rule; got: what was found instead; remedy: what to do.
     """
 
     exit_code = ExitCode.ERROR
@@ -54,7 +54,7 @@ class HarnessError(Exception):
         return [escaped(f"{self.where}: {self.sentence()}" if self.where else self.sentence())]
 
     def sentence(self) -> str:
-        """Return the message without `where`."""
+        """Return the message without the place (`where`)."""
         found = f"; found {self.got}" if self.got else ""
         return f"{self.rule}{found}" + (f"; {self.remedy}" if self.remedy else "")
 
@@ -71,7 +71,10 @@ class ContractError(HarnessError):
     exit_code = ExitCode.INVALID_CONTRACT
 
     def each(self) -> list[ContractError]:
-        """Return the single errors in this error: several for `ContractErrors`, otherwise only itself."""
+        """Return the errors in this error as a list.
+
+        A `ContractErrors` has several; any other error has only itself.
+        """
         return [self]
 
 
@@ -91,7 +94,7 @@ class ContractErrors(ContractError):  # noqa: N818 - several errors, raised as o
 
 
 class KindError(HarnessError):
-    """A row of the table of claim kinds, or the package that provides the row, is wrong."""
+    """A row of the table of claim kinds is wrong, or the package that provides the row."""
 
 
 class SystemResolutionError(HarnessError):
@@ -102,10 +105,9 @@ class EvidenceError(HarnessError):
     """A run directory is missing, damaged, or mixed from runs that do not belong together."""
 
 
-# Match `##` in front of a command. GitHub, Azure and TeamCity look for `##[`, `##vso[` and `##teamcity[` anywhere in a
-# line.
+# Match the `##` of a command. GitHub, Azure and TeamCity search a line for `##[`, `##vso[` and `##teamcity[`.
 _COMMAND = re.compile(r"##(?=\w*\[)")
-# Match commands at the start of a line: GitHub looks for `::` there, and Buildkite looks for the marks of its groups.
+# Match commands at the start of a line. GitHub searches there for `::`, and Buildkite for the signs of its groups.
 _AT_START = re.compile(r"^( *)(::|---|\+\+\+|~~~|\^\^\^)")
 _BEYOND_ASCII = re.compile(r"[^\n -~]")
 
@@ -114,7 +116,7 @@ def escaped(text: object) -> str:
     """Return one line of printable characters that no terminal and no CI system interprets.
 
     Line ends, control characters, direction marks and other invisible characters become `\\n`, `\\x1b`, `\\u202e` etc.
-    In a command of a CI system, one character becomes `\\x3a` or `\\x23`. An escaped text is not escaped again.
+    In a command of a CI system, one character becomes `\\x3a` or `\\x23`. Escaping the result again does not change it.
     """
     line = printable(text)
     if "##" in line:
@@ -123,7 +125,10 @@ def escaped(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """Escape as `escaped` does, but leave CI commands unchanged. Use it for text that no CI system reads (pages)."""
+    """Return text escaped as by `escaped`, but with CI commands unchanged.
+
+    Use this for pages, which no CI system reads.
+    """
     line = text if isinstance(text, str) else str(text)
     if line.isprintable():
         return line
@@ -131,19 +136,22 @@ def printable(text: object) -> str:
 
 
 def escaped_lines(text: object) -> str:
-    """Escape each line of a text that the harness composed, and keep the text's line ends."""
+    """Return the text with each line escaped and with its line ends.
+
+    The text must have been composed by the harness.
+    """
     return "\n".join(escaped(line) for line in str(text).split("\n"))
 
 
 def escaped_command(command: str) -> str:
-    """Escape a command of GitHub Actions, which starts with `::`, so that its text contains no second command."""
+    """Return a command of GitHub Actions, which starts with `::`, escaped so that it contains no second command."""
     return f"::{escaped(command.removeprefix('::'))}"
 
 
 def escaped_json(text: str) -> str:
-    """Return JSON text with the same value, in plain ASCII, without any text that a CI system takes for a command."""
+    """Return JSON text with the same value, in plain ASCII, without text that a CI system takes for a command."""
     text = _BEYOND_ASCII.sub(lambda found: _json_code(found[0]), text)
-    return text.replace("##", r"#\u0023")  # in JSON, number signs occur only inside strings, where an escape is allowed
+    return text.replace("##", r"#\u0023")  # in JSON, `##` can only be inside a string, where an escape is allowed
 
 
 def _code(sign: str) -> str:

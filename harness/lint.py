@@ -31,15 +31,17 @@ if TYPE_CHECKING:
 
 Describe = Callable[[str], SystemDescription]
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
-CLEAR = 1.15  # A timing should be able to decide if the true ratio is this multiple of the required ratio.
-POWERLESS = 0.5  # smallest probability of a verdict that makes a timing worth its time
+CLEAR = 1.15  # A timing should be able to decide if the true ratio is the required ratio times this number.
+POWERLESS = 0.5  # a timing with a smaller probability of a verdict is not worth its time
 _LARGE = re.compile(r"e\+?\d\d|\d{39}")  # matches the text of every number that is greater than LARGEST_FLOAT32
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake in a contract. An `error` makes the contract unusable; a `warning` means that the contract proves less
-    than it seems to; a `note` suggests a better text."""
+    """A mistake in a contract. With an `error` the contract cannot be used.
+
+    A `warning` means that the contract proves less than it seems to. A `note` suggests a better text.
+    """
 
     level: Literal["error", "warning", "note"]
     where: str
@@ -50,10 +52,11 @@ class Finding:
 
 
 def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | None = None) -> list[Finding]:
-    """Return all findings, in the order of the file.
+    """Return all findings in a contract, in the order of the file.
 
-    describe: a function from a system's `module:attribute` to its description; claims: ids of the claims to check
-    (None: all). A system that cannot be described is an error. Checks that need its description are then skipped.
+    describe: a function that returns the description of a system from its `module:attribute`. claims: ids of the claims
+    to check; None checks all. A system that cannot be described is an error. Checks that need its description are
+    skipped.
     """
     descriptions, findings = _describe_all(loaded, describe)
     findings += _arms(loaded, descriptions)
@@ -64,7 +67,7 @@ def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | N
 
 
 def errors_of(loaded: LoadedContract, describe: Describe) -> list[Finding]:
-    """Return the errors that `lint` finds, without errors about systems that cannot be described."""
+    """Return the errors that `lint` finds, except errors about systems that cannot be described."""
     descriptions, _ = _describe_all(loaded, describe)
     found = [*_arms(loaded, descriptions), *_workloads(loaded, descriptions), *_claims(loaded, descriptions, None)]
     errors = [finding for finding in found if finding.level == "error"]
@@ -72,7 +75,10 @@ def errors_of(loaded: LoadedContract, describe: Describe) -> list[Finding]:
 
 
 def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return a warning for each claim id that several contracts have: `--claim` with this id selects all of them."""
+    """Return a warning for each claim id that several contracts have.
+
+    `--claim` with such an id selects all these claims.
+    """
     first: dict[str, LoadedContract] = {}
     findings = []
     for loaded in contracts:
@@ -85,18 +91,21 @@ def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
 
 
 def has_judge(kind: str) -> bool:
-    """Return True if the module of the kind's judge exists. The judge is not imported, because judges import numpy."""
+    """Return True if the module of the kind's judge exists. It is not imported, because judges import numpy."""
     return importlib.util.find_spec(kind_of(kind).judge.partition(":")[0]) is not None
 
 
 def _place(finding: Finding, own: str) -> tuple[bool, str, int, int]:
-    """Return a sort key: first the contract's own file (`own`), then shared files, each by line and column."""
+    """Return a sort key for a finding.
+
+    The contract's file (`own`) comes first, then shared files, each by line and column.
+    """
     file, line, column = finding.where.rsplit(":", 2)
     return file != own, file, int(line), int(column)
 
 
 def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str, SystemDescription], list[Finding]]:
-    """Return descriptions of the contract's and arms' systems, by name, and an error for each undescribable system."""
+    """Return the descriptions of all systems by name, and an error for each system that cannot be described."""
     places: dict[str, str] = {loaded.contract.system: loaded.where("system")}
     for name, arm in loaded.contract.arms.items():
         if arm.system is not None:
@@ -197,7 +206,7 @@ def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
 def _numbers(
     loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
 ) -> Iterator[Finding]:
-    """Yield warnings for demanded numbers that none of a claim's faults violates, so that nothing tests them."""
+    """Yield a warning for each required number that no fault of the claim violates. Nothing tests such a number."""
     from harness.drill.faults import offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -225,7 +234,7 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
 
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
-    """Yield an error for each fault of a claim that does not exist, or that declares no verdict for the claim."""
+    """Yield an error for each fault of a claim that does not exist or declares no verdict for the claim."""
     from harness.drill.faults import expectation_for, offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -244,10 +253,10 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
 
 
 def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[Finding]:
-    """Return warnings from the drill records (oldest first) that include the contract.
+    """Return warnings that follow from drill records of the contract. records: oldest first.
 
     A drill may cover only some claims, faults or machines. Therefore, for each fault of a claim on a workload, the
-    newest record that planted this fault counts.
+    newest record in which this fault was planted counts.
     """
     from harness.run_directory.verdict_file import last_of
 
@@ -283,7 +292,7 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
 
 
 def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) -> Iterator[Finding]:
-    """Yield a note for each rule that affects the contract's claims and is newer than the contract's `rules` version.
+    """Yield a note for each rule that is newer than the contract's `rules` version and affects its claims.
 
     If this harness does not know the `rules` version, yield a warning, because later rules would be missed.
     """
@@ -305,9 +314,9 @@ def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) ->
 
 
 def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterator[Finding]:
-    """Yield a warning for each last timing that was so noisy that a new run would probably not decide its claim.
+    """Yield a warning for each claim whose last timing was so noisy that a new timing would probably not decide it.
 
-    The chance of a verdict is computed for a true ratio of `CLEAR` times the required ratio.
+    The probability of a verdict is computed for a true ratio of `CLEAR` times the required ratio.
     """
     places = {claim.id: loaded.where("claims", index, "id") for index, claim in enumerate(loaded.contract.claims)}
     for timing in timings:
@@ -324,7 +333,7 @@ def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterato
 
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message for arms that differ only in name. Comparing such arms shows nothing.
+    """Yield the field and the message for arms that differ only in name. A comparison of such arms shows nothing.
 
     Nudged controls are left out, because they must have the baseline's settings.
     """
@@ -344,7 +353,7 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str
 
 
 def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message if the plain arm, which must not be captured, is captured too."""
+    """Yield the field and the message if the arm that must be plain is captured."""
     field = part.plain_path
     name = None if field is None else part.arms().get(field)
     if field is None or name is None or loaded.contract.arms[name].capture == "none":
@@ -360,11 +369,12 @@ def refuse_lint_errors(
     paths: Sequence[Path] = (),
     limit_s: float | None = None,
 ) -> None:
-    """Raise ContractErrors if the lint of the contracts, or of the signed entries found for `paths`, has errors.
+    """Raise ContractErrors if the lint finds errors in the contracts, or in the signed entries.
 
-    paths: where the waivers were found. If a folder is among them, waivers of unknown contracts are errors too. A
-    system that cannot be described is not an error here. Its units become ERROR later, with a better message. limit_s:
-    seconds within which each system must describe itself. The description is kept for later calls.
+    paths: where the signed entries were searched. If a folder is among them, an entry for an unknown contract is an
+    error.
+    limit_s: seconds within which each system must describe itself. The descriptions are kept for later calls. A system
+    that cannot be described is no error here. Its units get the verdict ERROR later, with a better message.
     """
     describe_all([system for one in contracts for system in one.contract.systems()], limit_s or LIMIT_S)
     errors = [ContractError(each.message, where=each.where) for one in contracts for each in errors_of(one, describe)]

@@ -1,7 +1,7 @@
-"""Write numbers in a uniform way: non-finite numbers as tagged strings, derived figures rounded to 12 digits.
+"""Write numbers in one way: non-finite numbers as tagged strings, and computed figures rounded to 12 digits.
 
-JSON has no NaN, and common writers turn infinity into null. A diverged loss must not be read back as a missing loss.
-Derived figures are rounded so that two machines write the same bytes.
+JSON has no NaN, and common writers turn infinity into null. But a loss that diverged must not be read back as a missing
+loss. Computed figures are rounded so that two machines write the same bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ _TAGS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(value: float) -> float | str:
-    """Return a finite float unchanged, and any other float as its tag (`NaN`, `Infinity`, `-Infinity`)."""
+    """Return a finite float unchanged, and any other float as a string (`NaN`, `Infinity`, `-Infinity`)."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def decode(value: object) -> object:
-    """Convert a tag to its float. Return any other value unchanged, so that the model accepts or refuses the value."""
+    """Return the float that a string from `encode` stands for.
+
+    Return any other value unchanged, for the model to validate.
+    """
     return _TAGS.get(value, value) if isinstance(value, str) else value
 
 
@@ -35,14 +38,14 @@ def _not_negative(value: float) -> float:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun in the right form: `1 fault`, `2 faults`."""
+    """Return a number and its noun in the right form: `1 fault`, `2 faults`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# after these nouns a number is an index, as in `rank 1`, and not a count
+# After these nouns a number is an index, as in `rank 1`, and no count.
 _INDEXED = "block|lane|layer|measurement|output|process|rank|repetition|round|run|seed|step|version"
 _VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies", " do": " does"}
-_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # words that end in `s` but are not plural nouns
+_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # words that end in `s` but are no plural nouns
 _ONE_OF_MANY = re.compile(
     rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>after|by|for|in|of|over|with)) )?(?<![\d.,=-])\b1 "
     rf"(?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
@@ -55,7 +58,7 @@ def agreed(sentence: str) -> str:
     """Return the sentence with verbs and nouns that fit their numbers: `1 captures of 44 nodes` -> `1 capture of …`.
 
     Every sentence of a judge passes through this function, so judges need not choose the forms of nouns and verbs. Text
-    in quotes or backquotes is a quotation and remains unchanged.
+    in quotes or backquotes remains unchanged.
     """
     parts = re.split(r"(\"[^\"]*\"|`[^`]*`|“[^”]*”)", sentence)
     parts[::2] = [
@@ -66,7 +69,7 @@ def agreed(sentence: str) -> str:
 
 
 def _as_one(found: re.Match[str]) -> str:
-    if found["index"]:  # the number is an index and not a count, as in `at step 1 losses differ`
+    if found["index"]:  # the number is an index and no count, as in `at step 1 losses differ`
         return found[0]
     verb, within = found["verb"] or "", f"{found['within']} " if found["within"] else ""
     agreeing = verb if within else _VERBS.get(verb, verb)
@@ -75,7 +78,7 @@ def _as_one(found: re.Match[str]) -> str:
 
 
 def was(number: int) -> str:
-    """Return the verb after a counted noun: `was` or `were`."""
+    """Return the verb for a counted noun: `was` for 1, otherwise `were`."""
     return "was" if number == 1 else "were"
 
 
@@ -85,12 +88,12 @@ Count = Annotated[int, Field(ge=0)]
 
 
 def rounded(value: float) -> float:
-    """Return a derived figure rounded to 12 significant digits."""
+    """Return a computed figure rounded to 12 significant digits. NaN and infinities are returned unchanged."""
     return float(f"{value:.12g}") if math.isfinite(value) else value
 
 
 def told_apart(one: float, other: float) -> tuple[str, str]:
-    """Return two numbers as text, with at least six significant digits, and more if they would look equal."""
+    """Return two numbers as text with at least six significant digits. Use more digits if the texts would be equal."""
     digits = next((each for each in range(6, 17) if _with(each, one) != _with(each, other)), 17)
     return _with(digits, one), _with(digits, other)
 
@@ -111,9 +114,9 @@ def _plain(value: Any) -> Any:
 
 
 def dump_json(value: Any, *, indent: int | None = None, sort_keys: bool = True) -> str:
-    """Return a value as JSON text. Non-finite numbers are tagged (see `encode`).
+    """Return a value as JSON text. Non-finite numbers become strings (see `encode`).
 
-    sort_keys: False if the order of keys has a meaning.
+    sort_keys: False if the order of the keys has a meaning.
     """
     separators = (",", ":") if indent is None else None
     return json.dumps(

@@ -1,1 +1,1 @@
-"""Compare two commits of a user's repository: the one that is checked out, and the baseline's commit."""
+"""Compare two commits of a user's repository: the commit that is checked out, and the commit of the baseline."""

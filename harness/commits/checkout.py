@@ -1,7 +1,7 @@
-"""Check out the baseline's commit in a private worktree of a user's repository, and import its modules from there.
+"""Check out the baseline's commit in a temporary worktree of a user's repository, and import its modules from there.
 
-Only modules of the repository come from the worktree; the harness and installed packages stay the same. Folders
-that the commit lacks are not on the import path, so that a process never mixes modules of two commits.
+Only modules of the repository come from the worktree. The harness and installed packages stay the same. Folders that
+the commit lacks are not on the import path, so that a process never mixes modules of two commits.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _SUBMODULE = "160000"  # git's file mode of a submodule, an entry that names a c
 MOST_NAMED = 5
 
 
-class GitFailed(Exception):  # noqa: N818 - it is caught, and reported in the terms of the request
-    """git exited with an error; the text is the last line that it printed."""
+class GitFailed(Exception):  # noqa: N818 - it is always caught, and reported as another error
+    """git exited with an error. The text is the message that git printed."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository, identified by its working tree. Methods raise GitFailed if git fails."""
+    """A git repository, given by the folder of its working tree. Methods raise GitFailed if git fails."""
 
     root: Path
 
     @classmethod
     def around(cls, folder: Path) -> Repository:
-        """Return the repository around a folder. Raises UsageError if git is missing, or finds no repository."""
+        """Return the repository that contains a folder. Raises UsageError if git is missing or finds no repository."""
         try:
             answer = _git(folder, "rev-parse", "--show-toplevel")
         except FileNotFoundError as error:
@@ -54,7 +54,10 @@ class Repository:
         return cls(Path(answer).resolve())
 
     def commit(self, name: str) -> str:
-        """Return the commit of a branch, tag or other revision. Raises UsageError if the revision is unknown."""
+        """Return the commit of a branch, tag or other revision, as a whole hash.
+
+        Raises UsageError if the revision is unknown.
+        """
         try:
             return _git(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         except GitFailed as error:
@@ -62,45 +65,50 @@ class Repository:
             raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
 
     def facts(self, commit: str) -> CommitFacts:
-        """Return the commit together with the first line of its message."""
+        """Return the commit and the first line of its message."""
         return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
 
     def has(self, commit: str) -> bool:
-        """Return True if the repository has a commit of this whole hash; False for the hash of a tag, too."""
+        """Return True if the repository has a commit with this whole hash. The hash of a tag is not accepted."""
         return self._agrees("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", printing=commit)
 
     def contains(self, commit: str, ancestor: str) -> bool:
-        """Return True if the history of `commit` has `ancestor`."""
+        """Return True if `ancestor` is in the history of `commit`."""
         return self._agrees("merge-base", "--is-ancestor", ancestor, commit)
 
     def _agrees(self, *arguments: str, printing: str = "") -> bool:
-        """Return True if git succeeds and prints this."""
+        """Return True if git succeeds and its output equals `printing`."""
         try:
             return _git(self.root, *arguments) == printing
         except GitFailed:
             return False
 
     def changes(self, but: Path) -> int:
-        """Count the files that differ from HEAD, including new files, but no ignored files and none in folder `but`."""
+        """Return the number of files that differ from HEAD, including new files.
+
+        Ignored files and files in `but` do not count.
+        """
         status = ["status", "--porcelain", "--untracked-files=all"]
         if but.is_relative_to(self.root) and but != self.root:
             status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
         return len(_git(self.root, *status).splitlines())
 
     def ignores(self, path: Path) -> bool:
-        """Return True if the repository ignores this path, such as a file of an installed package."""
+        """Return True if git ignores this path in the repository, for example a file of an installed package."""
         return self._agrees("check-ignore", "--quiet", str(path))
 
     def check_out(self, commit: str, folder: Path) -> None:
-        """Check out the commit in a new worktree at `folder`."""
+        """Check out the commit into a new worktree at `folder`."""
         _git(self.root, "worktree", "add", "--detach", "--quiet", str(folder), commit)
 
     def remove(self, folder: Path) -> None:
-        """Remove a worktree, even one that has changes or is locked."""
+        """Remove a worktree, even if it has changes or is locked."""
         _git(self.root, "worktree", "remove", "--force", "--force", str(folder))
 
     def lacks(self, folder: Path) -> list[str]:
-        """Describe what a new worktree lacks: submodules, and contents of files in Git LFS."""
+        """Return a line for each kind of content that a new worktree lacks: submodules, and contents of files in Git
+        LFS.
+        """
         entries = [entry.split("\t", 1) for entry in _names(_git(folder, "ls-tree", "-r", "-z", "HEAD"))]
         submodules = [name for mode, name in entries if mode.startswith(_SUBMODULE)]
         attributed = _names(_git(folder, "ls-files", "-z", "--", ":(attr:filter=lfs)"))
@@ -134,7 +142,7 @@ def _git(folder: Path, *arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         env=environment,
         check=False,
-        # Run git in its own session. So Ctrl-C in a terminal sends SIGINT only to the harness, which then cleans up.
+        # Run git in its own session. Ctrl-C in a terminal then sends SIGINT only to the harness, which cleans up.
         start_new_session=True,
     )
     if done.returncode != 0:
@@ -143,7 +151,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _reason(stderr: bytes) -> str:
-    """Return git's `fatal:` line, else its last line. Lines after `fatal:` contain only advice."""
+    """Return git's `fatal:` line, or its last line if there is none. Lines after `fatal:` contain only advice."""
     printed = stderr.decode("utf-8", "replace").strip().splitlines()
     fatal = [line for line in printed if line.startswith("fatal:")]
     return [*fatal[:1], *printed[-1:], ""][0]
@@ -151,20 +159,20 @@ def _reason(stderr: bytes) -> str:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The commits of a run, the import path of each baseline, and a folder for tensors between their processes."""
+    """The commits of a run, the import path of each baseline, and a folder in which processes exchange tensors."""
 
     commits: TwoCommits
-    import_paths: Mapping[str, ImportPath]  # by commit: of the baseline and of accepted baselines
+    import_paths: Mapping[str, ImportPath]  # by commit of the baseline, and of each accepted baseline
     exchange: Path
 
     @property
     def commit(self) -> str:
-        """Return the commit of the baseline."""
+        """Return the baseline's commit."""
         return self.commits.baseline.commit
 
     @property
     def import_path(self) -> ImportPath:
-        """Return the import path of the baseline."""
+        """Return the baseline's import path."""
         return self.import_paths[self.commit]
 
     def import_path_of(self, commits: Collection[str | None]) -> ImportPath | None:
@@ -172,7 +180,10 @@ class Checkout:
         return next((self.import_paths[commit] for commit in commits if commit is not None), None)
 
     def trained(self, commits: Collection[str | None]) -> list[str]:
-        """Return HEAD of the trees that `commits` name: None names the working tree, a commit names the worktree."""
+        """Return the hash of HEAD in each tree that `commits` names.
+
+        None names the working tree, a commit names its worktree.
+        """
         trees = [self.import_path.root] if None in commits else []
         trees += [self.import_paths[commit].tree for commit in commits if commit is not None]
         return [Repository(Path(tree)).commit("HEAD") for tree in trees]
@@ -190,10 +201,10 @@ def checked_out(
 ) -> Iterator[Checkout]:
     """Check out the commit `name` in a worktree of the systems' repository, for the duration of the block.
 
-    Accepted baselines in force on `day` (by default today, UTC) get worktrees too. All worktrees are removed at the
-    end, also after an error. reports: files in this folder do not count as changes. named: the name by which the user
-    requested the commit, by default `name`. Raises UsageError if there is no such commit, if a system is not part of
-    one common repository, or if an accepted commit does not lie between the baseline and the candidate.
+    Accepted baselines that are valid on `day` (UTC, by default today) get worktrees too. All worktrees are removed at
+    the end, also after an error. reports: files in this folder do not count as changes. named: the name by which the
+    user requested the commit, by default `name`. Raises UsageError if there is no such commit, if the systems are not
+    all in one repository, or if an accepted commit does not lie between the baseline and the candidate.
     """
     add_working_directory()
     homes = {system: _home(system) for system in systems}
@@ -239,10 +250,10 @@ def checked_out(
 def _recorded(
     entry: AcceptedBaseline, repository: Repository, baseline: CommitFacts, candidate: CommitFacts, day: date
 ) -> AcceptedRecord:
-    """Return an entry as the run's header records it, with its state on `day`.
+    """Return an accepted baseline for the run's header, with its state on `day`.
 
-    Raises UsageError for an entry that has not expired if its commit is unknown, or is neither part of the baseline nor
-    between the baseline and the candidate's HEAD.
+    Raises UsageError for an entry that has not expired if its commit is unknown, or if the commit is neither part of
+    the baseline nor between the baseline and the candidate's HEAD.
     """
     commit, short = entry.commit, entry.commit[:SHORT]
     known = repository.has(commit)
@@ -277,7 +288,7 @@ def _remove(repository: Repository, tree: Path) -> None:
     """Remove the worktree and git's record of it, even if the checkout was incomplete."""
     try:
         repository.remove(tree)
-    except GitFailed:  # the worktree is incomplete; git can remove its record of the worktree once the folder is gone
+    except GitFailed:  # The worktree is incomplete. git can remove its record after the folder is gone.
         shutil.rmtree(tree, ignore_errors=True)
         with suppress(GitFailed):
             repository.remove(tree)
@@ -287,7 +298,7 @@ _IN_TREE = "put the system into the repository, or install the repository in edi
 
 
 def _home(system: str) -> Path:
-    """Return the folder of the import path that contains the system's package. Raises UsageError if there is none."""
+    """Return the folder on the import path that contains the system's package. Raises UsageError if there is none."""
     package = system.partition(":")[0].partition(".")[0]
     try:
         spec = importlib.util.find_spec(package)

@@ -1,6 +1,6 @@
-"""Build the import path with which a process finds the modules of another commit, in a worktree of that commit.
+"""Compute the import path of a process that uses the modules of another commit, from a worktree of that commit.
 
-Only modules of the repository come from the worktree; the harness and installed packages stay the same. A folder that
+Only modules of the repository come from the worktree. The harness and installed packages stay the same. A folder that
 the commit does not have is left out of the path, so that a process never mixes modules of two commits.
 """
 
@@ -22,9 +22,8 @@ _in_use: list[ImportPath] = []
 class ImportPath:
     """The import path and the working directory of a process that trains with the code of a commit.
 
-    It is not a pydantic model, because processes that describe systems use it and should not import pydantic.
-
-    root: the repository's working tree; tree: the worktree, from which all modules of the repository must come.
+    This class is no pydantic model, because processes that describe systems use it and should not import pydantic.
+    root: the repository's working tree; tree: the worktree, from which all modules of the repository must be imported.
     """
 
     commit: str
@@ -34,14 +33,16 @@ class ImportPath:
     path: list[str]
 
     def use(self) -> None:
-        """Set import path and working directory of this process, and of the processes that it starts."""
+        """Set the import path and the working directory of this process, and of the processes that it starts."""
         sys.path[:] = self.path
         os.environ["PYTHONPATH"] = os.pathsep.join(self.path)
         os.chdir(self.folder)
         _in_use[:] = [self]
 
     def require(self, system: str) -> None:
-        """Raise SystemResolutionError if a module of the repository, such as the system's, is not in the worktree."""
+        """Raise SystemResolutionError if the system's module, or another module of the repository, is not from the
+        worktree.
+        """
         module = sys.modules[system.partition(":")[0]]
         file = _file(module)
         if not _within(file, self.tree):
@@ -54,7 +55,7 @@ class ImportPath:
         return f"`{name}`{whose} ({file or 'no file'})"
 
     def _strays(self) -> Iterator[tuple[str, str]]:
-        """Yield name and file of each module of the repository that was not imported from the worktree."""
+        """Yield name and file of each module of the repository that was imported from elsewhere than the worktree."""
         for name, module in list(sys.modules.items()):
             file = _file(module)
             if name.partition(".")[0] == "harness" or not _within(file, self.root) or _within(file, self.tree):
@@ -73,12 +74,12 @@ class ImportPath:
 
 
 def in_use() -> ImportPath | None:
-    """Return the import path that this process uses; None if it uses the code of the working tree."""
+    """Return the import path that this process uses, or None if it uses the code of the working tree."""
     return _in_use[0] if _in_use else None
 
 
 def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> ImportPath:
-    """Return this process's import path and working directory, with `root` replaced by the worktree `tree`.
+    """Return this process's import path and working directory with the worktree `tree` in place of `root`.
 
     homes: folders of the repository that contain the systems' packages. They come first, because the import path may
     lack the folder of an editable installation.
@@ -97,9 +98,9 @@ def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> Impor
 
 
 def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
-    """Return the place of an import path's entry in the worktree; None if the commit does not have it.
+    """Return the path in the worktree for an entry of the import path, or None if the commit does not have it.
 
-    An entry outside of the repository, or with installed packages, is returned unchanged.
+    An entry outside of the repository, or an entry with installed packages, is returned unchanged.
     """
     place = entry.resolve()
     if not place.is_relative_to(root) or installed(place, root):
@@ -111,14 +112,14 @@ def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
 
 
 def installed(place: Path, root: Path) -> bool:
-    """Return True if a path below `root` belongs to an installed package (an environment inside the repository)."""
+    """Return True if a path below `root` belongs to an installed package, from an environment inside the repository."""
     prefixes = [Path(prefix) for prefix in (sys.prefix, sys.base_prefix) if _within(prefix, str(root))]
     by_name = any(part in INSTALLED for part in place.relative_to(root).parts)
     return by_name or is_recorded(place) or any(place.is_relative_to(prefix) for prefix in prefixes)
 
 
 def _file(module: object) -> str:
-    """Return the real path of a module's file; "" if it has no absolute file name (such as `torch.ops`)."""
+    """Return the real path of a module's file, or "" if the module has no absolute file name (such as `torch.ops`)."""
     file = getattr(module, "__file__", None)
     return os.path.realpath(file) if isinstance(file, str) and os.path.isabs(file) else ""  # noqa: PTH117
 

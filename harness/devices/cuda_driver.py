@@ -1,6 +1,6 @@
-"""Ask libcuda which GPUs CUDA programs on this machine can use, without torch, a context or an allocation.
+"""Ask libcuda which GPUs CUDA programs can use on this machine. This needs no torch, no CUDA context and no allocation.
 
-Unlike NVML, libcuda honors CUDA_VISIBLE_DEVICES and lists the devices in the order in which workers number them.
+Unlike NVML, libcuda obeys CUDA_VISIBLE_DEVICES, and lists the devices in the order in which workers number them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME_LENGTH = 100
 
 @dataclass(frozen=True)
 class Gpu:
-    """One CUDA device. architecture: such as `sm_90`. uuid: the device's id in NVML's format."""
+    """One CUDA device. architecture: for example `sm_90`. uuid: the id of the device in NVML's format."""
 
     name: str
     uuid: str
@@ -47,7 +47,7 @@ class DriverError(Exception):
 
 
 def devices() -> Devices:
-    """Return what this machine's driver reports: its GPUs, or why there are none."""
+    """Return the GPUs that this machine's driver reports, or the reason why there are none."""
     library = _load()
     present = any(path.name[len("nvidia") :].isdigit() for path in Path("/dev").glob("nvidia*"))
     if library is None:
@@ -57,7 +57,9 @@ def devices() -> Devices:
 
 
 def read(library: Any, *, present: bool) -> Devices:
-    """Ask `library` (libcuda or a stand-in) for GPUs. present: True if the operating system shows NVIDIA devices."""
+    """Ask a library for GPUs. library: libcuda or a replacement in tests. present: True if the system has NVIDIA
+    devices.
+    """
     try:
         _call(library, "cuInit", 0)
         count, api = ctypes.c_int(), ctypes.c_int()
@@ -104,7 +106,7 @@ def _load() -> Any:
 
 
 def _driver() -> str | None:
-    """Return the kernel driver's version from NVML; None without NVML or its Python bindings (the extra `run`)."""
+    """Return the version of the kernel driver from NVML; None without NVML or its Python bindings (extra `run`)."""
     try:
         import pynvml
     except ImportError:

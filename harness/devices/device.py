@@ -1,4 +1,7 @@
-"""Access this process's CUDA device through torch, and wait for the device. Without a device, waits return at once."""
+"""Access this process's CUDA device through torch, and wait for it.
+
+Without a device, waiting functions return at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-# Bind these functions here, before a system is imported. Otherwise a system could replace them in their module.
+# Bind these functions before a system is imported. Otherwise a system could replace them in torch's module.
 _is_available, _synchronize = torch.cuda.is_available, torch.cuda.synchronize
 
 
@@ -19,19 +22,19 @@ def has_cuda() -> bool:
 
 
 def synchronize() -> None:
-    """Wait until the device has done all enqueued work."""
+    """Wait until the device has finished all submitted work."""
     if has_cuda():
         _synchronize()
 
 
 def wait_for(tensor: Tensor) -> None:
-    """Wait until the tensor's device has done all enqueued work. If the tensor is on the host, return at once."""
+    """Wait until the tensor's device has finished all submitted work. For a tensor on the host, return at once."""
     if tensor.is_cuda:
         _synchronize(tensor.device)
 
 
 class HostCopy:
-    """An asynchronous copy of a tensor to the host's memory. The device continues to work meanwhile."""
+    """A copy of a tensor in the host's memory, made asynchronously. The device continues to work during the copy."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._copy, self._arrived = tensor, None
@@ -54,7 +57,7 @@ class HostCopy:
 
 
 def select(index: int) -> torch.device | None:
-    """Make device `index` this process's current device, and return the device; None without CUDA."""
+    """Make device `index` the current device of this process. Return the device, or None without CUDA."""
     if not has_cuda():
         return None
     device = torch.device("cuda", index)
@@ -63,7 +66,10 @@ def select(index: int) -> torch.device | None:
 
 
 def generators() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
-    """Return functions that read and set each CUDA device's random generator, by name; empty before CUDA is used."""
+    """Return a reader and a setter of each CUDA device's random generator state, by name of the generator.
+
+    The dictionary is empty as long as CUDA was not used.
+    """
     if not (has_cuda() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return {}
     return {f"torch.cuda:{index}": _generator(index) for index in range(torch.cuda.device_count())}

@@ -1,4 +1,6 @@
-"""Measure the device memory of torch's allocator, fill the device's memory, and guard the outputs of kernels."""
+"""Measure the device memory of torch's allocator, fill the device's memory, and detect writes outside of kernels'
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,18 @@ from harness.devices.cuda_driver import DriverError
 from harness.devices.device import has_cuda, synchronize
 from harness.evidence.arm_records import MemorySample
 
-# Find out how much of the CUDA device's memory torch's caching allocator holds, and make it release unused memory.
+# These functions read how much memory torch's caching allocator holds on the CUDA device, and make the allocator
+# release
+# unused memory.
 
 
 class Growth(NamedTuple):
-    """The memory that some work took, in bytes.
+    """The memory that a piece of work took, in bytes.
 
-    large, small: growth of the peak reservation in torch's pools for large and for small blocks. reserved: growth of
-    torch's reservation. taken: by how much the device's free memory decreased. segments: sizes of the driver
-    allocations that the work added to the large pool and that still existed at the end.
+    large, small: growth of the peak reservation in torch's pools for large and for small blocks.
+    reserved: growth of torch's reservation.
+    taken: decrease of the device's free memory.
+    segments: sizes of allocations from the driver that the work added to the large pool and that existed at its end.
     """
 
     large: int
@@ -35,29 +40,35 @@ class Growth(NamedTuple):
 
 
 def empty_cache() -> None:
-    """Return the allocator's cached memory to the driver. Do nothing without a device."""
+    """Return the allocator's unused memory to the driver. Without a device, do nothing."""
     torch.cuda.empty_cache()
 
 
 def reset_peaks() -> None:
-    """Reset the allocator's peaks to the current values."""
+    """Set the allocator's recorded peaks to the current values."""
     torch.cuda.reset_peak_memory_stats()
 
 
 def free_bytes(device: torch.device | None = None) -> int:
-    """Return the driver's free bytes on a device, by default the current device. Raises torch's error without CUDA."""
+    """Return the free bytes on a device, as the driver reports them.
+
+    Default: the current device. Raises an error without CUDA.
+    """
     return torch.cuda.mem_get_info(device)[0]
 
 
 def reserved_bytes() -> int:
-    """Return the bytes of the device that the allocator has reserved, including its cache; 0 without a device."""
+    """Return the bytes on the device that the allocator has reserved, including unused ones.
+
+    Without a device, return 0.
+    """
     return torch.cuda.memory_reserved()
 
 
 def memory_sample(step: int) -> MemorySample | None:
-    """Return torch's own counts of CUDA memory at this moment; None without CUDA.
+    """Return torch's current counts of CUDA memory, or None without CUDA. step: the step that the sample belongs to.
 
-    One call of torch gives all counts, without a host sync.
+    The counts come from one call of torch, which does not make the host wait for the device.
     """
     if not has_cuda():
         return None
@@ -69,7 +80,7 @@ def memory_sample(step: int) -> MemorySample | None:
 
 
 def growth(work: Callable[[], object]) -> Growth:
-    """Execute `work`, which must wait for the device, and return the memory that the work took.
+    """Execute `work` and return the memory that it took. `work` must wait for the device before it returns.
 
     No other process may use the device meanwhile, because free memory is measured for the whole device.
     """
@@ -90,32 +101,32 @@ def growth(work: Callable[[], object]) -> Growth:
 
 
 def _large_segments() -> dict[int, int]:
-    """Return the segments of torch's large pools, including pools of graphs, as bytes by address."""
+    """Return the sizes in bytes of all segments in torch's large pools, by address. Pools of graphs are included."""
     snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
 
 
-# Call libcuda directly. A failed `cudaMalloc` would leave an error that torch's next check raises.
+# Call libcuda directly. After a failed `cudaMalloc`, torch's next check would raise that error.
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a CUresult of cuda.h
 _FIRST_SIZE = 2**36  # size of the first allocation, in bytes
-# Fewer than this number of bytes stay free. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS
-# cannot be initialized.
+# Fewer free bytes than this remain. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS cannot be
+# initialized.
 LEFT_FREE = 2**22
 
 
 def take(size: int) -> None:
-    """Allocate `size` bytes from the driver and never free them. Raises DriverError if no such block is available."""
+    """Allocate `size` bytes from the driver and never free them. Raises DriverError if the driver has no such block."""
     if _allocate(ctypes.CDLL("libcuda.so.1"), size) is None:
         raise DriverError("cuMemAlloc_v2", _OUT_OF_MEMORY)
 
 
 @contextmanager
 def full(*, but: int = 0, library: Any = None) -> Iterator[None]:
-    """Fill the memory of the current context's device within the block.
+    """Fill the memory of the current context's device during the block.
 
-    but: bytes to leave free. In addition, less than LEFT_FREE bytes stay free. library: libcuda or a stand-in. Raises
-    DriverError for any failure except running out of memory.
+    but: bytes that stay free. Fewer than LEFT_FREE further bytes stay free. library: libcuda or a replacement in tests.
+    Raises DriverError for any failure except a lack of memory.
     """
     driver = ctypes.CDLL("libcuda.so.1") if library is None else library
     kept_free = [_allocate(driver, but)] if but else []
@@ -151,10 +162,12 @@ def _free(library: Any, addresses: list[int | None]) -> None:
             library.cuMemFree_v2(ctypes.c_uint64(address))
 
 
-# Give kernels output memory that is filled with a poison value and lies between guard areas. The poison shows which
-# elements a kernel did not write. The guards show whether it wrote outside its output.
-#
-# The poison is a NaN with bits that no computation gives. The guard areas are filled with poison, too.
+# Give kernels output memory that is filled with a fixed value (the poison) and has guard areas before and after it.
+# Where
+# the poison is still there, the kernel wrote nothing. A changed guard area shows a write outside the output.
+# The poison is a NaN with bits that no computation produces. The guard areas are filled with poison too.
+# Data type -> integer type of the same size, and the poison as this integer. The poison is a quiet NaN with a payload
+# that no arithmetic produces.
 
 # Data type -> integer type of the same size, and the poison as such an integer: a quiet NaN whose payload no arithmetic
 # gives.
@@ -163,8 +176,8 @@ _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.bfloat16: (torch.int16, 0x7FDE),
     torch.float16: (torch.int16, 0x7EAD),
 }
-# Number of guard elements before and after a tensor. With 64 elements, the tensor keeps the 16-byte alignment that a
-# kernel may require.
+# Number of guard elements before and after a tensor. With 64 elements the tensor stays aligned to 16 bytes, as kernels
+# may require.
 GUARD_ELEMENTS = 64
 _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -179,20 +192,21 @@ _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """Return the tensor's bits as integers, for comparisons that distinguish different NaNs."""
+    """Return the tensor's bits as integers. Comparing these integers distinguishes different NaNs."""
     return tensor.view(_POISON[tensor.dtype][0])
 
 
 def poisoned(tensor: Tensor) -> Tensor:
-    """Return a mask of the elements that still have the poison value, because nothing wrote them."""
+    """Return a mask of the elements that still have the poison value, because no kernel wrote them."""
     return bits(tensor) == _POISON[tensor.dtype][1]
 
 
 class GuardedMemory(TorchFunctionMode):
-    """Within its block, fill tensors that torch allocates uninitialized with poison, between two guard areas.
+    """Within its block, fill the uninitialized tensors that torch allocates with poison, and put guard areas around
+    them.
 
-    Poison is a fixed bit pattern. Elements that still have it were never written. Guard areas show writes out of
-    bounds.
+    Poison is a fixed bit pattern. Elements that still have it were never written. Changed guard areas show writes out
+    of bounds.
     """
 
     def __init__(self) -> None:
@@ -212,7 +226,10 @@ class GuardedMemory(TorchFunctionMode):
         return result
 
     def poisoned_like(self, tensor: Tensor) -> Tensor:
-        """Return a contiguous tensor of the same shape, type and device, full of poison, between two guard areas."""
+        """Return a contiguous tensor of the same shape, type and device.
+
+        It is filled with poison and has guard areas around it.
+        """
         integer, pattern = _POISON[tensor.dtype]
         count = math.prod(tensor.shape)
         size = count + 2 * GUARD_ELEMENTS
@@ -221,11 +238,11 @@ class GuardedMemory(TorchFunctionMode):
         return buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + count].view(tensor.shape)
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """Return a copy of the tensor that lies between two guard areas."""
+        """Return a copy of the tensor with guard areas around it."""
         return self.poisoned_like(tensor).copy_(tensor)
 
     def overwritten(self) -> int:
-        """Return how many elements of the guard areas were overwritten."""
+        """Return the number of elements in guard areas that were overwritten."""
         ends = (
             end
             for buffer, count in self._buffers

@@ -1,6 +1,6 @@
 """Describe this machine: facts for planning (`machine`), and a fingerprint for the evidence (`collect`).
 
-Neither function imports torch, because planning must be quick, and must not start CUDA in the supervisor.
+Neither function imports torch. Planning must be quick, and the supervisor must not start CUDA.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts on which a plan depends. cuda: True if torch can use a GPU here. cuda_message: the reason if not."""
+    """The facts on which a plan depends. cuda: True if torch can use a GPU here. cuda_message: otherwise the reason."""
 
     cuda: bool
     cuda_message: str
@@ -37,12 +37,12 @@ class Machine:
 
     @property
     def gpu_memory_gib(self) -> float:
-        """Return the memory of the first GPU in GiB, because workers use the first GPU; 0 without a GPU."""
+        """Return the memory of the first GPU in GiB, or 0 without a GPU. Workers use the first GPU."""
         return self.gpus[0].memory_gib if self.gpus else 0.0
 
 
 def machine() -> Machine:
-    """Describe this machine for planning. This takes some milliseconds without a GPU."""
+    """Return facts about this machine for planning. Without a GPU this takes some milliseconds."""
     found = devices()
     usable, message = _cuda_usable(found, torch_version(), torch_cuda())
     return Machine(usable, message, found.gpus if usable else (), host_memory_gib(), found.unreadable)
@@ -62,12 +62,12 @@ def _cuda_usable(found: Devices, torch: str | None, built_for: str | None) -> tu
 
 
 def torch_version() -> str | None:
-    """Return torch's version; None if torch is not installed."""
+    """Return the version of torch, or None if torch is not installed."""
     return _version("torch")
 
 
 def torch_cuda() -> str | None:
-    """Return the CUDA version for which torch was built, from its `version.py`; None for a CPU build or no torch."""
+    """Return the CUDA version for which torch was built, from torch's `version.py`, or None without CUDA or torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -77,10 +77,10 @@ def torch_cuda() -> str | None:
 
 
 def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> Environment:
-    """Return this machine's fingerprint.
+    """Return the fingerprint of this machine.
 
-    systems: `module:attribute` names of systems, whose sources are digested. listed: the result of
-    `sources.listed_sources` for these systems, if the caller has it.
+    systems: names of systems (`module:attribute`). A digest of their sources is part of the fingerprint.
+    listed: the result of `sources.listed_sources` for these systems, if it is already known.
     """
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return Environment(
@@ -98,7 +98,10 @@ def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None
 
 
 def gpu_facts() -> GpuFacts:
-    """Return facts about the first GPU (which workers use), all GPUs' names and the driver, or why there is no GPU."""
+    """Return facts about the driver, the names of all GPUs, and the first GPU, which workers use.
+
+    Without a GPU, the facts contain only the reason why there is none.
+    """
     answer = devices()
     if not answer.gpus:
         return GpuFacts(problem=answer.problem)
@@ -116,7 +119,7 @@ def gpu_facts() -> GpuFacts:
 
 
 def job_facts() -> JobFacts:
-    """Return the Slurm job that this process is part of; outside of a job all facts are empty."""
+    """Return facts about the Slurm job that this process is part of. Outside of a job all facts are empty."""
     if "SLURM_JOB_ID" not in os.environ:
         return JobFacts()
     restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -128,8 +131,8 @@ def job_facts() -> JobFacts:
     )
 
 
-# For each CI service: a variable that only this service sets -> the service's name, and its variables for the page, the
-# author and the machine of a job. "" stands for no variable.
+# CI services: a variable that only this service sets -> name of the service, and its variables for a job's page, author
+# and machine. "" means that there is no such variable.
 CI_SERVICES = {
     "GITHUB_RUN_ID": ("GitHub Actions", "", "GITHUB_ACTOR", "RUNNER_NAME"),
     "GITLAB_CI": ("GitLab CI", "CI_JOB_URL", "GITLAB_USER_LOGIN", "CI_RUNNER_DESCRIPTION"),
@@ -139,7 +142,7 @@ CI_SERVICES = {
 
 
 def ci_facts(variables: Mapping[str, str]) -> CiFacts:
-    """Return the CI job that the environment variables describe; outside of CI all facts are empty."""
+    """Return facts about the CI job that environment variables describe. Outside of CI all facts are empty."""
     named = [variables.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
     for mark, (service, link, author, runner) in CI_SERVICES.items():
         if variables.get(mark):
@@ -153,20 +156,22 @@ def ci_facts(variables: Mapping[str, str]) -> CiFacts:
 
 
 def git_commit() -> str | None:
-    """Return the checkout's commit, with `+changes` if sources differ from the commit; None outside a checkout."""
+    """Return the commit of the checkout, with `+changes` if tracked files differ from it, or None outside of a
+    checkout.
+    """
     commit = checked_out_commit()
     changes = commit and git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{CHANGES}" if changes else commit
 
 
 def checked_out_commit() -> str | None:
-    """Return the checkout's commit, even if sources differ from the commit; None outside a checkout."""
-    # requires its own `.git`: an installed package may lie in another checkout
+    """Return the commit of the checkout, without a mark for changed files, or None outside of a checkout."""
+    # Require `.git` in this folder. Otherwise an installed package would get the commit of a checkout around it.
     return git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
 
 
 def cpu_model() -> str:
-    """Return the processor's name, or `unknown`."""
+    """Return the name of the processor, or `unknown`."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -176,12 +181,12 @@ def cpu_model() -> str:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on."""
+    """Return the number of processor cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def host_memory_gib() -> float:
-    """Return the physical memory of the host in GiB; 0 if the operating system does not report it (Windows)."""
+    """Return the physical memory of the host in GiB, or 0 if the operating system does not report it (Windows)."""
     if not hasattr(os, "sysconf"):
         return 0.0
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -1,11 +1,11 @@
-"""Capture, replay, reset and re-capture a CUDA graph, in memory pools that graphs can share.
+"""Capture, replay, reset and capture again a CUDA graph, in memory pools that several graphs can share.
 
     graph = capture(3, None, step)      # three warm-up runs, then one recorded run; recording executes nothing
     graph.replay()
 
-Torch's own graph lacks some things that a capture needs. This module adds them: a side stream, cuBLAS workspaces that
-exist before the capture, the capture's end if the captured code raises, an error for an empty graph, and the raw
-handle, with which a census counts the graph's nodes.
+Torch's graph class lacks some things that a capture needs. This module adds a side stream, cuBLAS workspaces that exist
+before the capture, and the end of the capture if the captured code raises. It also adds an error for an empty graph,
+and the raw handle with which a census counts the graph's nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.devices.device import has_cuda
 from harness.errors import HarnessError
 from harness.evidence.arm_records import GraphNodes
 
-# Count the nodes of a captured CUDA graph. This code uses cuda-bindings, and does not need torch.
+# Functions that count the nodes of a captured CUDA graph. They use cuda-bindings and do not need torch.
 
 _DEVICE_TO_HOST, _DEFAULT_KIND = 2, 4  # values of cudaMemcpyKind
 _MAX_ARGUMENTS = 256
@@ -36,14 +36,15 @@ ClipKernels = Mapping[str, Mapping[int, int]]
 
 
 class CensusError(HarnessError):
-    """The CUDA runtime refused to describe a graph."""
+    """The CUDA runtime could not describe a graph."""
 
 
 def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> GraphNodes:
-    """Count the nodes of the raw `cudaGraph_t` by type, kernels by name, and copies to the host, child graphs included.
+    """Count the nodes of the raw `cudaGraph_t`, including child graphs: all by type, kernels by name, and copies to the
+    host.
 
     Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …).
-    clip_kernels: what a system's `CountsClippedTensors` returns; None if clipped tensors are not counted.
+    clip_kernels: the result of a system's `CountsClippedTensors`, or None if clipped tensors are not counted.
     """
     from cuda.bindings import runtime
 
@@ -70,16 +71,16 @@ def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> G
 
 
 def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
-    """Return how many tensors a kernel launch clips.
+    """Return the number of tensors that one kernel launch clips.
 
-    tables: the number of tensors in each table of tensors to clip, by the table's address. arguments: the launch's
-    arguments. The launch clips the tensors of the first table whose address is an argument.
+    tables: the number of tensors in each table of tensors to clip, by the table's address. arguments: the arguments of
+    the launch. The launch clips the tensors of the first table whose address is an argument.
     """
     return next((tables[argument] for argument in arguments if argument in tables), 0)
 
 
 def node_count(graph: Any) -> int:
-    """Return the number of nodes of the raw `cudaGraph_t`. A child graph counts as one node."""
+    """Return the number of nodes of the raw `cudaGraph_t`. A child graph is counted as one node."""
     from cuda.bindings import runtime
 
     return int(_checked(runtime.cudaGraphGetNodes(graph, 0), "cudaGraphGetNodes")[-1])
@@ -126,7 +127,7 @@ def _kernel_name(parameters: Any) -> str:
 
 
 def _pointer_arguments(parameters: Any) -> list[int]:
-    """Return a kernel node's 8-byte arguments in order. The kernel gives their sizes (driver 12.4 and later)."""
+    """Return the arguments of a kernel node that have 8 bytes, in order. Sizes are known from driver 12.4 on."""
     from cuda.bindings import driver
 
     table = int(parameters.kernelParams)
@@ -136,7 +137,7 @@ def _pointer_arguments(parameters: Any) -> list[int]:
     arguments: list[int] = []
     for index in range(_MAX_ARGUMENTS):
         error, *info = ask(handle, index)
-        if table == 0 or int(error) != 0:  # this index is after the kernel's last argument
+        if table == 0 or int(error) != 0:  # there is no argument with this index
             break
         address = ctypes.c_uint64.from_address(table + 8 * index).value
         if int(info[1]) == 8:
@@ -168,11 +169,11 @@ _capturing = torch.cuda.is_current_stream_capturing
 
 
 class CudaGraphError(HarnessError):
-    """A CUDA graph was used without CUDA or out of order, or its capture is empty."""
+    """A CUDA graph was used without CUDA, its methods were called in a wrong order, or its capture is empty."""
 
 
 class CaptureMode(StrEnum):
-    """The threads whose unsafe calls CUDA forbids during a capture: any thread, only the capturing thread, or none."""
+    """Which threads may not make unsafe CUDA calls during a capture: all threads, only the capturing one, or none."""
 
     GLOBAL = "global"
     THREAD_LOCAL = "thread_local"
@@ -181,7 +182,10 @@ class CaptureMode(StrEnum):
 
 @dataclass(frozen=True)
 class MemPoolId:
-    """A memory pool for captured allocations. Graphs of one pool must be replayed in the order of their capture."""
+    """A memory pool for captured allocations.
+
+    Graphs in one pool must be replayed in the order in which they were captured.
+    """
 
     hi: int
     lo: int
@@ -207,12 +211,18 @@ def new_stream() -> torch.Stream:
 
 
 def is_capturing() -> bool:
-    """Return True if the current stream is being captured. Use torch's original function, even if it was replaced."""
+    """Return True if the current stream is being captured. The answer comes from torch's original function.
+
+    User code may have replaced that function in torch's module.
+    """
     return has_cuda() and _capturing()
 
 
 def nodes_captured_so_far() -> int | None:
-    """Return the number of nodes captured on the current stream so far; None outside of a capture, or if unknown."""
+    """Return the number of nodes that the current capture has recorded.
+
+    Return None outside of a capture, or if unknown.
+    """
     if not is_capturing():
         return None
     with suppress(Exception):
@@ -230,10 +240,10 @@ Method = Callable[..., object]
 def watched_graphs(
     begin: Callable[[Method], Method], end: Callable[[Method], Method], replay: Callable[[Method], Method]
 ) -> Iterator[None]:
-    """Replace, within the block, torch's methods that begin a capture, end a capture, and replay a CUDA graph.
+    """Within the block, replace the methods of torch that begin a capture, end a capture, and replay a CUDA graph.
 
-    Each argument is called with torch's method and returns the method's replacement. The replacements see the graphs of
-    every library.
+    Each argument is a function that gets torch's method and returns the replacement. The replacements are also used by
+    other libraries.
     """
     watches = {"capture_begin": begin, "capture_end": end, "replay": replay}
     methods = {name: getattr(_Graph, name) for name in watches}
@@ -248,7 +258,7 @@ def watched_graphs(
 
 @contextmanager
 def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
-    """Replace `torch.cuda.is_current_stream_capturing` by `answer` within the block, in all of torch's modules."""
+    """Within the block, replace `torch.cuda.is_current_stream_capturing` by `answer` in all modules of torch."""
     modules: tuple[Any, ...] = (torch.cuda, torch.cuda.graphs)
     before = [module.is_current_stream_capturing for module in modules]
     try:
@@ -261,7 +271,7 @@ def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
 
 
 class CudaGraph:
-    """One graph. It is captured on `stream`, by default on a new stream, and replayed on the current stream."""
+    """One CUDA graph. It is captured on `stream` (default: a new stream) and replayed on the current stream."""
 
     def __init__(self, stream: torch.Stream | None = None) -> None:
         require_cuda()
@@ -272,7 +282,10 @@ class CudaGraph:
         self._generator_state: Any = None
 
     def capture_begin(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> None:
-        """Record all work of this thread on the graph's stream until `capture_end`. The stream becomes current."""
+        """Start to record all work of this thread on the graph's stream, until `capture_end`.
+
+        The stream becomes the current one.
+        """
         if self._graph is not None or self._capturing is not None:
             raise CudaGraphError(
                 "a graph can be captured only once", got="a captured graph", remedy="call reset() first"
@@ -280,8 +293,8 @@ class CudaGraph:
         self._previous_stream = torch.cuda.current_stream()
         bind_cublas(self.stream)
         torch.cuda.synchronize()
-        gc.collect()  # a graph that is freed during the capture would make the capture fail
-        torch.cuda.empty_cache()  # the graph's memory pool cannot use memory that the ordinary allocator has cached
+        gc.collect()  # if a graph were freed during the capture, the capture would fail
+        torch.cuda.empty_cache()  # the graph's pool cannot use memory that the ordinary allocator keeps unused
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator_state = _generator().clone_state()
         torch.cuda.set_stream(self.stream)  # type: ignore[arg-type]
@@ -294,18 +307,19 @@ class CudaGraph:
         self._capturing = graph
 
     def capture_end(self) -> None:
-        """End the capture and instantiate the graph. Raises `CudaGraphError` for an empty graph."""
+        """End the capture and make the graph executable. Raises `CudaGraphError` for an empty graph."""
         if self._capturing is None:
             raise CudaGraphError("a capture must have begun before it ends", remedy="call capture_begin() first")
         graph, self._capturing = self._capturing, None
         try:
             with warnings.catch_warnings():
-                # an empty graph is reported as an error below, so torch need not warn about it
+                # an empty graph is an error below, so torch's warning is not needed
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 graph.capture_end()
         except BaseException:
-            # After a failed capture torch leaves its generator in capturing mode. Without this line, every later eager
-            # random number would raise.
+            # After a failed capture, torch leaves its generator in capturing mode. Otherwise every later eager random
+            # number would
+            # raise an error.
             _generator().graphsafe_set_state(self._generator_state)
             raise
         finally:
@@ -318,34 +332,34 @@ class CudaGraph:
 
     @contextmanager
     def capturing(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> Iterator[None]:
-        """Capture the body of a `with`. An exception in the body ends the capture and is raised again."""
+        """Capture the body of a `with` statement. An exception in the body ends the capture and is raised again."""
         self.capture_begin(pool, mode)
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the capture is already invalid, so ending it raises a second error
+            with suppress(Exception):  # the capture is invalid now, so ending it raises a second error
                 self.capture_end()
             self.reset()
             raise
         self.capture_end()
 
     def replay(self) -> None:
-        """Execute the graph once on the current stream."""
+        """Execute the captured graph once on the current stream."""
         self._captured().replay()
 
     def reset(self) -> None:
-        """Drop the captured graph, so that it can be captured again. Do nothing if there is no captured graph."""
+        """Discard the captured graph. Another one can then be captured. Without a captured graph, do nothing."""
         if self._graph is not None:
             torch.cuda.synchronize()  # wait for a replay that may still be running
             self._graph.reset()
             self._graph = None
 
     def pool(self) -> MemPoolId:
-        """Return the memory pool from which this graph allocates."""
+        """Return the memory pool in which this graph's tensors are allocated."""
         return MemPoolId(*self._captured().pool())
 
     def raw(self) -> int:
-        """Return the raw `cudaGraph_t` for a census. It is valid until `reset`."""
+        """Return the raw `cudaGraph_t` for a census. It is valid until `reset` is called."""
         return int(self._captured().raw_cuda_graph())
 
     def _captured(self) -> Any:
@@ -357,10 +371,10 @@ class CudaGraph:
 def capture(
     warmup: int, pool: MemPoolId | None, function: Callable[[], object], mode: CaptureMode = CaptureMode.RELAXED
 ) -> CudaGraph:
-    """Run `function` `warmup` times, then capture it once, and return the graph. Capturing executes nothing.
+    """Run `function` `warmup` times, then capture it once, and return the graph.
 
-    Warm-up runs do execute, so undo their effect or count them as steps. They use the stream of the capture, so that
-    libraries set up their state for this stream.
+    The capture executes nothing, but warm-up runs do. Undo their effect or count them as steps. They use the stream of
+    the capture, so that libraries prepare their state for this stream.
     """
     graph = CudaGraph()
     warm_up(graph.stream, function, warmup)
@@ -370,7 +384,7 @@ def capture(
 
 
 def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) -> None:
-    """Run `function` `times` times on `stream`, after all work enqueued so far, and wait until the runs are done."""
+    """Run `function` `times` times on `stream`, after all work submitted so far. Wait until the runs are finished."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # type: ignore[arg-type]
         for _ in range(times):
@@ -380,10 +394,10 @@ def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) ->
 
 
 def bind_cublas(stream: torch.Stream) -> None:
-    """Make this thread's cuBLAS handle allocate its workspace for `stream` now, before a capture.
+    """Make this thread's cuBLAS handle allocate its workspace for `stream` before a capture.
 
-    A workspace that is allocated within a capture comes from the graph's pool, and fails if memory is nearly full
-    (PMAT-063). If a step uses autograd, the warm-up allocates the workspace of autograd's thread, on the same stream.
+    A workspace that is allocated during a capture comes from the graph's pool. This fails if memory is nearly full
+    (PMAT-063). In a step with autograd, the warm-up allocates the workspace of autograd's thread, on the same stream.
     """
     with torch.cuda.stream(stream), torch.no_grad():  # type: ignore[arg-type]
         x = torch.ones(16, 16, device=stream.device)

@@ -1,7 +1,7 @@
 """Count where steps make the host wait for the device: torch's warnings about syncs, and explicit calls that wait.
 
-The given function `where` returns the place of an operation that waits. The harness's own work between two steps, such
-as making a batch, is marked so that no detector counts it as part of the step.
+A function `where`, given by the caller, returns the place of an operation that waits. The harness's own work between
+two steps, such as creating a batch, is marked. No detector counts marked work as part of a step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _depth = _after = 0
 
 @contextmanager
 def after_the_step() -> Iterator[None]:
-    """Mark the block as work that a trainer does after its step. Watchers of the step count this work separately."""
+    """Mark the block as work that a trainer does after its step. Detectors count this work separately from the step."""
     global _after  # noqa: PLW0603
     _after += 1
     try:
@@ -37,14 +37,15 @@ def after_the_step() -> Iterator[None]:
 
 
 def is_after() -> bool:
-    """Return True within a block of `after_the_step`."""
+    """Return True inside a block of `after_the_step`."""
     return _after > 0
 
 
 @contextmanager
 def _range(name: str) -> Iterator[None]:
-    """Show the block in a profile as the range `name`. The range's own operators are hidden from dispatch modes."""
-    if not torch._C._autograd._profiler_enabled():  # the range would cost each timed step some microseconds
+    """Show the block in a profile as the range `name`. Dispatch modes do not see the operators that mark the range."""
+    # without a profiler, a range would only cost each timed step some microseconds
+    if not torch._C._autograd._profiler_enabled():
         yield
         return
     shown = torch.profiler.record_function(name)
@@ -59,9 +60,9 @@ def _range(name: str) -> Iterator[None]:
 
 @contextmanager
 def not_of_the_step() -> Iterator[None]:
-    """Suspend the watchers of a step within the block: dispatch modes, torch's sync warnings, counts of waiting calls.
+    """Within the block, suspend everything that watches a step: dispatch modes, torch's sync warnings, counts of waits.
 
-    In a profile, the block is the range `OUTSIDE`. Readers of the profile leave this range out.
+    In a profile, the block is the range `OUTSIDE`, which readers of the profile leave out.
     """
     global _depth  # noqa: PLW0603
     _depth += 1
@@ -73,7 +74,7 @@ def not_of_the_step() -> Iterator[None]:
 
 
 class _Waits(Generic[Where]):
-    """Counts the waits in steps, by place. One object can be used for several blocks."""
+    """Counter of the waits in steps, by place. One object can be used for several blocks."""
 
     _seen: Counter[Where]
 
@@ -86,9 +87,9 @@ class _Waits(Generic[Where]):
 
 
 class SyncWarnings(_Waits[Where]):
-    """Within its block, counts torch's warnings about synchronizing calls.
+    """Within its block, count torch's warnings about synchronizing calls.
 
-    The setup does as little as possible, because around a replay the setup takes as long as the call of the replay.
+    The setup does as little as possible. Around a replay it takes as long as the call that starts the replay.
     """
 
     _catching: warnings.catch_warnings[None]
@@ -117,8 +118,8 @@ class SyncWarnings(_Waits[Where]):
             self._count("synchronizing CUDA operation")
 
 
-# Every Python function of torch that waits for the device calls one of the functions below. Replacing these few
-# therefore works wherever user code imports torch's functions from.
+# Every Python function of torch that waits for the device calls one of the functions below. If these few are replaced,
+# waits are counted however user code imports torch's functions.
 _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
     (torch._C, "_cuda_synchronize"),
     (torch._C, "_accelerator_synchronizeDevice"),
@@ -128,10 +129,10 @@ _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
 
 
 class WaitingCalls(_Waits[Where]):
-    """Within its block, counts explicit waits for a device, a stream or an event, for which torch has no warnings.
+    """Within its block, count explicit waits for a device, a stream or an event. torch has no warnings about these.
 
-    The function that replaces a waiting call is created once and used in all blocks. It is created again if other code
-    has replaced the call in the meantime.
+    The replacement of a waiting function is created once and used in all blocks. It is created again if other code has
+    replaced the function in the meantime.
     """
 
     def __init__(self, where: Callable[[str], Where]) -> None:

@@ -1,11 +1,11 @@
-"""Count graph launches with a CUPTI callback, within the timed blocks themselves.
+"""Count graph launches with a CUPTI callback during the timed blocks themselves.
 
-A profiler slows the steps that it watches, so it cannot be used in timed blocks. The callback is enabled only for graph
-launches: a step without a launch is not slowed, and a replay is slowed only by a short call into Python.
+A profiler would slow the steps that it watches, so it cannot be used in timed blocks. The callback is enabled only for
+graph launches. A step without a launch is not slowed, and a replay is slowed only by a short call into Python.
 
-CUPTI allows one subscriber in each process. A profile that is made while the counter is subscribed is silently empty,
-and so are all later profiles. After a profiler's first session, CUPTI refuses the counter. A process must therefore
-count only, profile only, or count first.
+CUPTI allows one subscriber in each process. A profile that is made while the counter is subscribed is empty, without an
+error, and so are all later profiles. After the first session of a profiler, CUPTI refuses the counter. A process must
+therefore only count, only profile, or count first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = {
     _DRIVER: re.compile(r"cuGraphLaunch(_v\d+)?(_ptsz)?"),
     _RUNTIME: re.compile(r"cudaGraphLaunch(_ptsz)?(_v\d+)?"),
 }
-_CALLBACK_IDS = range(1, 2000)  # more than the about 800 callback ids that CUDA 13 has in each domain
+_CALLBACK_IDS = range(1, 2000)  # CUDA 13 has about 800 callback ids in each domain
 _ENTER = 0  # value of CUpti_ApiCallbackSite, the first field of the data that a callback gets
 _REFUSED = 39  # value of CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
@@ -37,18 +37,18 @@ _SIGNATURES: dict[str, list[Any]] = {
 Launch = Callable[[], object]
 
 
-class _Unavailable(Exception):  # noqa: N818 - not an error of the run but the reason for a missing count
-    """Launches cannot be counted in this process. The message is the reason."""
+class _Unavailable(Exception):  # noqa: N818 - not an error of the run, but the reason why a count is missing
+    """Launches cannot be counted in this process. The message gives the reason."""
 
 
 class LaunchCounter:
-    """Counts the graph launches of the process within its block, whichever library launches.
+    """Within its block, counts the graph launches of this process, whichever library makes them.
 
-    library: libcupti; None if the process has none. planted: a function that launches one graph and waits for it. All
-    functions are bound when the counter is created, because a system that is imported later could replace them in their
-    modules.
-    sees_planted: True if the counter saw the launches planted before and after the block. failure: why launches are not
-    counted, or why the counts are not reliable; None if the counts are reliable.
+    library: libcupti, or None if the process has not loaded it. planted: a function that launches one graph and waits
+    for it. All functions are bound when the counter is created, because a system that is imported later could replace
+    them in their modules.
+    sees_planted: True if the counter saw the launches that were planted before and after the block. failure: why
+    launches are not counted or counts are not reliable, or None.
     """
 
     def __init__(self, library: Any | None, planted: Launch) -> None:
@@ -67,7 +67,7 @@ class LaunchCounter:
             self.failure = str(why)
 
     def __enter__(self) -> Self:
-        """Subscribe, and test the counter with a planted launch. If this fails, set `failure` instead of raising."""
+        """Subscribe, and test the counter with a planted launch. If this fails, set `failure` and raise nothing."""
         if self.failure is None:
             try:
                 self._subscribe()
@@ -89,7 +89,7 @@ class LaunchCounter:
             self._unsubscribe()
 
     def count(self) -> int | None:
-        """Return the number of graph launches so far; None if launches cannot be counted."""
+        """Return the number of graph launches so far, or None if launches cannot be counted."""
         return None if self._domain is None else self._launches[self._domain]
 
     def _subscribe(self) -> None:
@@ -103,8 +103,8 @@ class LaunchCounter:
     def _see_planted(self) -> None:
         """Choose the CUPTI domain (driver or runtime) whose callback sees a planted launch exactly once.
 
-        The driver's domain is preferred, because it sees the launches of every library. Both domains together would
-        count a launch by the runtime twice, because the runtime calls the driver.
+        The driver's domain is preferred, because it sees the launches of every library. If both domains were used, a
+        launch through the runtime would be counted twice, because the runtime calls the driver.
         """
         callbacks = {domain: self._callbacks(domain) for domain in _NAMES}
         if not any(callbacks.values()):
@@ -149,7 +149,10 @@ class LaunchCounter:
 
 
 def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
-    """Return CUPTI's callback, which counts launches. It must be quick, so all that it uses is bound in advance."""
+    """Return a CUPTI callback that counts launches in `launches`, by domain.
+
+    All names are bound in advance to make it quick.
+    """
     site = ctypes.c_int.from_address
 
     def on_call(_user: object, domain: int, _callback: int, data: int) -> None:
@@ -173,7 +176,7 @@ def _bound(library: Any | None) -> dict[str, Any]:
 
 
 def counter_of_this_process() -> LaunchCounter:
-    """Return a launch counter for this process, with a small graph of its own as the planted launch. Needs CUDA."""
+    """Return a launch counter for this process. The planted launch is a launch of a small graph. Needs CUDA."""
     return LaunchCounter(_loaded_cupti(), PlantedGraph())
 
 
@@ -186,7 +189,7 @@ def _loaded_cupti() -> Any | None:
 
 
 def mapped_cupti(maps: str) -> str | None:
-    """Return the path of the libcupti that a process has mapped, which is also the one that torch's profiler uses.
+    """Return the path of the libcupti that this process has loaded. torch's profiler uses the same library.
 
     maps: the text of `/proc/self/maps`.
     """
@@ -195,9 +198,9 @@ def mapped_cupti(maps: str) -> str | None:
 
 
 class PlantedGraph:
-    """A CUDA graph of one addition. Calling this object launches the graph and waits for it. Needs CUDA.
+    """A CUDA graph of one addition. A call of this object launches the graph and waits for it. Needs CUDA.
 
-    `torch.cuda.graph` is not used for the capture, because it returns torch's cached memory to the driver.
+    `torch.cuda.graph` is not used for the capture, because it would return torch's unused memory to the driver.
     """
 
     def __init__(self) -> None:

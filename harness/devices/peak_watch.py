@@ -1,8 +1,9 @@
-"""Measure the peak of a process's device memory, independently of the measured code.
+"""Measure the peak of a process's device memory independently of the measured code.
 
-torch records the peaks of its allocator, but any code may reset them. The watch therefore reads the peaks before each
-observed reset, and counts how often peaks decreased without an observed reset. Memory that is allocated without torch
-is known only to the driver. A thread samples the driver's number through NVML, which does not disturb captures.
+torch records the peaks of its allocator, but any code may reset these peaks. The watch therefore reads the peaks before
+each reset that it observes, and counts how often they decreased without an observed reset. Only the driver knows of
+memory that is allocated without torch. A thread samples the driver's number through NVML, which does not disturb
+captures.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
-# Bind these functions here, before a system is imported. Otherwise a system could replace them in their module.
+# Bind these functions before a system is imported. Otherwise a system could replace them in their modules.
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -28,17 +29,17 @@ INTERVAL_S = 0.002  # seconds between two samples of the device's memory; an NVM
 
 
 class Levels(NamedTuple):
-    """Bytes that torch's allocator has given to tensors, and bytes that the allocator has reserved on the device."""
+    """Bytes that torch's allocator has given to tensors, and bytes that it has reserved on the device."""
 
     allocated: int
     reserved: int
 
 
 class DeviceMemory(Protocol):
-    """The memory of a process's device, as the process sees it."""
+    """A source of memory figures for the device of this process."""
 
     def peaks(self) -> Levels:
-        """Return the largest levels since the last reset of the peaks."""
+        """Return the highest levels since the peaks were last reset."""
         ...
 
     def reserved(self) -> int: ...
@@ -46,11 +47,14 @@ class DeviceMemory(Protocol):
     def reset_peaks(self) -> None: ...
 
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> AbstractContextManager[None]:
-        """Pass every reset of the peaks by other code in the block to `around`, which must execute the reset."""
+        """Pass every reset of the peaks that other code makes in the block to `around`.
+
+        `around` must execute the reset.
+        """
         ...
 
     def apart(self) -> AbstractContextManager[None]:
-        """Keep memory that is allocated within the block out of the allocator's cache."""
+        """Allocate memory in the block separately from the allocator's cache, so that the cache does not grow."""
         ...
 
     def used(self) -> bool:
@@ -58,24 +62,24 @@ class DeviceMemory(Protocol):
         ...
 
     def before(self) -> tuple[int | None, int | None]:
-        """Return the values that `in_use` and `processes` had before this process used the device."""
+        """Return the values of `in_use` and `processes` from before this process used the device."""
         ...
 
     def in_use(self) -> int | None:
-        """Return the bytes that all processes together use on the device; None if unknown."""
+        """Return the bytes that all processes together use on the device, or None if unknown."""
         ...
 
     def processes(self) -> int | None:
-        """Return the number of processes on the device; None if unknown."""
+        """Return the number of processes on the device, or None if unknown."""
         ...
 
     def names(self) -> tuple[str, str]:
-        """Return the name of the allocator's backend, and the allocator's settings."""
+        """Return the name of the allocator's backend, and the settings of the allocator."""
         ...
 
 
 class PeakWatch:
-    """Measures the peaks of one process. Enter this context manager before the process uses the device."""
+    """Measures the peaks of this process. Enter this context manager before the process uses the device."""
 
     def __init__(self, device: DeviceMemory) -> None:
         self._device = device
@@ -96,12 +100,12 @@ class PeakWatch:
         self._exit.close()
 
     def apart(self) -> AbstractContextManager[None]:
-        """Keep the harness's own allocations between two measurements out of the allocator's cache."""
+        """Keep the harness's own allocations between two measurements out of torch's cache."""
         return self._device.apart()
 
     @contextmanager
     def measuring(self, keep: Callable[[MemoryPeak], None]) -> Iterator[None]:
-        """Measure the peak within the block, and pass the result to `keep`."""
+        """Measure the peak during the block, and pass the result to `keep`."""
         with self._lock:
             self._device.reset_peaks()
             self._largest = self._last = Levels(0, 0)
@@ -127,13 +131,15 @@ class PeakWatch:
         )
 
     def look(self) -> None:
-        """Read torch's peaks and the device's current use, and remember the largest values."""
+        """Read torch's peaks and the device's current use. Remember the largest values."""
         with self._lock:
             self._read_peaks()
             self._read_device()
 
     def evidence(self, arm: str, opening: MemoryPeak, steps: MemoryPeak) -> PeakMemoryEvidence:
-        """Return the evidence of the whole run. opening, steps: peaks while the arm was opened, and in its steps."""
+        """Return the evidence of the whole run. opening: the peak while the arm was opened; steps: the peak during its
+        steps.
+        """
         allocator, settings = self._device.names()
         return PeakMemoryEvidence(
             arm=arm,
@@ -166,7 +172,10 @@ class PeakWatch:
         self._largest = Levels(*map(max, self._largest, peaks))
 
     def _read_device(self) -> None:
-        """Read the driver's numbers. Compare them with the larger of torch's reservations before and after."""
+        """Read the driver's numbers.
+
+        The memory outside torch is computed from the larger of two readings of torch's reservation.
+        """
         if not self._device.used():
             return
         before, others = self._device.before()
@@ -184,7 +193,8 @@ class PeakWatch:
         self._samples += 1
 
 
-# Read a CUDA device's memory use from torch and NVML, for the classes above.
+# The code below reads a CUDA device's memory use from torch and NVML, for the classes above.
+# The device counts as at rest after REST_S seconds without a change. Wait at most REST_LIMIT_S seconds for this.
 
 # the device counts as at rest after REST_S seconds without a change; wait at most REST_LIMIT_S seconds
 REST_S, REST_LIMIT_S = 0.2, 5.0
@@ -216,7 +226,7 @@ class CudaMemory:
         return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def peaks(self) -> Levels:
-        if not self.used():  # do not ask torch for the current device here, because that call would initialize CUDA
+        if not self.used():  # asking torch for the current device here would initialize CUDA
             return Levels(0, 0)
         counted = torch.cuda.memory_stats_as_nested_dict(self._device())
         found = (counted[f"{name}_bytes"]["all"]["peak"] if counted else 0 for name in ("allocated", "reserved"))
@@ -231,7 +241,10 @@ class CudaMemory:
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-        """Pass each reset of the peaks to `around`. All Python functions of torch that reset call one of `_RESETS`."""
+        """Pass each reset of the peaks to `around`.
+
+        Every Python function of torch that resets them calls one of `_RESETS`.
+        """
         originals = {name: getattr(torch._C, name) for name in _RESETS if hasattr(torch._C, name)}
         for name, original in originals.items():
             setattr(torch._C, name, _told(original, around))
@@ -243,7 +256,7 @@ class CudaMemory:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Allocate within the block from a separate pool, whose memory is freed afterwards."""
+        """Allocate from a separate pool during the block. The memory of the pool is freed afterwards."""
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
             yield
@@ -275,7 +288,7 @@ def _told(original: Callable[..., object], around: Callable[[Callable[[], object
 
 
 class _Nvml:
-    """Memory use and process counts from NVML, by GPU UUID; empty if NVML is not available."""
+    """Memory use and process counts from NVML, by UUID of the GPU. Both are empty if NVML is not available."""
 
     def __init__(self) -> None:
         import pynvml
@@ -291,15 +304,18 @@ class _Nvml:
             self._handles = {}
 
     def in_use(self) -> dict[str, int]:
-        """Return the bytes in use on each GPU, by the GPU's UUID."""
+        """Return the bytes in use on each GPU, by UUID."""
         return self._asked(lambda handle: int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used))
 
     def processes(self) -> dict[str, int]:
-        """Return the number of processes on each GPU, by the GPU's UUID."""
+        """Return the number of processes on each GPU, by UUID."""
         return self._asked(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
 
     def at_rest(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return `in_use` and `processes` once the use is constant, because an ended process frees memory late."""
+        """Wait until the use of memory is constant. Return `in_use` and `processes`.
+
+        The wait is needed because the memory of an ended process is freed some time after its end.
+        """
         began = since = monotonic()
         found = self.in_use()
         while monotonic() - since < REST_S and monotonic() - began < REST_LIMIT_S:

@@ -1,6 +1,7 @@
 """Watch steps with torch's profiler: graph launches and the device's work.
 
-A profile can be silently empty if other code has subscribed to CUPTI. So each profile must show a planted sync.
+If other code has subscribed to CUPTI, a profile can be empty without an error. Therefore each profile must show a
+planted sync.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from harness.devices.device import has_cuda, synchronize
 from harness.devices.host_waits import AFTER, not_of_the_step
 from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
 
-# Split the device's work in a profile of some steps into work under graph launches and work outside of them.
+# The functions below divide the device's work in a profile of steps into work of graph launches and other work.
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
-# prefixes of the profiler's names for copies and fills, which are device work without a kernel
+# beginnings of the profiler's names for copies and fills, which are device work without a kernel
 _COPY, _FILL = "Memcpy ", "Memset "
 NANOSECONDS = 1e-9
 # names of the profiled ranges around a step, and around a host sync that the harness planted
 STEP, PLANTED = "harness.step", "harness.planted"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
-# Words in the names of kernels that wait for another rank: kernels of NCCL (also `ncclSymkDevKernel_…`), of NVSHMEM,
-# and of torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem).
+# Words in the names of kernels that wait for another rank. Such kernels belong to NCCL (also `ncclSymkDevKernel_…`), to
+# NVSHMEM, and to torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem).
 _WAITING = (
     "nccl",
     "nvshmem",
@@ -41,22 +42,22 @@ _WAITING = (
     "_signal_kernel",
     "barrier_kernel",
 )
-_API_CALL = re.compile(r"cu(da)?[A-Z]")  # matches calls of the CUDA driver and runtime, but no names of operators
+_API_CALL = re.compile(r"cu(da)?[A-Z]")  # matches names of CUDA driver and runtime calls, but no names of operators
 
 
 def launches_in(events: Iterable[Any]) -> int:
-    """Return the number of graph launches among a profile's raw events."""
+    """Return the number of graph launches among the raw events of a profile."""
     return sum(event.name() in GRAPH_LAUNCHES for event in events)
 
 
 def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
-    """Sort the device activities of a profile over `steps` steps, each of which is in a range named `STEP`.
+    """Sort the device activities in a profile of `steps` steps. Each step must be in a range named `STEP`.
 
-    events: the profile's raw events. nodes: the census of the graphs.
-    An activity has the correlation number of the host call that began it: a graph launch, or another call in a step.
-    Activities that began between steps are left out, because they belong to the harness or to an evaluation, which may
-    replay graphs too. Work that a trainer does after its step is counted separately. The profiler demangles kernel
-    names. They are replaced by the names of the same kernels in `nodes`.
+    events: the raw events of the profile. nodes: the census of the graphs.
+    An activity has the correlation number of the host call that started it. The call is a graph launch or another call
+    in a step. Activities that were started between steps are left out, because they belong to the harness or to an
+    evaluation, which may replay graphs too. Work that a trainer does after its step is counted separately. The profiler
+    demangles the names of kernels. These names are replaced by the names in `nodes`.
     """
     launches = {event.correlation_id() for event in _begun_in(STEP, events) if event.name() in GRAPH_LAUNCHES}
     in_steps, after = _begun_by_calls_in(STEP, events), _begun_by_calls_in(AFTER, events)
@@ -82,7 +83,7 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
 
 
 def sees_sync(events: Sequence[Any]) -> bool:
-    """Return True if a profile shows its planted sync: both the call that waited and the work of the device."""
+    """Return True if a profile shows its planted sync. It must show the call that waited and the work of the device."""
     planted = _of_planted(events)
     return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
 
@@ -94,7 +95,7 @@ def without_planted(events: Sequence[Any]) -> list[Any]:
 
 
 def _of_planted(events: Sequence[Any]) -> list[Any]:
-    """Return the driver and runtime calls within the planted range, and the device activities begun by these calls."""
+    """Return the driver and runtime calls within the planted range, and the device activities that they started."""
     calls = [event for event in _begun_in(PLANTED, events) if _API_CALL.match(event.name())]
     numbers = {event.correlation_id() for event in calls}
     return [*calls, *(event for event in events if _on_device(event) and event.correlation_id() in numbers)]
@@ -103,8 +104,8 @@ def _of_planted(events: Sequence[Any]) -> list[Any]:
 def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
     """Return the correlation numbers of the host's calls that began within a range named `name`.
 
-    An operator in the range may have the same number as a call outside. Such numbers are left out, because an operator
-    itself begins no work on the device.
+    An operator in the range may have the same number as a call outside of the range. Such numbers are left out, because
+    an operator itself starts no work on the device.
     """
     inside = _begun_in(name, events)
     known = {id(event) for event in inside}
@@ -117,8 +118,8 @@ def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
 def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
     """Return the host's events that began within a range named `name`.
 
-    The profiler also shows a host range on the device, for the time in which the range's kernels ran there. That device
-    range is ignored, because host events during it may come after the end of the host's own range.
+    The profiler also shows a host range on the device, for the time in which its kernels ran there. Such a device range
+    is ignored. Host events during it may come after the end of the host's range.
     """
     on_host = [event for event in events if not _of_device(event)]
     ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == name]
@@ -126,9 +127,9 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 
 
 def _on_device(event: Any) -> bool:
-    """Return True for work of the device itself, but not for host ranges that the profiler also shows on the device.
+    """Return True for work of the device. Return False for a host range that the profiler also shows on the device.
 
-    Such a range contains kernels, which would then count twice.
+    Such a range contains kernels, which would then be counted twice.
     """
     return _of_device(event) and not event.is_user_annotation()
 
@@ -146,10 +147,12 @@ def _kernel_seconds(events: Iterable[Any]) -> float:
 
 
 def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
-    """Return the seconds in which at least one device activity of a profile ran. Overlapping activities count once.
+    """Return the seconds in which at least one device activity of a profile ran. Overlapping activities are counted
+    once.
 
-    With several ranks, kernels that wait for other ranks do not count. A profile delays such kernels: on two H200s they
-    took seven times the time of a step. A single rank never waits, so all its kernels count, whatever their names.
+    With several ranks, kernels that wait for other ranks are not counted, because a profile delays such kernels. On two
+    H200s they took seven times the time of a step. A single rank never waits, so all its kernels are counted, whatever
+    their names are.
     """
     alone = ranks == 1
     working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]
@@ -162,12 +165,12 @@ def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
 
 
 def waits_for_ranks(kernel: str) -> bool:
-    """Return True if a kernel's name shows that its time depends on other ranks."""
+    """Return True if the name of a kernel shows that the kernel waits for other ranks."""
     return any(word in kernel.lower() for word in _WAITING)
 
 
 def _launched(launches: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[Launched]:
-    """Group launches that did equal work, in the order of the groups' first launches."""
+    """Group launches that did equal work. The groups are in the order of their first launches."""
     groups: Counter[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]] = Counter()
     for events in launches:
         types = Counter(_type(event.name()) for event in events)
@@ -197,12 +200,12 @@ def _type(name: str) -> str:
 
 
 def _census_names(nodes: Sequence[GraphNodes]) -> dict[str, str]:
-    """Return the kernel names of the census, by the profiler's names of the same kernels."""
+    """Return the names of kernels in the census, by the profiler's names of these kernels."""
     return {demangled(name): name for graph in nodes for name in graph.kernels}
 
 
 def demangled(name: str) -> str:
-    """Return a C++ symbol in readable form, made by the profiler's C++ runtime. Return any other name unchanged."""
+    """Return a C++ symbol in readable form, as the profiler writes it. Return any other name unchanged."""
     demangle = _demangler()
     if demangle is None or not name.startswith("_Z"):
         return name
@@ -218,7 +221,10 @@ def demangled(name: str) -> str:
 
 @cache
 def _demangler() -> Any | None:
-    """Return `__cxa_demangle` (Itanium C++ ABI); None if it is missing. Callers must free the text that it returns."""
+    """Return the C++ runtime's function `__cxa_demangle`, or None if it is missing.
+
+    Callers must free the text it returns.
+    """
     try:
         demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     except (OSError, AttributeError):
@@ -234,13 +240,14 @@ span = torch.profiler.record_function
 
 @dataclass
 class Watched:
-    """The observations of `steps` steps. A value is None if it cannot be observed on this machine."""
+    """What was observed in `steps` steps. A value is None if it cannot be observed on this machine."""
 
     steps: int = 0
     graph_launches: int | None = None
     operations: int | None = None
-    device_seconds: float | None = None  # seconds in which at least one kernel ran; kernels that overlap count once
-    replays: Sequence[Any] = ()  # raw profiler events of the steps, if none of them captures
+    # seconds in which at least one kernel ran; kernels that overlap are counted once
+    device_seconds: float | None = None
+    replays: Sequence[Any] = ()  # raw profiler events of the steps; empty if a step captures
     replayed_steps: int = 0
     sees_planted: bool | None = None  # True: every profile showed the host sync that was planted after its steps
 
@@ -249,11 +256,11 @@ class Watched:
 def graph_launches(
     watched: Watched, steps: int, *, ranks: int, replays: bool = False, over: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Watch `steps` steps with the profiler: graph launches and device activities. Needs CUDA.
+    """Watch the `steps` steps in the block with the profiler: graph launches and device activities. Needs CUDA.
 
-    ranks: how many ranks train together. replays: True if none of the steps captures, so that their work can be
-    compared with the census. over: called when the steps are done, before the profile is closed and read, which may
-    take seconds.
+    ranks: the number of ranks that train together. replays: True if no step captures a graph. The work of these steps
+    can then be compared with the census. over: a function that is called when the steps are done. The profile is closed
+    and read after this call, which may take seconds.
     """
     with profiler() as profile:
         yield
@@ -272,14 +279,17 @@ def graph_launches(
 
 
 def planted_sync(device: str) -> None:
-    """Read a value on the host: a sync that detectors must see. Creating the tensor itself is not watched."""
+    """Read a value of the device on the host.
+
+    This is a sync that detectors must see. Creating the tensor is not watched.
+    """
     with not_of_the_step():
         value = torch.ones(2, device=device)
     value.sum().item()
 
 
 def in_step(profiled: object) -> AbstractContextManager[object]:
-    """Return a range that marks a step for `device_work`; a context without effect if the step is not profiled."""
+    """Return a range that marks a step for `device_work`, or a context without effect if the step is not profiled."""
     return span(STEP) if profiled else nullcontext()
 
 
@@ -287,7 +297,8 @@ def in_step(profiled: object) -> AbstractContextManager[object]:
 def profiler(*, stacks: bool = False) -> Iterator[Any]:
     """Profile host calls and device activities with torch, in a way that is safe for replays of CUDA graphs.
 
-    Two variables keep CUPTI from being torn down and set up again between replays, which is known to cause crashes.
+    Two environment variables prevent that CUPTI is shut down and set up again between replays, a known cause of
+    crashes.
     """
     os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     os.environ.setdefault("TEARDOWN_CUPTI", "0")
@@ -302,11 +313,14 @@ def profiler(*, stacks: bool = False) -> Iterator[Any]:
 
 
 def prime_profiler() -> None:
-    """Run the process's first profile, which sets up CUPTI. On an H200 this took 4.2 s; later profiles took 1 ms."""
+    """Run the first profile of the process, which sets up CUPTI.
+
+    On an H200 it took 4.2 s, and later profiles took 1 ms.
+    """
     with profiler():
         synchronize()
 
 
 def raw_events(profile: Any) -> list[Any]:
-    """Return a profile's events as Kineto gives them, which have correlation numbers, instead of torch's event tree."""
+    """Return the raw events of a profile. They have correlation numbers, which the events in torch's tree lack."""
     return list(profile.profiler.kineto_results.events())

@@ -1,8 +1,9 @@
-"""Read `.target`, `.version` and entries of PTX text, and decide whether a target fits a device.
+"""Read `.target`, `.version` and entries of a PTX text, and decide whether a target fits a device.
 
 The rules are from the PTX ISA manual (directives `.target` and `.version`). PTX for `sm_XY` loads on a device of
-capability X.Y or higher, `sm_XYf` on the same family from X.Y on, `sm_XYa` only on X.Y. `compute_XY` means `sm_XY`. The
-driver must know a module's `.version`. This version must not be older than the version that introduced the target.
+capability X.Y or higher, `sm_XYf` on devices of the same family from X.Y on, and `sm_XYa` only on X.Y. `compute_XY`
+means `sm_XY`. The driver must know a module's `.version`. This version must not be older than the version that
+introduced the target.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 _TARGET = re.compile(r"(?:sm|compute)_([1-9][0-9]{1,2})([af]?)")
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
-# a comment that is not closed ends at the end of the text
+# A comment without an end reaches to the end of the text.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TARGET_LINE = re.compile(r"^[^\S\n]*\.target\s+([^\n;]*)", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^[^\S\n]*\.version\s+(\S+)", re.MULTILINE)
@@ -38,13 +39,13 @@ _DRIVER = {
 }  # fmt: skip
 
 # Target -> family. sm_101 was renamed to sm_110 and does not belong to the family of sm_100 (PTX manual,
-# family-specific targets).
+# section about family-specific targets).
 _FAMILIES = {101: "110", 110: "110"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture. number: 90 for capability 9.0. suffix: "", "a" (only this architecture) or "f" (its family)."""
+    """A GPU architecture. number: 90 for capability 9.0. suffix: "", "a" (this architecture only) or "f" (family)."""
 
     number: int
     suffix: str = ""
@@ -59,7 +60,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Module:
-    """The declarations of a PTX text, as written. targets: only architectures, without `debug` and texturing modes."""
+    """The declarations in a PTX text, as written. targets: architectures; `debug` and texturing modes are left out."""
 
     targets: list[str]
     versions: list[str]
@@ -67,7 +68,7 @@ class Module:
 
 
 def read_module(text: str) -> Module:
-    """Return every `.target` architecture, `.version` and `.entry` name of a PTX text, without its comments."""
+    """Return every `.target` architecture, `.version` and `.entry` name in a PTX text. Comments are ignored."""
     plain = _COMMENT.sub(" ", text)
     words = [word.strip() for line in _TARGET_LINE.findall(plain) for word in line.split(",")]
     architectures = [word for word in words if word.startswith(("sm_", "compute_"))]
@@ -91,7 +92,10 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_exact(target: Target, device: Target) -> bool:
-    """Return True if the architectures are equal. Suffixes are ignored, because they only limit loading elsewhere."""
+    """Return True if the architectures are equal.
+
+    Suffixes are ignored, because they only limit where else PTX can load.
+    """
     return target.number == device.number
 
 
@@ -105,14 +109,14 @@ def is_loadable(target: Target, device: Target) -> bool:
 
 
 def introduced_in(target: Target) -> tuple[int, int] | None:
-    """Return the PTX ISA version that introduced a target; None for a target that is not in this module's table."""
+    """Return the PTX ISA version that introduced a target, or None for a target that this module's table lacks."""
     return _INTRODUCED.get(f"{target.number}{target.suffix}")
 
 
 def newest_version(cuda: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the newest PTX ISA version that a driver of this CUDA version, such as (12, 8), loads.
+    """Return the newest PTX ISA version that a driver with this CUDA version, such as (12, 8), can load.
 
-    For a driver newer than the table, return the table's newest version. For an older driver, return None.
+    For a driver that is newer than the table, return the table's newest version. For an older driver, return None.
     """
     known = [release for release in _DRIVER if release <= cuda]
     return _DRIVER[max(known)] if known else None

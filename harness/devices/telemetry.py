@@ -1,4 +1,4 @@
-"""Sample the machine during a run: clocks, power, throttling, other processes, host load, and processor pace."""
+"""Sample the machine during a run: clocks, power, throttling, other processes, host load, and the processor's pace."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-# Bind these functions here, before a system is imported. Otherwise a system could replace them in their modules.
+# Bind these functions before a system is imported. Otherwise a system could replace them in their modules.
 from os import listdir
 from pathlib import Path
 from threading import get_native_id
 
-# Bind this function here, before a system is imported. Otherwise a system could replace it in its module.
+# Bind this function before a system is imported. Otherwise a system could replace it in its module.
 from time import monotonic, process_time_ns, thread_time_ns
 from typing import Any, Self
 
 from harness.evidence.run_records import TIMED_PHASE, Block, Telemetry, TelemetrySample, disturbed
 from harness.numbers import dump_json
 
-# The supervisor takes the samples in a thread of its own process. So sampling does not disturb the worker's process.
+# The samples are taken in a thread of the supervisor's process, so that they do not disturb the worker's process.
 
-INTERVAL_S = 5.0  # seconds between samples of an untimed phase; samples decide only about timings, so few are enough
+INTERVAL_S = 5.0  # seconds between samples of an untimed phase; only timings are judged by samples, so few are enough
 # Seconds between samples of a timed phase. A timed block may last only 0.1 s. Reading NVML took 0.05 ms on an H200.
 TIMED_INTERVAL_S = 0.1
-# Reasons for lower clocks, from nvmlClocksEventReasons in nvml.h. Left out are idle (0x1), the applications' clock
-# setting (0x2) and the display's clock setting (0x100), because none of the three slows down a loaded GPU.
+# Reasons for lower clocks, from nvmlClocksEventReasons in nvml.h. Three reasons are left out: idle (0x1), the clock
+# setting of applications (0x2), and the clock setting of displays (0x100). They do not slow a GPU under load.
 THROTTLE_REASONS = {
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -41,11 +41,11 @@ UNKNOWN = -1  # value of `foreign_processes` if the driver does not list process
 
 
 class Sampler:
-    """Samples the machine within its block; `write` then stores one Telemetry record.
+    """Samples the machine within its block. After the block, `write` stores the samples as one Telemetry record.
 
-    gpu_uuid: the GPU to watch; None to watch only the host. workers: ids of the harness's processes (session leaders)
-    that use the GPU now. phase: returns the worker's phase. before: processes that were on the GPU before all workers.
-    If the run has a timed phase, only samples from this phase are kept.
+    gpu_uuid: the GPU to watch, or None to watch only the host. workers: ids of the harness's processes (session
+    leaders) that use the GPU now. phase: a function that returns the worker's phase. before: processes that used the
+    GPU before all workers. If the run has a timed phase, only samples of this phase are kept.
     """
 
     def __init__(
@@ -74,9 +74,10 @@ class Sampler:
             self._gpu.close()
 
     def telemetry(self) -> Telemetry:
-        """Return the samples. If the run had a timed phase, return only samples of that phase."""
+        """Return the samples. If the run had a timed phase, only its samples are returned."""
         timed = [sample for phase, sample in self._samples if _is_timed(phase)]
-        # The time from the first to the last sample of the phase. The phase may be longer by up to two sampling
+        # Time from the first to the last sample of the timed phase. The phase itself may be longer by up to two
+        # sampling
         # intervals.
         seconds = timed[-1].seconds - timed[0].seconds if timed else None
         return Telemetry(
@@ -84,7 +85,7 @@ class Sampler:
         )
 
     def write(self, path: Path) -> None:
-        """Store the record as one JSON line."""
+        """Write the Telemetry record to a file, as one line of JSON."""
         path.write_text(dump_json(self.telemetry().model_dump()) + "\n", encoding="utf-8")
 
     def _sample_until_stopped(self) -> None:
@@ -107,7 +108,10 @@ class Sampler:
 
 
 def _is_timed(phase: str) -> bool:
-    """Return True for the timed phase. Phases of an arm with the same name do not match: they begin with `timed:`."""
+    """Return True for the timed phase.
+
+    A phase of an arm has another name even if it is timed: it begins with `timed:`.
+    """
     return phase.partition(" ")[0] == TIMED_PHASE
 
 
@@ -122,7 +126,7 @@ UNREADABLE = {**HOST_ONLY, "foreign_processes": UNKNOWN}
 
 
 def processes_on(uuid: str) -> set[int]:
-    """Return the ids of the processes that use the GPU now, from NVML; an empty set if NVML is not available."""
+    """Return the ids of the processes that use the GPU now, according to NVML. Without NVML, return an empty set."""
     gpu = open_gpu(uuid, ())
     if gpu is None:
         return set()
@@ -133,7 +137,7 @@ def processes_on(uuid: str) -> set[int]:
 
 
 def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None = None) -> Gpu | None:
-    """Open the GPU through NVML. Return None if NVML or the device cannot be reached."""
+    """Open the GPU through NVML. Return None if NVML or the GPU is not available."""
     import pynvml
 
     try:
@@ -143,7 +147,7 @@ def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None
 
 
 class Gpu:
-    """One GPU, read through NVML. A value that the driver does not report is None, or `UNKNOWN` if it is a count."""
+    """One GPU, read through NVML. If the driver does not report a value, it is None; a count is `UNKNOWN`."""
 
     def __init__(self, uuid: str, workers: Collection[int], nvml: Any, before: Collection[int] | None = None) -> None:
         self._nvml, self._workers = nvml, workers
@@ -155,7 +159,7 @@ class Gpu:
         self._nvml.nvmlShutdown()
 
     def read(self) -> dict[str, Any]:
-        """Return the fields of a TelemetrySample that concern the GPU."""
+        """Return those fields of a TelemetrySample that describe the GPU."""
         nvml, handle = self._nvml, self._handle
         reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         clock = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
@@ -176,17 +180,18 @@ class Gpu:
             return None
 
     def process_ids(self) -> set[int] | None:
-        """Return the ids of the processes that use the GPU; None if the driver does not list them."""
+        """Return the ids of the processes that use the GPU, or None if the driver does not list them."""
         nvml, handle = self._nvml, self._handle
         compute = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         graphics = self._ask(lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
         return None if compute is None else {int(process.pid) for process in [*compute, *graphics]}
 
     def _foreign_processes(self) -> int:
-        """Return the number of processes on the GPU that are not in a session of the harness's workers.
+        """Return the number of processes on the GPU that do not belong to the harness's workers.
 
-        In a container, NVML reports process ids of the host, so no worker is recognized. Then the result is the number
-        of processes that were there before all workers, plus the newer ones in excess of the number of workers.
+        A process belongs to a worker if it is in the worker's session. In a container, NVML reports process ids of the
+        host, so no worker is recognized. Then the result is the number of processes that were there before all workers,
+        plus the number by which the newer processes exceed the workers.
         """
         processes = self.process_ids()
         if processes is None:
@@ -203,21 +208,22 @@ class Gpu:
             return False
 
 
-# Measure a processor's current pace: the processor time that a thread needs for a fixed piece of Python code.
-#
-# A lower clock, or other work on the same core, slows every step that the host enqueues. Such work may run on the
-# core's other hyperthread, often in a process that is not visible here. The pace shows both. Time spent waiting for a
-# processor or for the interpreter's lock is not counted.
+# Measure the current pace of a processor: the processor time that a thread needs for a fixed piece of Python code.
+# A lower clock slows every step that the host submits, and so does other work on the same core. Such work may run on
+# the
+# core's other hyperthread, often in a process that is not visible here. The pace shows both effects. Time in which the
+# thread waits for a processor or for the interpreter's lock is not counted.
 
-PASSES = 20_000  # loop passes of the fixed piece of code; they take about a millisecond
+PASSES = 20_000  # loop passes of the fixed piece of code; together they take about a millisecond
 LOOKS = 5
-# Other threads of this process may use up to this share of the processor time of the fixed piece of code. The value is
-# a choice, above the cost of the counting itself.
+# Other threads of this process may use at most this share of the processor time of the fixed piece of code. The number
+# is
+# a choice; counting the time itself costs less.
 OWN_SHARE = 0.1
 
 
 def pace() -> float | None:
-    """Return the processor seconds of a fixed piece of Python code; None if other threads of this process worked."""
+    """Return the processor seconds of a fixed piece of Python code, or None if other threads of this process worked."""
     process, thread = process_time_ns(), thread_time_ns()
     value = 0
     for number in range(PASSES):
@@ -228,7 +234,10 @@ def pace() -> float | None:
 
 
 def _others_work() -> bool:
-    """Return True if another thread of this process runs now. The process's own time counts it only a tick later."""
+    """Return True if another thread of this process is running now.
+
+    The process's clock counts such a thread only later.
+    """
     own = str(get_native_id())
     try:
         return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
@@ -245,43 +254,46 @@ def _works(thread: str) -> bool:
 
 
 class Paces:
-    """The paces measured in one process. least: the smallest so far, taken as the pace of an undisturbed processor."""
+    """The paces measured in one process. least: the smallest pace so far, which stands for an undisturbed processor."""
 
     def __init__(self) -> None:
         self.least = math.inf
 
     def measure(self) -> float | None:
-        """Measure the pace and return it; None if `pace` cannot measure it."""
+        """Measure the pace and return it, or None if `pace` could not measure it."""
         measured = pace()
         self.least = min(self.least, measured or math.inf)
         return measured
 
     def look(self) -> None:
-        """Measure a few times to update the least pace. This takes a few milliseconds."""
+        """Measure the pace a few times to update `least`. This takes a few milliseconds."""
         for _ in range(LOOKS):
             self.measure()
 
     def disturbed(self, block: Block) -> bool:
-        """Return True if the pace during `block` shows that other work slowed the processor."""
+        """Return True if other work slowed the processor during `block`, according to the block's pace."""
         return block.pace is not None and disturbed(block.pace, self.least)
 
 
 def slower(one: float | None, other: float | None) -> float | None:
-    """Return the slower of two paces; None if either is unknown."""
+    """Return the slower of two paces (the larger number), or None if one is unknown."""
     return None if one is None or other is None else max(one, other)
 
 
 # Wait until no work of another process delays the kernels of this process.
+# The number of seconds is a choice. If the device is free, a kernel and the wait for it take far less. A time slice of
+# another process takes longer.
 
 # Seconds; a choice. A kernel and the wait for it take far less if the device is free. A time slice of another process's
 # context takes longer.
 SHORT_S = 0.5e-3
-QUIET_S = 0.02  # seconds; a choice: several time slices of the GPU
-LIMIT_S = 5.0  # seconds; a stopped process has at most 50 enqueued steps left, which the device finishes in this time
+QUIET_S = 0.02  # seconds; the number is a choice, and longer than several time slices of the GPU
+# seconds; a stopped process has at most 50 submitted steps left, and the device finishes them in this time
+LIMIT_S = 5.0
 
 
 def wait_for_quiet_device() -> None:
-    """Wait until short kernels have not been delayed for QUIET_S seconds. Give up after LIMIT_S seconds."""
+    """Wait until short kernels were not delayed for QUIET_S seconds. Give up after LIMIT_S seconds."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

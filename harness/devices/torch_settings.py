@@ -1,6 +1,6 @@
-"""Read and restore torch's process-wide settings.
+"""Read and restore the settings of torch that apply to the whole process.
 
-An arm may change these settings when it is opened, and thereby change or slow down the steps of another arm.
+An arm may change these settings when it is opened. This would change or slow the steps of another arm.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-# A pair of functions: the first reads a setting, the second restores the value that the first returned.
+# A pair of functions. The first reads a setting. The second restores the value that the first returned.
 _Accessors = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
@@ -46,7 +46,10 @@ _SETTINGS: dict[str, _Accessors] = {
 
 
 def torch_settings() -> dict[str, Any]:
-    """Return the settings' values by name, except settings that torch refuses to read (TF32 set through two APIs)."""
+    """Return the values of the settings by name.
+
+    Leave out a setting that torch refuses to read (TF32 set through two APIs).
+    """
     found = {}
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
@@ -55,7 +58,7 @@ def torch_settings() -> dict[str, Any]:
 
 
 def restore_torch_settings(known: dict[str, Any]) -> None:
-    """Restore the recorded value of every setting that has changed. known: what `torch_settings` returned."""
+    """Restore each setting that has changed. known: the values to restore, as `torch_settings` returned them."""
     now = torch_settings()
     for name, value in known.items():
         if name in now and now[name] != value:
@@ -67,11 +70,11 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic_algorithms(*, is_strict: bool = True) -> Iterator[None]:
-    """Make operators of torch, cuDNN and cuBLAS bitwise repeatable within the block.
+    """Make operators of torch, cuDNN and cuBLAS give equal bits in every run within the block.
 
-    is_strict: True if an operator without a repeatable implementation must raise an error; otherwise it is executed
-    without a guarantee. The block sets the environment variable of cuBLAS's workspace to `:4096:8`, one of the two
-    values that cuBLAS documents as reproducible. torch reads the variable at each matrix product.
+    is_strict: True if an operator without a repeatable implementation must raise an error. If False, such an operator
+    is executed without a guarantee. The block sets cuBLAS's workspace variable to `:4096:8`, one of the two values that
+    cuBLAS documents as reproducible. torch reads the variable at each matrix product.
     """
     known, workspace = torch_settings(), os.environ.get(_WORKSPACE)
     filling: Any = torch.utils.deterministic

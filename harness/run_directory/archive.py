@@ -185,7 +185,7 @@ class _Member(tarfile.TarInfo):
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
         try:
             return super().fromtarfile(tarfile_)
-        except tarfile.EOFHeaderError:  # the regular end of the archive; typeshed does not know this error
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined] # the regular end; typeshed lacks this error
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"a damaged header: {error}") from error
