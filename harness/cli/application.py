@@ -1,4 +1,4 @@
-"""Build the application from its commands, and return an exit code after an error.
+"""Build the application from its commands, run it, and turn errors into exit codes.
 
 The module of a command is imported only if the command line names this command.
 """
@@ -45,8 +45,9 @@ _REMEDIES: dict[int | None, str] = {
     **dict.fromkeys(_FULL, "make room, or name another folder"),
     errno.ENAMETOOLONG: "use a shorter name",
 }
-LIGHTEST = ("init",)  # an application needs at least one command, so `--version` imports the one that loads fastest
-# Command name -> name of its module, for commands whose own name cannot be a module name or is already in use.
+# An application needs at least one command. So `--version` imports the command that loads fastest.
+LIGHTEST = ("init",)
+# Command name -> name of its module. Only commands are listed whose names cannot be names of modules or are in use.
 MODULES = {"import": "import_contracts", "try": "try_step", "compare-runs": "compare_runs"}
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "verify": (
@@ -96,15 +97,18 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def application(arguments: list[str]) -> typer.Typer:
-    """Return the application with only the command that `arguments` begin with, or with all if they name none.
+    """Return the application with only the command that `arguments` start with, or with all commands if they name none.
 
-    Modules of other commands are not imported, so that for example `check` starts without numpy.
+    Modules of other commands are not imported. For example, `check` starts without numpy.
     """
     import typer  # `typer` is imported late, after the signal handlers are installed
     from typer.core import TyperGroup
 
     class ByTask(TyperGroup):
-        """List commands by task, each with its whole summary. click itself cuts summaries longer than a line."""
+        """List commands by task, each with its whole summary.
+
+        click itself would cut a summary that is longer than a line.
+        """
 
         def format_commands(self, _context: Any, formatter: Any) -> None:
             for task, names in TASKS.items():
@@ -131,7 +135,7 @@ def application(arguments: list[str]) -> typer.Typer:
     def harness(version: bool = shown) -> None:
         pass
 
-    app.callback()(harness)  # without a callback, typer drops the name of a command that is the only one
+    app.callback()(harness)  # without a callback, typer would drop the name of an only command
     return app
 
 
@@ -144,7 +148,7 @@ def _show_version(asked: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line, and map errors and signals to exit codes in one place."""
+    """Run the command line. All errors and signals are turned into exit codes here."""
     with surviving_streams(), interruption.watched():
         try:
             run = application(sys.argv[1:])
@@ -164,7 +168,7 @@ def main() -> None:
 
 
 def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that runs `command` only if Python did not run code of the project at its start.
+    """Return a function that runs `command`, but first raises an error if Python ran code of the project at its start.
 
     A command line with --help or --version skips the check.
     """
@@ -181,15 +185,15 @@ def _refuse_code_of_the_project() -> None:
     """Raise HarnessError if Python, at its start, ran code of the working directory because of PYTHONPATH."""
     from harness.evidence.modules import is_users
 
-    # the working directory may be a checkout of the harness, which may have its own `sitecustomize`
+    # The working directory may be a checkout of the harness. The harness may have its own `sitecustomize`.
     project, own = Path.cwd(), Path(__file__).resolve().parents[2]
     entries = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
-    # Python's `site` module imports both of these at the start, if they exist
+    # Python's module `site` imports these two modules at the start, if they exist.
     for name in ("sitecustomize", "usercustomize"):
         module = sys.modules.get(name)
         if module is None or module.__file__ is None:
             continue
-        # Do not resolve links: on Debian, Python's own `sitecustomize` is a link into /etc.
+        # Do not resolve links. On Debian, Python's own `sitecustomize` is a link into /etc.
         above = Path(module.__file__).parents
         folder = above[1 if hasattr(module, "__path__") else 0].resolve()
         of_project = folder.is_relative_to(project) and not folder.is_relative_to(own) and is_users(folder)
@@ -205,15 +209,18 @@ def _refuse_code_of_the_project() -> None:
 
 
 def _collect_from_now_on() -> None:
-    """Enable garbage collection for objects created from now on, except in `check`, which is too short to need it."""
+    """Start collecting garbage, only of objects that are created from now on. `check` is too short to need it."""
     if not gc.isenabled() and sys.argv[1:2] != ["check"]:
         gc.freeze()
         gc.enable()
 
 
 def _usage(error: Exception) -> int:
-    """Print an error about the command line and return its exit code; return 0 for any other error."""
-    # Recognize errors of click by their method `show`, because their class differs between versions of typer.
+    """Print an error about the command line and return its exit code.
+
+    For any other error, return 0 and print nothing.
+    """
+    # Recognize an error of click by its method `show`, because its class differs between versions of typer.
     show = getattr(error, "show", None)
     if show is None:
         return 0
@@ -224,14 +231,14 @@ def _usage(error: Exception) -> int:
 
 
 def _notes(error: Exception) -> list[str]:
-    """Return the notes of an error, such as where the evidence so far is kept."""
+    """Return the notes of an error. A note says, for example, where the evidence so far is kept."""
     return list(getattr(error, "__notes__", []))
 
 
 def _left(leaving: SystemExit) -> int | str | None:
-    """Return the exit code for a SystemExit that reached `main`: the code of a signal, otherwise ERROR.
+    """Return the exit code for a SystemExit that reached `main`. It is the code of a signal, or otherwise ERROR.
 
-    Commands return their exit codes, so SystemExit without a signal comes from code that must not end the command.
+    Commands return their exit codes. A SystemExit without a signal was raised by code that must not end the command.
     """
     if noted or leaving.code in CODES.values():
         return leaving.code
@@ -240,10 +247,11 @@ def _left(leaving: SystemExit) -> int | str | None:
 
 
 def _refused(error: OSError) -> int:
-    """Print an error with a path, or about a full disk, and return its exit code; return 0 for any other error.
+    """Print an error about a path or a full disk and return its exit code. For any other error, return 0 and print
+    nothing.
 
-    The notes of the error are printed too. Wrong paths in a command's options do not come here, because the command
-    reports them as usage errors. The error about a full disk has no path if the file was already open.
+    The notes of the error are printed too. Wrong paths in the options of a command are reported by the command as usage
+    errors. An error about a full disk names no path if the file was already open.
     """
     path = error.filename2 or error.filename
     where = os.fsdecode(path) if isinstance(path, str | bytes) else ""
@@ -273,7 +281,10 @@ if __name__ == "__main__":
 
 
 def epilog(name: str) -> str:
-    """Return the examples of a command, one on each line. The first line (`\\b`) keeps click from joining the lines."""
+    """Return the examples of a command as text, one on each line.
+
+    With the first line (`\\b`) click does not join the lines.
+    """
     width = max(len(arguments) for arguments, _ in EXAMPLES[name])
     lines = [f"  harness {name} {arguments:<{width}}  {what}" for arguments, what in EXAMPLES[name]]
     return "\n".join(["\b", "Examples:", *lines])

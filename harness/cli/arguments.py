@@ -86,20 +86,23 @@ Gpus = Annotated[
 
 
 def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
-    """Raise UsageError for `--plan` with `--resume`, because the plan would also count runs that have already ended."""
+    """Raise UsageError for `--plan` with `--resume`. The plan would also contain runs that have already ended."""
     if plan and resume is not None:
         raise UsageError("--plan is only for a new run", got=f"--resume {resume}", remedy="leave out one of them")
 
 
 def redact_words(redact: bool | None) -> list[str]:
-    """Return `--redact` or `--no-redact` as words for another command of the harness; no words if neither was given."""
+    """Return `--redact` or `--no-redact` as a list of words for another command of the harness, or an empty list for
+    None.
+    """
     return [] if redact is None else ["--redact" if redact else "--no-redact"]
 
 
 def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
-    """Return True if `--on` or `--gpus` was given, so that the contracts are run as several jobs.
+    """Return True if `--on` or `--gpus` was given. The contracts are then run as several jobs.
 
-    options: options that cannot be combined with these two, by name. Raises UsageError if one of `options` was given.
+    options: values of options that cannot be combined with these two, by name. Raises UsageError if one of them was
+    given.
     """
     asked = "--on" if on else "--gpus"
     if not on and not gpus:

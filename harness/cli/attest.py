@@ -46,7 +46,7 @@ def attest(
 
 
 def check(directory: Path, file: Path, key: Path) -> int:
-    """Verify an attestation, print who signed what, and return the exit code of the gate over the signed directory."""
+    """Verify an attestation and print who signed what. Return the exit code of the gate over the signed directory."""
     attested = verify_statement(directory, file, key)
     print_line(f"{file}: signed by key {attested.key_id} ({key})")
     print_line(summary(attested.statement))
@@ -65,7 +65,10 @@ def summary(statement: Statement) -> str:
 
 
 def beside(directory: Path) -> Path:
-    """Return the path of a directory's attestation, next to the directory: a new file inside would break its seal."""
-    if directory.name in {"", ".."}:  # resolve `.` and `..` to a name
+    """Return the path of the attestation of a directory.
+
+    It is next to the directory: a new file inside would break the seal.
+    """
+    if directory.name in {"", ".."}:  # `.` and `..` are no names
         directory = directory.resolve()
     return directory.with_name(f"{directory.name}{SUFFIX}")

@@ -29,7 +29,7 @@ from harness.system.described import describe, describe_all
 if TYPE_CHECKING:
     from harness.kinds.speed.speed_figures import LastTiming
 
-REPORTS = Path("reports")  # in the working directory: the folder of published drill records and timings
+REPORTS = Path("reports")  # in the working directory: the folder with published drill records and runs
 OWN_REPORTS = Path("harness-reports")  # the default folder of `verify`
 
 
@@ -57,9 +57,9 @@ def findings_of(
 ) -> tuple[list[LoadedContract], list[Finding]]:
     """Load contracts and waivers, and lint them. Raises ContractErrors with every error of every file.
 
-    Each contract is also compared with its last drill record: the record in `drill`, or the newest below `reports/`.
-    With `power`, timed claims are compared with the noise of their last run in `reports/` or `harness-reports/`. With
-    `tags`, only claims with one of these tags are checked.
+    Each contract is also compared with its last drill record. It is the record in `drill`, or the newest below
+    `reports/`. With `power`, timed claims are compared with the noise of their last run in `reports/` or
+    `harness-reports/`. With `tags`, only claims that have one of these tags are checked.
     """
     loaded, signed = _read(paths, waivers)
     read = FilesRead.of(paths, waivers, loaded)
@@ -67,7 +67,8 @@ def findings_of(
     dead = unmatched(signed, loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, error.sentence()) for error in dead]
     stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
-    describe_all(system for one in loaded for system in one.contract.systems())  # one process describes all systems
+    # one call, so that one process describes all systems
+    describe_all(system for one in loaded for system in one.contract.systems())
     read.require_unchanged()
     if drill is not None:
         require_existing([drill])
@@ -93,14 +94,14 @@ def _last_timings(contracts: Sequence[LoadedContract]) -> Sequence[LastTiming]:
     kinds = {part.kind for one in contracts for claim in one.contract.claims for part in parts_of(claim)}
     if "throughput_ratio" not in kinds:
         return []
-    # import late, because this module imports numpy, which takes as long as the rest of the command
+    # Import late. This module imports numpy, which takes as long as the rest of the command.
     from harness.api.last_timing import last_timings
 
     return last_timings([one.contract for one in contracts], [REPORTS, OWN_REPORTS])
 
 
 def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return a note for each file in version 1 of the language, which is still supported."""
+    """Return a note for each file that is written in version 1 of the language, which is still supported."""
     return [
         Finding(
             "note",
@@ -114,7 +115,7 @@ def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
 
 
 def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Signed]]:
-    """Load contracts and signed entries. Raises ContractErrors with the errors of both."""
+    """Load the contracts and the signed entries. Raises ContractErrors with the errors in both."""
     errors: list[ContractError] = []
     loaded: list[LoadedContract] = []
     signed: list[Signed] = []
@@ -140,7 +141,7 @@ def print_findings(
     power: bool = False,
     as_json: bool,
 ) -> int:
-    """Print errors and warnings. Return exit code 11 if there is an error, else 0."""
+    """Print the findings. Return exit code 11 if there is an error, otherwise 0."""
     print_lines(folders_read(paths), sys.stderr)
     try:
         loaded, findings = findings_of(paths, waivers, drill, tags, power=power)

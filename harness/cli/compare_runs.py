@@ -56,18 +56,18 @@ def compare_runs(
 
 
 def end_of(result: ComparedRuns) -> tuple[str, ExitCode]:
-    """Return the word of the headline, such as PASS, and the exit code."""
+    """Return the word of the headline, such as HELD, and the exit code."""
     return _ENDS.get(result.judgement.status, (ERROR, ExitCode.ERROR))
 
 
 def comparison_lines(result: ComparedRuns) -> list[str]:
-    """Return the comparison as text, the headline last."""
+    """Return the comparison as lines of text. The last line is the headline."""
     uncontrolled = [f"not controlled: {line(each, _LONGEST)}" for each in result.not_controlled]
     return [_heading(result), *uncontrolled, f"{end_of(result)[0]}: {line(result.judgement.message, _LONGEST)}"]
 
 
 def comparison_json(result: ComparedRuns) -> str:
-    """Return the comparison as JSON."""
+    """Return the comparison as a JSON text."""
     word, code = end_of(result)
     judgement, first = result.judgement, result.first
     found = {
@@ -87,7 +87,7 @@ def comparison_json(result: ComparedRuns) -> str:
 
 
 def comparison_markdown(result: ComparedRuns) -> str:
-    """Return the comparison as Markdown, the headline first."""
+    """Return the comparison as Markdown. The first line is the headline."""
     uncontrolled = "\n".join(f"- {escape(each, _LONGEST)}" for each in result.not_controlled)
     headline = f"**{end_of(result)[0]}**: {escape(result.judgement.message, _LONGEST)}"
     return f"{headline}\n\n{escape(_heading(result), _LONGEST)}\n\n**not controlled**\n\n{uncontrolled}\n"

@@ -35,7 +35,10 @@ def explain(
 
 
 def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[str]:
-    """Return what a claim requires, as lines, for each contract that has it. Raises UsageError for an unknown id."""
+    """Return lines about what a claim requires, for each contract that has the claim.
+
+    Raises UsageError for an unknown id.
+    """
     claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
     explained = [_explanation(loaded, claim, width) for loaded, claim in claims if claim.id == claim_id]
     if not explained:
@@ -66,7 +69,7 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[st
 
 
 def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
-    """Return wrapped lines. The label is in the first line; a label that is too long has a line of its own."""
+    """Return wrapped lines, with the label in the first line. A label that is too long stands in a separate line."""
     margin = " " * (2 + LABEL_WIDTH)
     lines = [
         line
@@ -97,7 +100,7 @@ def _workload(loaded: LoadedContract, name: str) -> str:
 
 
 def _demands(part: AnyPart) -> list[str]:
-    """Return a line for each number or name by which the claim is judged, including default values."""
+    """Return a line for each value by which the claim is judged. Default values are included."""
     values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
     for path, bound in part.bounds().items():
         *above, name = path.split(".")

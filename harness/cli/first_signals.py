@@ -1,8 +1,8 @@
-"""Record signals that ask a process to end, from its first line until the command's own handlers are installed.
+"""Record signals that ask a process to end, until the command's handlers are installed.
 
-Python's default handler of SIGINT raises an exception at any place in the code. During imports, callbacks of weak
-references can swallow the exception. The command would then continue and exit with 0. `_signal` is used because
-importing `signal` takes 10 ms.
+Python's default handler of SIGINT raises an exception anywhere in the code. During imports, callbacks of weak
+references can swallow this exception. The command would then continue and exit with 0. This module uses `_signal`,
+because the import of `signal` takes 10 ms.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -12,7 +12,7 @@ _noted: list[int] = []
 
 
 def hold() -> None:
-    """Record SIGINT, SIGTERM and SIGHUP from now on. An ignored signal (nohup) stays ignored."""
+    """Record SIGINT, SIGTERM and SIGHUP from now on. A signal that was ignored before (nohup) stays ignored."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(_signal, name, None)
         if number is not None and _signal.getsignal(number) is not _signal.SIG_IGN:
@@ -20,7 +20,7 @@ def hold() -> None:
 
 
 def release() -> tuple[dict[int, object], list[int]]:
-    """Return and clear the handlers that `hold` replaced and the signals that arrived since then."""
+    """Return the handlers that `hold` replaced, and the signals that arrived since then. Both records are cleared."""
     found, noted = dict(_found), list(_noted)
     _found.clear()
     _noted.clear()

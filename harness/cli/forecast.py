@@ -1,4 +1,4 @@
-"""Implement `--plan`: compute and print what `verify` and `drill` would execute, without executing it."""
+"""Implement `--plan`. Compute and print what `verify` and `drill` would execute, without executing it."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ from harness.report.text import line
 from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.costs import Kind, Span, costs, spans
 
-# The models below state what a gate or a drill would execute on this machine, as `--plan` prints it.
+# The models below describe what a gate or a drill would execute on this machine. `--plan` prints them.
 
 
 class Estimate(Record):
-    """Estimated seconds, and the earlier measurement on which the estimate is based."""
+    """A number of seconds that was estimated. source: the earlier measurement on which the estimate is based."""
 
     seconds: Amount
     source: str
 
 
 class PlannedUnit(Record):
-    """A planned verdict. runs: ids of the runs to execute for it; empty if this machine cannot decide the verdict."""
+    """A verdict that is planned. runs: ids of the runs that are executed for it; empty if this machine cannot decide
+    it.
+    """
 
     contract: str
     claim: str
@@ -63,9 +65,10 @@ class PlannedUnit(Record):
 
 
 class PlannedRun(Record):
-    """A run to execute. processes: number of parallel processes. stands_for: other runs that read this run's evidence.
+    """A run that will be executed. processes: the number of parallel processes. stands_for: runs that share its
+    evidence.
 
-    estimate: seconds of all its processes together, without waiting; None if no similar run was recorded.
+    estimate: seconds of all processes together, without waiting. None if no similar run was recorded.
     """
 
     id: str
@@ -76,15 +79,15 @@ class PlannedRun(Record):
     device_name: str
     processes: int
     stands_for: list[str] = Field(default_factory=list)
-    serves: list[str] = Field(default_factory=list)  # the units that read this run, in words
+    serves: list[str] = Field(default_factory=list)  # the units whose verdicts need this run, as text
     estimate: Estimate | None = None
 
 
 class Forecast(Record):
     """The output of `--plan --json`.
 
-    seconds: sum over the runs that have an estimate. unknown: number of runs without an estimate.
-    together: the seconds of an earlier session that executed exactly these runs; None if there was no such session.
+    seconds: the sum over all runs with an estimate. unknown: the number of runs without an estimate.
+    together: seconds of an earlier session that executed exactly these runs, or None.
     """
 
     format_version: Literal[1] = 1
@@ -100,14 +103,15 @@ class Forecast(Record):
 
     @property
     def broken(self) -> bool:
-        """Return True if the verdict of a unit is certain to be ERROR, because its system cannot be described."""
+        """Return True if a unit is certain to get the verdict ERROR, because its system cannot be described."""
         return any(unit.obstacle is not None and unit.obstacle.reason == "system_not_described" for unit in self.units)
 
 
-# Estimate the seconds of a run only from runs that were executed on a machine of the same kind.
-#
-# The best source is an equal run. If a recorded run differs only in its number of steps or its other arms, use the
-# seconds per step that it recorded for each arm, and its recorded seconds for imports, start and end.
+# The seconds of a run are estimated only from runs on a machine of the same kind.
+# An equal run is the best source. If a recorded run differs only in its number of steps or in its other arms, its
+# seconds
+# per step of each arm are used, and its seconds for imports, start and end.
+# Two runs must agree in the fields below. Otherwise a step of an arm may take longer in one of them.
 
 # Fields of a run that must agree. Otherwise a step of one arm may take longer in one run than in the other.
 AS_LONG = {
@@ -120,16 +124,16 @@ AS_LONG = {
 
 @dataclass
 class Estimates:
-    """Estimate the planned runs from recorded run directories in `folder`. Read as few directories as possible."""
+    """Estimates planned runs from recorded run directories in `folder`. As few directories as possible are read."""
 
     machine: Machine
     folder: Path
     _seen: list[RecordedDirectory] = field(default_factory=list)
 
     def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
-        """Return an estimate for each run, by run id, and one for all runs together.
+        """Return an estimate for each run, by run id, and one estimate for all runs together.
 
-        The estimate for all runs is None unless one directory has exactly these runs.
+        The second one is None unless one directory has exactly these runs.
         """
         equal: dict[str, Estimate] = {}
         together = None
@@ -150,9 +154,9 @@ class Estimates:
         return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
 
     def _by_arms(self, run: Run) -> Estimate | None:
-        """Estimate from the newest recorded executions of each arm, scaled to the planned steps.
+        """Return an estimate from the newest recorded execution of each arm, scaled to the planned number of steps.
 
-        Return None if an arm has no recorded execution, or if the probe does not execute arm by arm.
+        Return None if an arm has no recorded execution, or if the probe does not execute one arm after the other.
         """
         if not probe_named(run.probe).arm_by_arm:
             return None
@@ -194,13 +198,13 @@ def _place(found: RecordedRun) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to a tenth of a second, because repeated runs differ by more than that."""
+    """Round to a tenth of a second. Repeated runs differ by more than this."""
     return round(seconds, 1)
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A completed run. spent: the phases of all its processes with their seconds, without phases spent waiting."""
+    """A completed run. spent: the phases of all its processes with their seconds, except phases of waiting."""
 
     run: Run
     directory: str
@@ -209,12 +213,12 @@ class RecordedRun:
 
     @property
     def seconds(self) -> float:
-        """Return the sum of the seconds of all processes of the run."""
+        """Return the sum of the seconds of all processes."""
         return sum(span.seconds for span in self.spent)
 
     @cached_property
     def by_arm(self) -> Mapping[str | None, float]:
-        """Return the seconds of each arm. The key None has the seconds of imports, start and end."""
+        """Return the seconds of each arm, by arm. The key None has the seconds of imports, start and end."""
         seconds: defaultdict[str | None, float] = defaultdict(float)
         for span in self.spent:
             named, colon, _ = span.phase.partition(": ")
@@ -225,8 +229,10 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedDirectory:
-    """The completed runs of one directory. wall_seconds: from the start of the first run to the end of the last run;
-    None if unknown.
+    """The completed runs of one directory. wall_seconds: time from the start of the first run to the end of the last
+    run.
+
+    It is None if unknown.
     """
 
     name: str
@@ -235,7 +241,10 @@ class RecordedDirectory:
 
 
 def recorded(folder: Path) -> Iterator[RecordedDirectory]:
-    """Yield every readable run directory, also published ones. Reading is lazy, so that a caller can stop early."""
+    """Yield every readable run directory in a folder, newest name first, also published ones.
+
+    Each one is read only when it is requested, so a caller can stop early.
+    """
     for path in sorted(folder.glob("*/"), reverse=True):
         if any((path / name).is_file() for name in (layout.HEADER, layout.ARCHIVE)):
             try:
@@ -255,7 +264,7 @@ def _of(bundle: Bundle) -> RecordedDirectory:
         if (run := readable(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)) is not None
     ]
     account = costs(ended, {}, has_gpu=False)
-    # in a resumed directory, the pause between the two executions would count as time
+    # In a resumed directory, the pause between the two executions would be counted too.
     known = ended and account.clocked and not bundle.header.resumed
     return RecordedDirectory(bundle.path.name, runs, account.wall_seconds if known else None)
 
@@ -268,13 +277,13 @@ def _spent(workers: Sequence[WorkerTimes]) -> list[Span]:
     return [span for worker in workers for span in spans(worker) if span.kind is not Kind.WAITING]
 
 
-# Compute what `verify` and `drill` would do on this machine. Nothing is executed or written.
+# The functions below compute what `verify` and `drill` would do on this machine. Nothing is executed or written.
 
 
 def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Forecast:
-    """Forecast `session.verify` with the same arguments. Raises the same ContractError or UsageError.
+    """Return the forecast of `session.verify` with the same arguments. Raises the same ContractError or UsageError.
 
-    The baselines' commit is checked out temporarily, because its systems must be described.
+    The baseline's commit is checked out for a moment, because its systems must be described.
     """
     session.refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -290,7 +299,7 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
 
 
 def forecast_drill(paths: Sequence[Path], options: DrillOptions) -> Forecast:
-    """Forecast `drill` with the same arguments. Raises the same ContractError or UsageError."""
+    """Return the forecast of a drill with the same arguments. Raises the same ContractError or UsageError."""
     _, _, planned, _ = plan_drill_here(paths, options, refuse_lint_errors)
     return _forecast(_drilled(planned), runs_of(planned), options.reports)
 
@@ -302,7 +311,9 @@ def _unit(unit: Unit) -> PlannedUnit:
 
 
 def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
-    """Return the controls, then the planted faults with the runs that decide them, then the faults not planted."""
+    """Return the controls, then the planted faults with the runs that decide them, then the faults that cannot be
+    planted.
+    """
     units = [_unit(unit) for unit in planned.controls.units]
     for case in planned.cases:
         faulted = [planned.faulted[run] for run in case.unit.runs]
@@ -323,7 +334,10 @@ def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
 
 
 def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
-    """Return the forecast. If another run is executed in place of a unit's run, the unit names this other run."""
+    """Return the forecast.
+
+    If another run is executed in place of a unit's run, the unit has the id of the executed run.
+    """
     machine = environment.machine()
     hosts = hosted(runs)
     executed = {run.id: host.run.id for host in hosts for run in host.runs}
@@ -360,11 +374,11 @@ def _run(host: Hosted, machine: Machine, units: Iterable[PlannedUnit]) -> Planne
     )
 
 
-# Format a forecast as `--plan` prints it: counts, units, runs and seconds.
+# The functions below format a forecast as `--plan` prints it: counts, units, runs and seconds.
 
 
 def shown(forecast: Forecast) -> list[str]:
-    """Return the lines of a forecast, with untrusted names escaped."""
+    """Return the forecast as lines of text. Untrusted names are escaped."""
     here, planned = forecast.decidable, len(forecast.units)
     return [
         f"{planned} planned · {here} can be decided here · {planned - here} cannot",
@@ -386,7 +400,10 @@ def _name(unit: PlannedUnit) -> str:
 
 
 def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
-    """Yield lines on units that cannot be decided here, grouped by obstacle: without a GPU, many units share one."""
+    """Yield lines about the units that cannot be decided here, by obstacle.
+
+    Without a GPU, many units have the same one.
+    """
     together: dict[Obstacle, list[PlannedUnit]] = {}
     for unit in units:
         if unit.obstacle is not None:

@@ -27,7 +27,7 @@ def history(
 
 
 def write_history(reports: Path, out: Path) -> str:
-    """Write the history page of a folder's runs, and return a line about the page. Print the runs that are left out."""
+    """Write the history page of the runs in a folder, and return a line about it. Print which runs are left out."""
     require_existing([reports])
     refuse_within_run(out)
     runs = [_read(path, reports, out) for path in runs_below(reports)]
@@ -43,11 +43,11 @@ def write_history(reports: Path, out: Path) -> str:
 
 
 def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
-    """Judge a run again. If the page must leave the run out, record why."""
+    """Judge a run again for the page. If the page must leave the run out, the result has the reason."""
     page = path / layout.PAGE
     link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()
-    if os.path.lexists(path / layout.INCOMPLETE):  # an incomplete directory may lack the files that are read below
+    if os.path.lexists(path / layout.INCOMPLETE):  # an incomplete directory may lack files that are read below
         return HistoryRun(name, link, None, "did not finish")
     try:
         [bundle], judgement = judged([path])

@@ -48,7 +48,7 @@ def import_contracts(
 
 
 def lines(imported: Sequence[Imported], errors: Sequence[ContractError]) -> Iterator[str]:
-    """Yield a line of totals, then each file with a line for each executable claim, and the other claims by reason."""
+    """Yield a line with totals. Then yield, for each file, its executable claims, and its other claims by reason."""
     not_named = sum(one.values for each in imported for one in _not_named(each))
     unnamed = f"{counted(not_named, 'value')} under keys that no form names"
     yield " · ".join([counted(len(imported), "file"), _counts(imported), unnamed, counted(len(errors), "error")])
@@ -78,7 +78,7 @@ def _counts(imported: Sequence[Imported]) -> str:
 
 
 def as_json(imported: Sequence[Imported], errors: Sequence[ContractError]) -> dict[str, Any]:
-    """Return all files and all errors as JSON values."""
+    """Return all files and all errors as a value for JSON."""
     return {
         "files": [_file(each) for each in imported],
         "errors": [{"where": one.where, "message": one.sentence()} for error in errors for one in error.each()],

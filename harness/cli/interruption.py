@@ -1,8 +1,8 @@
 """End a command on SIGINT, SIGTERM or SIGHUP, with the exit code of the first signal.
 
-The first signal raises SystemExit in the main thread, so that files are completed. The signal is also recorded: if
-code swallows the exception, the command still ends with the signal's code. Later signals are only recorded, so that
-they do not interrupt the cleanup. If the command still runs after a grace period, the process is ended at once.
+The first signal raises SystemExit in the main thread, so that files are completed. The signal is also recorded. If code
+swallows the exception, the command still ends with the signal's code. Later signals are only recorded, so that they do
+not interrupt the cleanup. If the command still runs after a grace period, the process is ended at once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _grace: list[float] = [GRACE_S]
 def watched() -> Iterator[None]:
     """Let signals end the command within the block. A signal that was ignored before the block (nohup) stays ignored.
 
-    A signal that arrived since the process's first line (`first_signals`) ends the block at once. A process that called
-    `first_signals.hold` runs nothing after this command, so after the block no signal raises an exception any more.
+    A signal that arrived since the start of the process (`first_signals`) ends the block at once. A process that called
+    `first_signals.hold` runs nothing after this command. So no signal raises an exception after the block.
     """
     noted.clear()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
@@ -47,11 +47,12 @@ def watched() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, _while_it_ends(handler) if found else handler)
-        raise_if_noted()  # raise again if code has replaced or swallowed the exception of the signal
+        raise_if_noted()  # raise again, because code may have replaced or swallowed the exception
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """Return the handler that replaces a signal's `handler` when the block of `watched` is over.
+    """Return the handler of a signal for the time after the block of `watched`. handler: the handler from before the
+    block.
 
     If an earlier signal has set the exit code, the new handler ignores the signal. Otherwise it ends the process.
     """
@@ -64,7 +65,10 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """Print which files are kept if the block is interrupted, and exit with the signal's code within `grace_s`."""
+    """Print which files are kept if a signal ends the block. Then exit with the signal's code.
+
+    grace_s: seconds after the signal in which the process must end.
+    """
     _grace.append(grace_s)
     try:
         yield
@@ -83,7 +87,7 @@ def _meaning(error: KeyboardInterrupt | SystemExit) -> tuple[str, ExitCode]:
         return "interrupted", ExitCode.INTERRUPTED
     if code == ExitCode.TERMINATED:
         return "terminated", ExitCode.TERMINATED
-    return repr(error), ExitCode.ERROR  # the process was ended by this error, not by a signal
+    return repr(error), ExitCode.ERROR  # this error ended the process, and no signal did
 
 
 def _note(number: int, _frame: object) -> None:

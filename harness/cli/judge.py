@@ -115,7 +115,10 @@ def print_verdicts(
     out: Path | None = None,
     badge: Path | None = None,
 ) -> int:
-    """Print the verdicts and return the exit code. Write nothing except a badge, and pages into `out`, if requested."""
+    """Print the verdicts and return the exit code.
+
+    Only a badge, and pages in `out`, are written, and only if requested.
+    """
     bundles, judgement = judged(directories, known, gate=gate)
     if out is not None:
         judgement = write_shared(out, judgement, bundles)
@@ -131,7 +134,7 @@ def print_verdicts(
 
 
 def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError if `option` is combined with one of `options`, which apply only to verdicts that are printed."""
+    """Raise UsageError if `option` is combined with one of `options`. They apply only to verdicts that are printed."""
     for name, value in options.items():
         if value is not None:
             rule = f"{name} is only for verdicts that are printed"
@@ -139,7 +142,7 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
 
 
 def refuse_beside_out(options: Mapping[str, bool]) -> None:
-    """Raise UsageError if one of these options was given together with `--out`."""
+    """Raise UsageError if one of these options was given. The caller has checked that `--out` was given."""
     for name, given in options.items():
         if given:
             raise UsageError(
@@ -148,10 +151,11 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
 
 
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
-    """Return 0 if judging each directory again gives exactly the facts in its `verdicts.json`; otherwise 12.
+    """Judge each directory again. Return 0 if its `verdicts.json` has exactly the same verdicts, otherwise 12.
 
-    With `gate`, the directories are the shards of a gate, whose exit code is returned if nothing differs. The results
-    of a drill's faults are judged again too. Results that cannot be judged again are printed and counted.
+    With `gate`, the directories are the shards of a gate. Then the exit code of the gate is returned if nothing
+    differs. The results of a drill's faults are judged again too. Results that cannot be judged again are printed and
+    counted.
     """
     differing = 0
     for directory in directories:
@@ -172,17 +176,17 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
 
 
 def _gate(directories: Sequence[Path]) -> int:
-    """Return the exit code of the gate over all directories, and print the gate's headline on stderr."""
+    """Print the headline of the gate over all directories on stderr. Return the exit code of the gate."""
     _, judgement = judged(directories, gate=True)
     print_error(str(judgement.headline))
     return judgement.exit_code
 
 
 def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
-    """Judge each directory again, replace its verdicts and reports, and seal it again. Evidence stays unchanged.
+    """Judge each directory again, replace its verdicts and reports, and seal it again. The evidence stays unchanged.
 
-    Return 0. With `gate`, write pages for a gate, and return the exit code of the gate over all directories. An old
-    directory without a manifest gets one.
+    Return 0. With `gate`, write the pages of a gate, and return the exit code of the gate over all directories. An old
+    directory without a manifest gets a manifest.
     """
     if gate:
         refuse_mixed([read_bundle(directory) for directory in directories])  # refuse before anything is written

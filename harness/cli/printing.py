@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
-    """Print results on stdout: as one JSON object, or as text, with annotations under GitHub Actions."""
+    """Print the results on stdout as one JSON object, or as text.
+
+    Under GitHub Actions, print annotations after the text.
+    """
     if as_json:
         print_json(session.judgement_json(judgement))
         return
@@ -40,13 +43,16 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
 
 def print_manifest(judgement: session.Judgement) -> None:
-    """Print the digest of the run's manifest, if any. Changing a directory and sealing it again changes this digest."""
+    """Print the digest of the run's manifest, if it has one.
+
+    The digest shows whether the directory was sealed again.
+    """
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 
 
 def print_costs(judgement: session.Judgement) -> None:
-    """Print how many seconds the runs took, by kind of cost. Print nothing if the runs recorded no times."""
+    """Print how many seconds the runs took, by kind of cost. Print nothing if no times were recorded."""
     from harness.report.sections.costs import summary
 
     if costs := summary(judgement.view.costs):
@@ -54,7 +60,7 @@ def print_costs(judgement: session.Judgement) -> None:
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
-    """Print what would be executed. Return ERROR if a unit is certain to be an error, else HELD."""
+    """Print what would be executed. Return ERROR if a unit is certain to get the verdict ERROR, otherwise HELD."""
     from harness.cli.forecast import shown
 
     if as_json:
@@ -65,7 +71,10 @@ def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
 
 
 def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
-    """Return a function that estimates the seconds of runs for `Progress`, from runs recorded in this folder."""
+    """Return a function for `Progress`.
+
+    It estimates the seconds of runs from the runs that are recorded in this folder.
+    """
 
     def seconds(runs: Sequence[Run]) -> dict[str, float]:
         from harness.cli.forecast import Estimates
@@ -78,7 +87,7 @@ def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
 
 
 def print_shard(shard: Shard, place: str, outcome: Outcome | None) -> None:
-    """Print one line on stderr about a shard (a job with a part of the contracts) that has ended."""
+    """Print one line on stderr about a shard that has ended. A shard is a job that runs a part of the contracts."""
     if outcome is None:
         print_error(f"{shard.name}{f' on {place}' if place else ''}: its job ended without a result")
         return

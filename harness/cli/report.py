@@ -41,7 +41,10 @@ def report(
 
 
 def render_together(directories: Sequence[Path], out: Path) -> list[str]:
-    """Write one report of these runs into a new folder; return the page's warnings. The runs' own pages are kept."""
+    """Write one report about these runs into a new folder.
+
+    Return the warnings on its page. The runs' own pages are kept.
+    """
     refuse_used(out, directories)
     bundles, judgement = shown_together(directories)
     linked = write_shared(out, judgement, bundles)
@@ -51,9 +54,9 @@ def render_together(directories: Sequence[Path], out: Path) -> list[str]:
 
 
 def render(directory: Path) -> list[str]:
-    """Render the reports of a run again, seal its directory again, and return the warnings (doubts) on its page.
+    """Render the reports of a run again, seal its directory again, and return the warnings on its page.
 
-    The pages of an incomplete run say so, and its directory is not sealed. Raises UsageError for a bare archive.
+    If the run is incomplete, its pages show this and its directory is not sealed. Raises UsageError for an archive.
     """
     [bundle], judgement = judged([directory])
     junit = not bundle.place.published

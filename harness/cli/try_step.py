@@ -79,7 +79,7 @@ def try_step(
 
 
 def _refuse_together(options: Mapping[str, bool]) -> None:
-    """Raise UsageError if more than one of these options is given."""
+    """Raise UsageError if more than one of these options was given. options: True for each given option."""
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(options)} cannot be combined", got=" and ".join(given), remedy="name one")
@@ -88,7 +88,7 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
 def _tried(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, *, as_text: bool
 ) -> tuple[Tried, Draft]:
-    """Run the draft contract, and again if the first run leads to other choices. Return the final trial and its draft.
+    """Run the draft contract. If the result leads to other choices, run it again. Return the last trial and its draft.
 
     as_text: True to print each answer as soon as it is known.
     """
@@ -113,7 +113,7 @@ def _tried(
 def _answered(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, answers: Answers
 ) -> Tried:
-    """Run the draft contract, and print each answer about the step as soon as the answer is known."""
+    """Run the draft contract, and print each answer about the step as soon as it is known. Return the trial."""
 
     def answer(verdict: Verdict, so_far: Tried) -> None:
         with watch.out_of_the_way():

@@ -124,7 +124,10 @@ def verify(
 
 
 def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
-    """Verify on this machine. Worker processes import modules while contracts are read and systems are described."""
+    """Verify on this machine.
+
+    While contracts are read and systems described, worker processes already import modules.
+    """
     from harness.execution.supervisor import Interpreters
 
     refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
@@ -138,7 +141,10 @@ def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> sessio
 def verify_on(
     on: str | None, gpus: str | None, paths: Sequence[Path], options: session.VerifyOptions
 ) -> session.Judgement:
-    """Verify the contracts' claims in jobs of an engine such as Slurm, then judge all run directories together."""
+    """Verify the claims of the contracts in jobs of an engine such as Slurm.
+
+    Then judge all run directories together.
+    """
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, options.waivers, contracts)
     refuse_lint_errors(contracts, find_signed(paths, options.waivers), paths)

@@ -1,1 +1,1 @@
-"""Contain optional parts of the harness, which only the command line imports."""
+"""Optional parts of the harness, which only the command line imports."""

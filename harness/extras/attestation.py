@@ -29,9 +29,9 @@ _KEY_BYTES = 64 * 2**10
 
 
 def sign(text: str, key: Path) -> tuple[str, str]:
-    """Return the signed envelope of a statement, as text, and the id of the key that signed it.
+    """Return the signed envelope of a statement, as text, and the id of the key.
 
-    key: a private key in a PEM file (PKCS #8, without a password). Raises UsageError if it cannot be used.
+    key: a PEM file with a private key (PKCS #8, without a password). Raises UsageError if the key cannot be used.
     """
     _need_library()
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -50,8 +50,8 @@ def sign(text: str, key: Path) -> tuple[str, str]:
 def opened(file: Path, key: Path) -> tuple[str, str]:
     """Return the statement in an envelope, as text, and the id of the key that signed it.
 
-    key: the public key in a PEM file. Raises UsageError for a bad key, EvidenceError if the file is not an envelope
-    or is not signed by this key.
+    key: a PEM file with the public key. Raises UsageError for a bad key. Raises EvidenceError if the file is no
+    envelope or is not signed with this key.
     """
     _need_library()
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -87,7 +87,10 @@ def _need_library() -> None:
 
 
 def _key(path: Path) -> bytes:
-    """Return the bytes of a key file. The file may be a link or a pipe, because secrets are often passed that way."""
+    """Return the bytes of a key file.
+
+    The file may be a link or a pipe, because secrets are often passed in this way.
+    """
     try:
         with path.open("rb") as file:
             return file.read(_KEY_BYTES)
@@ -110,10 +113,9 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {ascii(str(error))[1:-1][:200]}"
 
 
-# Make the statement to sign: an in-toto Statement about one complete run directory, computed only from the directory.
-#
+# The statement that is signed: an in-toto Statement about one complete run directory, computed only from the directory.
 # It is a Statement v1 with the predicate test-result v0.1 (https://in-toto.io/attestation/test-result/v0.1). Equal
-# directories give equal bytes. So a verifier can make the statement again and compare the bytes.
+# directories give equal bytes. So a verifier can compute the statement again and compare the bytes.
 
 TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
 PREDICATE: Literal["https://in-toto.io/attestation/test-result/v0.1"] = (
@@ -131,11 +133,14 @@ class Resource(Record):
 
 
 class Predicate(Record):
-    """The predicate of the statement. A test is a unit, named `contract/claim/workload`. A test is passed if the unit
-    held, warned if its violation is waived, and failed otherwise, also if it is undecided or was not run."""
+    """The predicate of the statement. Each test is a unit, with the name `contract/claim/workload`.
+
+    A test is passed if the unit held, and warned if its violation is waived. Otherwise it is failed, also if the unit
+    is undecided or was not run.
+    """
 
     result: Result
-    # what was required: contracts, waivers, and the header, which names the requested part of the contracts
+    # what was required: contracts, waivers, and the header, which names the selected part of the contracts
     configuration: list[Resource]
     passed_tests: list[str] = Field(alias="passedTests")
     warned_tests: list[str] = Field(alias="warnedTests")
@@ -143,7 +148,7 @@ class Predicate(Record):
 
 
 class Statement(Record):
-    """The statement. Its subjects are the manifest of the run directory and the sources of the trainer."""
+    """An in-toto statement. Its subjects are the manifest of the run directory and the sources of the trainer."""
 
     type: Literal["https://in-toto.io/Statement/v1"] = Field(TYPE, alias="_type")
     subject: list[Resource]
@@ -152,15 +157,15 @@ class Statement(Record):
 
 
 def statement_text(statement: Statement) -> str:
-    """Return the text whose bytes are signed: the statement as JSON."""
+    """Return the statement as JSON text. The bytes of this text are signed."""
     return dump_json(statement.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def statement_of(directory: Path) -> tuple[Statement, Judgement]:
-    """Return the statement about a run directory, and the judgement of the gate that the statement reports.
+    """Return the statement about a run directory, and the judgement of the gate on which the statement is based.
 
-    Raises EvidenceError for a directory that is incomplete, whose verdicts do not follow from its evidence, or whose
-    run had a planted fault.
+    Raises EvidenceError if the directory is incomplete, if its verdicts do not follow from its evidence, or if a fault
+    was planted in its run.
     """
     again = rejudged(directory)
     if again.problems:
@@ -176,7 +181,10 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
 
 
 def _sources(header: Header) -> list[Resource]:
-    """Return the source digest of each package that contains systems. Older runs have one digest for all packages."""
+    """Return the source digest of each package that contains systems.
+
+    Older runs have one digest for all packages together.
+    """
     packages = {name: digest for name, digest in header.digests.packages.items() if name != "harness"}
     found = packages or {"all packages": header.digests.source}
     return [Resource(name=f"sources of {name}", digest={"sha256": digest}) for name, digest in sorted(found.items())]
@@ -192,7 +200,7 @@ def _predicate(bundle: Bundle, gate: Judgement) -> Predicate:
 
 
 def _result(gate: Judgement) -> Result:
-    """Return PASSED for an open gate, WARNED for a gate that is open only because of waivers, else FAILED."""
+    """Return PASSED for an open gate, WARNED for a gate that only waivers keep open, and otherwise FAILED."""
     if gate.exit_code is not ExitCode.HELD:
         return "FAILED"
     return "PASSED" if gate.headline.word == HELD else "WARNED"
@@ -219,7 +227,7 @@ def _configuration(bundle: Bundle, gate: Judgement) -> list[Resource]:
 
 @dataclass(frozen=True)
 class Attested:
-    """A verified attestation: the key's id, the statement, and the judgement of the directory as a gate."""
+    """A verified attestation: the id of the key, the statement, and the judgement of the directory as a gate."""
 
     key_id: str
     statement: Statement
@@ -227,7 +235,10 @@ class Attested:
 
 
 def verify(directory: Path, file: Path, key: Path) -> Attested:
-    """Verify that the key signed the directory's statement. Raises EvidenceError if not, UsageError for a bad key."""
+    """Verify that the key signed the directory's statement.
+
+    Raises EvidenceError if not, and UsageError for a bad key.
+    """
     text, key_id = opened(file, key)
     own, gate = statement_of(directory)
     if text != statement_text(own):
@@ -238,7 +249,9 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
 
 
 def _difference(text: str, own: Statement) -> str:
-    """Describe the first difference between the signed statement and the statement that the directory gives now."""
+    """Return as text the first difference between the signed statement and the statement about the directory as it is
+    now.
+    """
     try:
         signed = parse(text.encode(), Statement, "the statement")
     except Damaged as damage:

@@ -1,1 +1,1 @@
-"""Run a gate or a drill in shards, as jobs of an engine: Slurm, or this machine's GPUs. submitit submits the jobs."""
+"""Run a gate or a drill in parts (shards), as jobs on Slurm or on this machine's GPUs. submitit submits the jobs."""

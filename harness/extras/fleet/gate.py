@@ -1,6 +1,6 @@
 """Run every shard once, as a job on a Slurm cluster or on the GPUs of this machine. submitit starts the jobs.
 
-An interruption ends the running jobs, which keep their evidence.
+If the command is interrupted, running jobs are ended, and their evidence is kept.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ if TYPE_CHECKING:
 
 SLURM, LOCAL = "slurm", "local"
 JOBS = ".jobs"  # name of a folder for submitit's files, inside the folder of the shards
-LONGEST_MIN = 60 * 24 * 28  # minutes; submitit requires a limit, but a local job ends when its shard ends
-SLURM_MIN = 60  # minutes of one Slurm job; work that is left then continues when the job is requeued
+LONGEST_MIN = 60 * 24 * 28  # in minutes; submitit requires a limit, but a local job ends when its shard ends
+# limit of one Slurm job in minutes; after it, the job is queued again and continues with the remaining work
+SLURM_MIN = 60
 TURNS = 20  # largest number of times that a job is requeued
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
 _OPTION = re.compile(r"[a-z][a-z-]*=[^,\s]+")
-# matches the number of GPUs of a node in the output of sinfo, such as gpu:4 or gpu:h200:8(S:0-1)
+# matches the number of GPUs of a node in the output of sinfo, for example gpu:4 or gpu:h200:8(S:0-1)
 _GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 
 
 class Engine(Protocol):
-    """Runs jobs. places: GPUs, each of which runs one job at a time; None if the engine itself queues the jobs.
+    """Runs jobs. places: GPUs, each of which runs one job at a time; None if the engine has its own queue.
 
     owned: True if the jobs end when this process ends. poll_s: seconds between two checks of the jobs.
     """
@@ -56,19 +57,22 @@ class Engine(Protocol):
     poll_s: float
 
     def variables(self, places: Sequence[str]) -> Mapping[str, str]:
-        """Return the environment variables that a shard's job on these GPUs gets in addition."""
+        """Return additional environment variables for the job of a shard on these GPUs."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
 
     def under_way(self, jobs: Collection[Job[Outcome]]) -> set[str]:
-        """Return the ids of the jobs that wait or run, or whose state is unknown."""
+        """Return the ids of those jobs that wait, run, or have an unknown state."""
 
     def end(self, job: Job[Outcome]) -> None:
-        """Send SIGTERM to the job, so that it keeps its evidence."""
+        """Send SIGTERM to the job. The job then keeps its evidence and ends."""
 
 
 def engine(on: str | None, gpus: str | None = None) -> Engine:
-    """Return the engine that `--on` (`local`, `slurm` or `slurm:OPTIONS`) and `--gpus` name. Raises UsageError."""
+    """Return the engine for `--on` (`local`, `slurm` or `slurm:OPTIONS`) and `--gpus`.
+
+    Raises UsageError for other texts.
+    """
     name, _, options = (on or LOCAL).partition(":")
     if name not in {SLURM, LOCAL} or (name == LOCAL and options):
         rule, remedy = "--on must be local, slurm or slurm:KEY=VALUE,…", "choose GPUs of this machine with --gpus"
@@ -83,7 +87,7 @@ def engine(on: str | None, gpus: str | None = None) -> Engine:
 
 
 def gpu_names(wanted: str) -> list[str]:
-    """Return the GPUs that `--gpus` names: `all`, or indices or UUIDs separated by commas. Raises UsageError."""
+    """Return the names of the GPUs in `--gpus`: `all`, or indices or UUIDs separated by commas. Raises UsageError."""
     named = list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
     names = [gpu.uuid for gpu in devices().gpus] if wanted.strip() == "all" else named
     if not names:
@@ -97,7 +101,7 @@ def gpu_names(wanted: str) -> list[str]:
 
 @dataclass
 class Local:
-    """Executes jobs as processes on this machine. A place is a GPU, by index or UUID; "" on a machine without a GPU."""
+    """Runs jobs as processes on this machine. A place is a GPU, by index or UUID, or "" on a machine without a GPU."""
 
     places: Sequence[str] | None
     owned: bool = True
@@ -119,19 +123,19 @@ class Local:
 
     def end(self, job: Job[Outcome]) -> None:
         if not job.done():
-            # send the signal here, because submitit's `cancel` gives a job only one second
+            # submitit's `cancel` would give a job only one second
             os.kill(int(job.job_id), signal.SIGTERM)
 
 
 @dataclass
 class Slurm:
-    """Executes jobs on a Slurm cluster. options: passed to sbatch unchanged. Raises UsageError if Slurm is missing."""
+    """Runs jobs on a Slurm cluster. options: options of sbatch. Raises UsageError if Slurm's commands are missing."""
 
     options: Mapping[str, str]
     places: Sequence[str] | None = None
     owned: bool = False
     poll_s: float = 2.0
-    _gpus: int = field(init=False)  # the largest number of GPUs of any node
+    _gpus: int = field(init=False)  # the largest number of GPUs in one node
 
     def __post_init__(self) -> None:
         missing = [name for name in COMMANDS if shutil.which(name) is None]
@@ -174,7 +178,7 @@ class Slurm:
         try:
             return waiting & set(_slurm("squeue", "--me", "--noheader", "--format=%i").split())
         except HarnessError:
-            # the controller does not answer, perhaps because it is restarting, so assume that all jobs are still there
+            # The controller does not answer, perhaps because it is restarting. Assume that all jobs are still there.
             return waiting
 
     def end(self, job: Job[Outcome]) -> None:
@@ -182,7 +186,7 @@ class Slurm:
 
 
 def _options(text: str) -> dict[str, str]:
-    """Return options such as `partition=gpu,time=30` by name. Raises UsageError."""
+    """Return options such as `partition=gpu,time=30`, by name. Raises UsageError for an option in another form."""
     words = [word for word in text.split(",") if word]
     if wrong := [word for word in words if not _OPTION.fullmatch(word)]:
         rule, remedy = "options of sbatch must be KEY=VALUE, separated by commas", "slurm:partition=gpu,time=30"
@@ -205,9 +209,10 @@ def _slurm(*command: str) -> str:
 
 @contextmanager
 def _as_jobs_begin() -> Iterator[None]:
-    """Start processes in the block with the command's own PYTHONPATH and with the terminal's signals blocked.
+    """Within the block, start processes with the PYTHONPATH that this command got, and block the terminal's signals.
 
-    Therefore only the submitter interrupts a job. Signals to this process are delivered after the block.
+    The new processes inherit the block, so only the submitter interrupts a job. Signals to this process arrive after
+    the block.
     """
     from submitit.helpers import environment_variables
 
@@ -219,15 +224,15 @@ def _as_jobs_begin() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, spared)
 
 
-# order of exit codes from `harness drill`, the worst first
+# order of the exit codes of `harness drill`, the worst one first
 WORST_FIRST = (ExitCode.ERROR, ExitCode.VIOLATED, ExitCode.UNDECIDED)
 RESULT_S = 15.0  # largest delay in seconds until the result of a finished job is visible in a shared folder
-# takes the shard, the places where it ran, and its outcome (None: it left no result)
+# A function of the shard, the places where it ran, and its outcome (None if it left no result).
 Ended = Callable[[Shard, str, Outcome | None], None]
 
 
 def new_directory(reports: Path, name: str | None) -> Path:
-    """Return the folder for the shards' run directories. The default name consists of the date and the machine."""
+    """Return the path of the folder for the shards' run directories. Its default name has the date and the machine."""
     if name is not None:
         return reports / name
     return unused(reports / f"{session.directory_name(datetime.now(tz=UTC), session.VerifyOptions())}-fleet")
@@ -236,11 +241,12 @@ def new_directory(reports: Path, name: str | None) -> Path:
 def run_shards(
     shards: Sequence[Shard], engine: Engine, directory: Path, ended: Ended, passed_on: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Run every shard once, and return its exit code by name; 12 for a shard whose job ended without a result.
+    """Run every shard once. Return the exit codes by name of the shard; a job that ended without a result has the code
+    12.
 
-    Run directories and outputs (`NAME.txt`) are written below `directory`, which must be new. On KeyboardInterrupt, or
-    SystemExit after SIGTERM, running shards get SIGTERM, so that they keep their evidence, and no other shard begins. A
-    note on the exception names the directory.
+    Run directories and outputs (`NAME.txt`) are written below `directory`, which must not exist yet. After a signal,
+    which raises KeyboardInterrupt or SystemExit, running shards get SIGTERM and keep their evidence. No other shard is
+    started. The exception then has a note with the directory.
     """
     made_folder(directory.parent)
     try:
@@ -282,13 +288,13 @@ def run_shards(
 
 
 def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return free places for the shard, one for each GPU that it needs, but not more than exist.
+    """Return free places for the shard: one for each GPU that it needs, but not more than exist.
 
-    Return () if too few places are free. Later shards must then wait too. Otherwise they would keep taking the places,
-    and a large shard would wait for all of them to end.
+    Return () if too few places are free. Later shards must then wait too. Otherwise they would take each place that
+    becomes free, and a large shard would wait until all of them have ended.
     """
     if places is None:
-        return (shard.name,)  # an engine with a queue chooses the place by itself
+        return (shard.name,)  # an engine with its own queue chooses the place
     free = [place for place in places if place not in set(chain.from_iterable(taken))]
     number = min(shard.gpus, len(places))
     return tuple(free[:number]) if len(free) >= number else ()
@@ -296,7 +302,10 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
 
 @contextmanager
 def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
-    """Hold a lock on a file during the block, then remove the file. Owned jobs end when nobody holds the lock."""
+    """Hold a lock on a file during the block, and remove the file afterwards.
+
+    Owned jobs end when the lock is released.
+    """
     import fcntl
 
     with (directory / OWNER).open("wb") as file:
@@ -307,7 +316,10 @@ def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
 
 
 def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
-    """Wait up to `seconds` for an ended job's result. Return None if the job was killed, was cancelled or raised."""
+    """Wait up to `seconds` for the result of an ended job.
+
+    Return None if the job was killed, was cancelled or raised.
+    """
     until = time.monotonic() + seconds
     while not job.paths.result_pickle.exists():
         if time.monotonic() >= until:
@@ -318,7 +330,7 @@ def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
 
 
 def _end(engine: Engine, jobs: Sequence[Job[Outcome]]) -> None:
-    """Send SIGTERM to each job, and wait until all have ended."""
+    """Send SIGTERM to each job, and wait until all jobs have ended."""
     for job in jobs:
         engine.end(job)
     while engine.under_way(jobs):
@@ -326,7 +338,7 @@ def _end(engine: Engine, jobs: Sequence[Job[Outcome]]) -> None:
 
 
 def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
-    """Return the run directories of every shard. Raises EvidenceError if a shard has none."""
+    """Return the run directories of all shards. Raises EvidenceError if a shard has no run directory."""
     found = {shard.name: moved.run_directories(directory / shard.name) for shard in shards}
     if missing := [name for name, paths in found.items() if not paths]:
         raise EvidenceError(
@@ -339,6 +351,6 @@ def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
 
 
 def worst(codes: Iterable[int]) -> int:
-    """Return the worst exit code of several drills; an unknown code counts as an error."""
+    """Return the worst exit code of several drills. A code that is not in the list counts as ERROR."""
     seen = {code if code in (*WORST_FIRST, ExitCode.HELD) else ExitCode.ERROR for code in codes}
     return next((code for code in WORST_FIRST if code in seen), ExitCode.HELD)

@@ -1,8 +1,8 @@
-"""Split a gate or a drill into shards. A shard is one command in one job. The longest shards begin first.
+"""Divide a gate or a drill into shards. A shard is one command in one job. The longest shards are started first.
 
-Shards are independent: claims that share runs are in one shard, and a claim is never split between machines. Shards
-that need several GPUs begin before all others, while every GPU is free. The engine starts a shard on a machine, and
-starts it again, to resume it, after a preemption, a time limit or the loss of a node.
+Shards are independent of each other. Claims that share runs are in one shard, and a claim is never split between
+machines. Shards that need several GPUs are started before all others, while every GPU is free. After a preemption, a
+time limit or the loss of a node, the engine starts the shard's job again, and the shard is resumed.
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ from harness.run_directory.writer import BundleWriter
 if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission
 
-MOST_FAULTS = 16  # largest number of faults in one shard of a drill; an untimed fault takes about 12 s on an H200
+# Largest number of faults in one shard of a drill. A fault without a timing takes about 12 s on an H200.
+MOST_FAULTS = 16
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One call of `harness verify`, or of `harness drill` if `drill` is true. faults: empty means all faults.
+    """One call of `harness verify`, or of `harness drill` if `drill` is True. faults: the faults to plant; empty means
+    all.
 
-    on_gpu: True if a unit needs a GPU. gpus: the largest number of GPUs that a unit uses, at least 1. seconds: how long
-    the shard took when it was last recorded; infinite if some unit has no record.
+    on_gpu: True if a unit needs a GPU. gpus: the largest number of GPUs that a unit uses, at least 1. seconds: the time
+    that the shard took when it was last recorded, or infinity if a unit has no record.
     """
 
     name: str
@@ -59,7 +61,10 @@ class Shard:
     seconds: float = math.inf
 
     def words(self, but: Collection[str] = ()) -> list[str]:
-        """Return the command line after `harness`, without options that every shard gets. but: claims to leave out."""
+        """Return the words of the shard's command line after `harness`. but: claims to leave out.
+
+        Options that every shard gets are not among them.
+        """
         narrowed = [word for claim in self.claims if claim not in but for word in ("--claim", claim)]
         narrowed += [word for fault in self.faults for word in ("--fault", fault)]
         return ["drill" if self.drill else "verify", str(self.contract), *narrowed]
@@ -70,13 +75,13 @@ Recorded = Mapping[tuple[str, str, str], Sequence[Busy]]
 
 
 def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
-    """Return (contract, claim, workload) of every unit."""
+    """Return (contract, claim, workload) for every unit of the contracts."""
     loaded = (one.contract for one in contracts)
     return [(one.id, claim.id, workload) for one in loaded for claim in one.claims for workload in claim.judged_on]
 
 
 def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None, places: int = 1) -> list[Shard]:
-    """Divide all claims into shards: one shard for each timing claim, and one for each contract's other claims.
+    """Divide all claims into shards: one shard for each timed claim, and one for the other claims of each contract.
 
     The longest shard comes first. If a contract takes longer than the total time divided by `places`, its claims are
     divided among several shards. Claims that share runs stay together.
@@ -98,9 +103,9 @@ def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None =
 
 
 def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Split a shard into shards of at most `fair` seconds, or of more if its claims share runs.
+    """Split a shard into shards of at most `fair` seconds. A shard is longer if its claims share runs.
 
-    Return the shard unchanged if it is short, or if its seconds are unknown.
+    If the shard is short enough, or if its seconds are unknown, return it unchanged.
     """
     if not fair < shard.seconds < math.inf:
         return [shard]
@@ -121,9 +126,9 @@ def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[Lo
 
 
 def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None) -> list[Shard]:
-    """Divide all faults of all claims into shards. Each shard also runs its claims once without a fault (the control).
+    """Divide all faults of all claims into shards. Each shard also runs its claims once without a fault, as a control.
 
-    Each fault of a timing has its own shard. Claims that name no fault are in no shard.
+    Each fault of a timed claim has a shard of its own. Claims without faults are in no shard.
     """
     timed, others = [], []
     for loaded in contracts:
@@ -145,10 +150,11 @@ def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None 
 def _longest_first(
     shards: Sequence[Shard], recorded: Recorded | None, contracts: Sequence[LoadedContract]
 ) -> list[Shard]:
-    """Return the shards in the order in which they begin, with unique names and with the seconds that they will take.
+    """Return the shards in the order of their start, with unique names and with the seconds that they will take.
 
-    Shards that need more GPUs begin first. Of the others, those without recorded seconds begin first, then the longest.
-    A drill's shard takes the seconds of the run without a fault, times (1 + number of planted faults).
+    Shards that need more GPUs are started first. Among the others, shards without recorded seconds come first, and then
+    the longest ones. A shard of a drill takes the seconds of its run without a fault, times (1 + number of planted
+    faults).
     """
     by_path = {loaded.path: loaded.contract for loaded in contracts}
     lasting = []
@@ -164,7 +170,7 @@ def _longest_first(
 
 
 def _named_apart(shards: Sequence[Shard]) -> list[Shard]:
-    """Return the shards with names that differ even if case is ignored, because contracts may share claim ids."""
+    """Return the shards with unique names, also if case is ignored. Contracts may contain the same claim ids."""
     names: set[str] = set()
     apart = []
     for shard in shards:
@@ -191,8 +197,10 @@ def _shard(
 
 
 def _in_groups(claims: Sequence[AnyClaim]) -> list[tuple[str, ...]]:
-    """Group neighbouring claims so that a group has at most `MOST_FAULTS` faults. A claim with more faults gets its own
-    group."""
+    """Return groups of claims, in their order.
+
+    Each group has at most `MOST_FAULTS` faults, unless one claim alone has more.
+    """
     groups: list[list[str]] = []
     planted = MOST_FAULTS
     for claim in claims:
@@ -208,22 +216,23 @@ def _is_timed(claim: AnyClaim) -> bool:
     return any(part.kind == "throughput_ratio" for part in parts_of(claim))
 
 
-# Handle a shard whose job is started again on another machine.
-#
-# The interrupted directory is renamed and stays unchanged. Claims whose runs are all complete get their own sealed
-# directory. The other claims start again on the new machine, so that two machines never decide one claim together.
+# The functions below handle a shard whose job was started again on another machine.
+# The interrupted directory is renamed and stays unchanged. Claims whose runs are all complete are copied to a separate
+# directory, which is sealed. The other claims are started again on the new machine, so that two machines never decide
+# one
+# claim together.
 
-ENDED, LEFT = ".ended-", ".left-"  # these suffixes and a number are appended to the shard's name
+ENDED, LEFT = ".ended-", ".left-"  # suffixes of the shard's name; a number follows them
 
 
 def run_directories(final: Path) -> list[Path]:
-    """Return the valid run directories of one shard. No claim is in two of them."""
+    """Return the valid run directories of one shard. Each claim is in only one of them."""
     own = [final] if (final / layout.HEADER).is_file() else []
     return [*sorted(final.parent.glob(f"{final.name}{ENDED}*")), *own]
 
 
 def settled_claims(final: Path) -> set[str]:
-    """Return the shard's claims that were already decided on an earlier machine, before the job started again."""
+    """Return the claims of the shard that were decided on an earlier machine, before the job was started again."""
     earlier = final.parent.glob(f"{final.name}{ENDED}*/{layout.HEADER}")
     return {claim for path in earlier for claim in read_model(path, Header).narrowed.claims}
 
@@ -231,7 +240,7 @@ def settled_claims(final: Path) -> set[str]:
 def set_aside(left: Path, final: Path, *, settled: bool) -> None:
     """Rename the interrupted directory `left`. If `settled`, first copy claims with complete runs to a new directory.
 
-    Raises UsageError if another process works in `left`, EvidenceError if files in `left` were changed.
+    Raises UsageError if another process works in `left`. Raises EvidenceError if files in `left` were changed.
     """
     number = 1 + len(list(final.parent.glob(f"{final.name}{LEFT}*")))
     decided = final.with_name(f"{final.name}{ENDED}{number}")
@@ -265,7 +274,9 @@ def _settle(left: Path, decided: Path) -> None:
 
 
 def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
-    """Return True if all runs of the claim's units had ended, including the runs whose evidence these runs share."""
+    """Return True if all runs of the claim's units have ended, including runs that share their evidence with these
+    runs.
+    """
     own = {run for unit in bundle.header.units if unit.claim == claim for run in unit.runs}
     shared = [bundle.root / layout.EVIDENCE / run / layout.SHARED for run in own & ended]
     hosts = {read_model(path, Shared).run for path in shared if path.exists()}
@@ -273,17 +284,17 @@ def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
 
 
 POLL_S = 0.5
-OWNER = ".submitter"  # a file that the submitter of owned jobs keeps locked while it lives
-# variables that a shard does not get, because only the submitter writes annotations and the summary
+OWNER = ".submitter"  # a file that the submitter of owned jobs keeps locked as long as it runs
+# Variables that are removed from a shard's environment, because only the submitter writes annotations and the summary.
 OF_THE_WHOLE = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-LOCK_WAIT_S = 120.0  # seconds; NFS releases a lost node's lock on a run directory after 90 s
+LOCK_WAIT_S = 120.0  # in seconds; NFS releases the lock of a lost node after 90 s
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a shard ended: the exit code, the last node, and how often its job was restarted.
+    """The end of a shard: the exit code, the last node, and the number of times that its job was restarted.
 
-    A shard has no outcome if a signal ended the harness.
+    If a signal ended the harness, the shard has no outcome.
     """
 
     code: int
@@ -293,11 +304,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """The callable that submitit runs on a node each time that the job starts. A restart does not repeat ended runs.
+    """The callable that submitit runs on a node each time that the job starts. Runs that ended before are not repeated.
 
     harness: the words that start the harness. directory: an absolute path on a file system that all nodes share. The
-    run directory is `directory/NAME`, and the output is in `NAME.txt`. variables: added to the job's environment.
-    owned: True if the job ends with its submitter.
+    run directory is `directory/NAME`, and the output is in `NAME.txt`. variables: added to the environment of the job.
+    owned: True if the job ends when its submitter ends.
     """
 
     shard: Shard
@@ -308,32 +319,32 @@ class ShardJob:
     owned: bool = False
 
     def __call__(self) -> Outcome:
-        signal.signal(signal.SIGTERM, _leave)  # this replaces submitit's handler, which ignores SIGTERM
+        signal.signal(signal.SIGTERM, _leave)  # replaces submitit's handler, which ignores SIGTERM
         code = self._execute(self._words())
         if code < 0 or code in {ExitCode.INTERRUPTED, ExitCode.TERMINATED}:
-            # The same signal may be about to end this process, because the processes of an ended job, or of a lost
-            # node, die one by one in any order. The job will be started again. A result that is returned now would
-            # count as the end of the shard.
+            # The signal may soon end this process too: the processes of an ended job, or on a lost node, die in any
+            # order. The job
+            # will be started again. So return no result now, because a result would count as the end of the shard.
             raise SystemExit(128 - code if code < 0 else code)
         facts = environment.job_facts()
         return Outcome(code, facts.node or "", facts.restarts or 0)
 
     def checkpoint(self) -> DelayedSubmission:
-        """Return this job for resubmission. submitit calls this method shortly before the job's time limit."""
+        """Return this job, to be submitted again. submitit calls this shortly before the time limit of the job."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
     def _words(self) -> list[str]:
-        """Return the words of the command that starts or resumes the shard, or judges its finished run directories."""
+        """Return the words of a command that starts the shard, resumes it, or judges its finished run directories."""
         final = self.directory / self.shard.name
         left = left_unfinished(final)
         until = time.monotonic() + LOCK_WAIT_S
         while left is not None and not is_free(left / layout.LOCK) and time.monotonic() < until:
             time.sleep(POLL_S)
-            left = left_unfinished(final)  # the process that still works in the directory may finish it
+            left = left_unfinished(final)  # a process that still works in the directory may finish it
         if left is None and (final / layout.MANIFEST).exists():
-            return ["judge", str(final)]  # the shard was already complete when the job was started again
+            return ["judge", str(final)]  # the shard was complete before the job was started again
         if left is not None and is_made_elsewhere(left):
             set_aside(left, final, settled=not self.shard.drill)
             left = None
@@ -344,7 +355,10 @@ class ShardJob:
         return [*self.shard.words(ended), *self.passed_on, *where]
 
     def _execute(self, words: list[str]) -> int:
-        """Run the harness and return its exit code. If interrupted, send it SIGTERM and wait for its end."""
+        """Run the harness and return its exit code.
+
+        If this process is interrupted, send SIGTERM to the harness and wait for it.
+        """
         inherited = {name: value for name, value in os.environ.items() if name not in OF_THE_WHOLE}
         with (self.directory / f"{self.shard.name}.txt").open("ab") as log:
             process = KeptProcess(
@@ -373,5 +387,5 @@ class ShardJob:
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:
-    """Exit without a result, because a job that starts again must not count as ended."""
+    """Exit without a result. The job will be started again, and a result would count as its end."""
     raise SystemExit(ExitCode.TERMINATED)

@@ -1,1 +1,1 @@
-"""Drive the trainers of libraries from outside."""
+"""Drive trainers of libraries from outside, without changes to the libraries."""

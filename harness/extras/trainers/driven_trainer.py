@@ -1,13 +1,13 @@
-"""Run a library's trainer as a system: by its own loop, or step by step with the library's own methods.
+"""Run a trainer of a library as a system, with the library's loop or step by step with the library's methods.
 
 | `drive` of an arm | what trains |
 | --- | --- |
-| `loop` | the library's loop itself, as users run it; it is suspended between two steps |
+| `loop` | the library's loop, as users run it; it is suspended between two steps |
 | `steps` | the library's methods of one step in the loop's order, without logging; the schedule follows each step |
 
-Only `steps` can be captured. The contract must claim that both train alike. Batches come from the trainer's own data
-loader, in its order. A trainer may be asked for more steps than its workload has, because timings and observations
-need additional steps.
+Only `steps` can be captured. The contract must claim that both drives train alike. Batches come from the trainer's data
+loader, in its order. A trainer may be asked for more steps than its workload has, because timings and observations need
+additional steps.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ DRIVES = ("loop", "steps")
 
 
 class UnsuitableTrainerError(HarnessError):
-    """The harness cannot tell one step of this trainer from the next, or cannot repeat a step."""
+    """A trainer whose steps the harness cannot separate or repeat."""
 
 
 class DrivenTrainer:
-    """A trainer that its own loop has prepared. The loop is suspended before the first step.
+    """A trainer that its library's loop has prepared. The loop is suspended before the first step.
 
-    `train` is the loop. Before the subclass calls `prepare`, it replaces the trainer's training step by
-    `take_and_train`, which the loop then calls with each batch.
+    `train` is the loop. Before a subclass calls `prepare`, it replaces the training step of the trainer by
+    `take_and_train`. The loop then calls this function with each batch.
     """
 
     def __init__(self, train: Callable[[], object], loader: Iterable[Batch], owner: str) -> None:
-        """Store the loop and its data loader. owner: the loop's name in messages."""
+        """Store the loop and its data loader. owner: the name of the loop for messages."""
         self._owner = owner
         self._batches = LoaderBatches(loader)
         self._loop = OwnedLoop(train, owner)
 
     # Members that a subclass for a library must define:
-    libraries: frozenset[str]  # top-level package names of the trainer's library
+    libraries: frozenset[str]  # names of the top-level packages of the trainer's library
 
     def trainer(self) -> Any:
         raise NotImplementedError
@@ -62,28 +62,31 @@ class DrivenTrainer:
         raise NotImplementedError
 
     def optimizer(self) -> Any:
-        """Return torch's own optimizer, without the library's wrapper."""
+        """Return torch's optimizer, without a wrapper of the library."""
         raise NotImplementedError
 
     def optimizers(self) -> list[Any]:
-        """Return all optimizers, because a loop may have several."""
+        """Return all optimizers. A loop may have several."""
         return [self.optimizer()]
 
     def one_step(self, batch: Batch) -> Tensor:
-        """Make one step with the library's methods, except for the schedule, and return the 0-d loss."""
+        """Make one step with the library's methods, but without the schedule. Return the loss as a 0-d tensor."""
         raise NotImplementedError
 
     def schedule(self) -> None:
-        """Do the work that the host does after each step, such as advancing the learning-rate schedule."""
+        """Do the work of the host after a step, such as advancing the learning-rate schedule."""
         raise NotImplementedError
 
     # Members that a subclass inherits:
     def prepare(self) -> None:
-        """Start the loop and suspend it before its first step."""
+        """Start the loop, and suspend it before its first step."""
         self._loop.start()
 
     def hand_over(self, own: Batch, training_step: Callable[[Batch], Tensor]) -> Tensor:
-        """Train on the harness's batch instead of the loop's own batch `own`; return the loss. The loop calls this."""
+        """Train on the harness's batch in place of the loop's batch `own`, and return the loss.
+
+        The loop calls this method.
+        """
         loss = training_step(replaced(own, self._loop.take(own)))
         self._loop.report(loss)
         return loss
@@ -92,29 +95,35 @@ class DrivenTrainer:
         self._loop.close()
 
     def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
-        """Return a training run by the library's loop or by its steps, as `drive` requests."""
+        """Return a training run that uses the library's loop or its steps. drive: `loop` or `steps`."""
         if drive == "loop":
             parameters = self.parameters()
             return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)
         if capture != "none":
             make_capturable(self.optimizer())
-        # pass the roots as arguments, because the harness searches a step's arguments for state
+        # pass the objects as arguments, because the harness searches the arguments of a step for state
         step = partial(self._step, **self.roots())
         function = StepFunction(step, self._batches, self.parameters, after=self.schedule)
         return SteppedRun(self, function, capture=capture, layers=layers)
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the trained parameters by name."""
+        """Return the parameters that are trained, by name."""
         return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state of model, optimizers (with learning rates), trainer and callbacks, equal for both drives."""
+        """Return the state of model, optimizers (with learning rates), trainer and callbacks.
+
+        Both drives have equal state.
+        """
         from harness.system.replay.found_state import found_state
 
         return found_state(self.roots(), parameters=self.parameters())
 
     def roots(self) -> dict[str, Any]:
-        """Return all objects with training state, by name. User code may also keep state in trainer and callbacks."""
+        """Return all objects that contain training state, by name.
+
+        User code may keep state in the trainer and in callbacks.
+        """
         from harness.system.replay.holders import OwnPart
 
         callbacks: dict[str, list[Any]] = {}
@@ -128,7 +137,7 @@ class DrivenTrainer:
 
 
 class SteppedRun(StepFunctionRun):
-    """Training step by step, while the loop that prepared the trainer is suspended."""
+    """A training step by step. The loop that prepared the trainer is suspended meanwhile."""
 
     def __init__(self, trainer: DrivenTrainer, function: StepFunction, *, capture: str, layers: int) -> None:
         super().__init__(function, capture=capture, layers=layers)
@@ -140,7 +149,7 @@ class SteppedRun(StepFunctionRun):
 
 
 class DrivenTrainerSystem:
-    """Base class of the systems of all libraries. Users subclass the system of their library and set its attributes."""
+    """Base class of the systems of all libraries. Users write a subclass of the system for their library."""
 
     name = "a library's trainer"
     summary = "a library's trainer, driven from outside"
@@ -150,7 +159,7 @@ class DrivenTrainerSystem:
     layers = 0
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
-        """Return the prepared trainer of one arm."""
+        """Return the prepared trainer of an arm."""
         raise NotImplementedError
 
     def describe(self) -> SystemDescription:

@@ -1,4 +1,4 @@
-"""Drive Lightning's `Trainer` from outside, unmodified.
+"""Drive Lightning's `Trainer` from outside, without changes to it.
 
     class MySystem(LightningSystem):
         name = "my Lightning trainer"
@@ -6,8 +6,9 @@
         def fit(self, workload, arm):
             return my_script.make_fit(seed=workload.seed)     # the trainer, its module, and the data loader
 
-An arm has `drive: loop` (the default) for `trainer.fit()`, `drive: steps` for its steps (`driven_trainer`). One
-optimizer, automatic optimization, and batches of tensors, in tuples, lists or dictionaries, are required.
+An arm has `drive: loop` (the default) for `trainer.fit()`, or `drive: steps` for single steps (`driven_trainer`). The
+trainer must have one optimizer and automatic optimization. A batch must consist of tensors, in tuples, lists or
+dictionaries.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LightningSystem(DrivenTrainerSystem):
-    """Subclass this, set the name, and define `fit`."""
+    """System for Lightning's Trainer. A subclass sets `name` and defines `fit`."""
 
     summary = "Lightning's Trainer, driven from outside"
 
@@ -60,7 +61,7 @@ class DrivenLightningTrainer(DrivenTrainer):
             _require_own_order(self._loader)
             _require_one_update(self._trainer, self._module)
             self._module.training_step = self._training_step
-            # Disable logging, because it would write to tensors that belong to the trainer's own loop.
+            # Disable logging. Otherwise it would write to tensors that belong to the trainer's loop.
             self._module.log = self._module.log_dict = lambda *_arguments, **_options: None
         return super().run(drive, capture, layers)
 
@@ -74,14 +75,17 @@ class DrivenLightningTrainer(DrivenTrainer):
         return self._module
 
     def optimizer(self) -> Any:
-        # the trainer holds torch's optimizer itself; elsewhere Lightning wraps the optimizer
+        # The trainer itself has torch's optimizer. Elsewhere, Lightning wraps it.
         return self._trainer.optimizers[0]
 
     def optimizers(self) -> list[Any]:
         return list(self._trainer.optimizers)
 
     def one_step(self, batch: Batch) -> Tensor:
-        """Make a step as Lightning does, with the whole step in the optimizer's closure, and return the 0-d loss."""
+        """Make a step as Lightning does, with the whole step in the optimizer's closure.
+
+        Return the loss as a 0-d tensor.
+        """
         strategy, optimizer = self._trainer.strategy, self.optimizer()
         batch = self._trainer.precision_plugin.convert_input(batch)
         losses: list[Tensor] = []
@@ -104,7 +108,10 @@ class DrivenLightningTrainer(DrivenTrainer):
 
 
 def _require_own_order(loader: Any) -> None:
-    """Refuse a loader that shuffles with the process's global generator, because other draws would change the order."""
+    """Raise an error if the loader shuffles with the process's global generator.
+
+    Other random draws would change the order.
+    """
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
             "a loader that is read step by step must shuffle by a generator of its own",
@@ -115,7 +122,10 @@ def _require_own_order(loader: Any) -> None:
 
 
 def _require_one_update(trainer: Any, module: Any) -> None:
-    """Refuse trainers that `one_step` cannot repeat. Lightning must update one optimizer once per batch."""
+    """Raise an error if `one_step` cannot repeat what the trainer does.
+
+    It must update one optimizer once for each batch.
+    """
     found = {
         "a module that optimizes itself (`automatic_optimization=False`)": not module.automatic_optimization,
         f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,

@@ -1,4 +1,4 @@
-"""Use a function of a project as a system. The function makes a trainer of transformers, TRL or Lightning.
+"""Use a function of a project as a system. The function returns a trainer of transformers, TRL or Lightning.
 
     class System(MadeTrainerSystem):
         name = "train:make_trainer"
@@ -8,8 +8,8 @@
 
             return make_trainer(seed=workload.seed)     # its `train()` was not called yet
 
-`harness init` and `harness try --write-contract` write such a file. The trainer runs its own loop. An arm may change
-the `TrainingArguments` that the function makes, in Python's syntax: `arguments: "bf16=True"`.
+`harness init` and `harness try --write-contract` write such a file. The trainer runs its library's loop. An arm may
+change the `TrainingArguments` that the function creates, in Python's syntax: `arguments: "bf16=True"`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class MadeTrainerSystem(DrivenTrainerSystem):
-    """Subclass this and define `build`.
+    """System for a trainer from a function of the project. A subclass defines `build`.
 
-    Arm options: those of `DrivenTrainerSystem`; `arguments` changes TrainingArguments; `trains: false` undoes every
-    update, for a control; `optimized` is only read by `build`.
+    Arms have the options of `DrivenTrainerSystem` and three more. `arguments` changes TrainingArguments. `trains:
+    false` undoes every update, for a control. Only `build` reads `optimized`.
     """
 
     summary = "a library's trainer that a function of the project makes"
@@ -44,7 +44,7 @@ class MadeTrainerSystem(DrivenTrainerSystem):
     )
 
     def build(self, workload: Workload, arm: Arm) -> Any:
-        """Return the transformers trainer of one arm or, for Lightning, its trainer, module and data loader."""
+        """Return the transformers trainer of an arm. For Lightning, return trainer, module and data loader."""
         raise NotImplementedError
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
@@ -91,7 +91,7 @@ class MadeTrainerSystem(DrivenTrainerSystem):
 
 
 def _library(trainer: object) -> str:
-    """Return the name of the library that defines the object's Trainer class; "" if it is not a Trainer."""
+    """Return the name of the library that defines the object's Trainer class, or "" if the object is no Trainer."""
     known = {"transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning"}
     for each in type(trainer).__mro__:
         if each.__name__ == "Trainer" and each.__module__.partition(".")[0] in known:
@@ -100,7 +100,7 @@ def _library(trainer: object) -> str:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Parse the text of named arguments with literal values. Raises AdapterError for any other text."""
+    """Return the named arguments in a text, with literal values. Raises AdapterError if the text has another form."""
     try:
         call = ast.parse(f"dict({text})", mode="eval").body
         return dict(_named(call))
@@ -122,7 +122,7 @@ def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
-    """Set the arguments `given` in every TrainingArguments that the block creates; yield the list of these objects."""
+    """Set the arguments `given` in every TrainingArguments that the block creates. Yield the list of these objects."""
     if not given:
         yield []
         return
@@ -139,7 +139,7 @@ def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
             )
     finish, made = TrainingArguments.__post_init__, list[object]()
 
-    def finish_with(arguments: Any) -> None:  # replaces `__post_init__`, which subclasses call, too
+    def finish_with(arguments: Any) -> None:  # replaces `__post_init__`, which subclasses call too
         vars(arguments).update(given)
         finish(arguments)
         made.append(arguments)

@@ -1,4 +1,4 @@
-"""Drive transformers' `Trainer`, and TRL's trainers, which inherit from it, from outside and unmodified.
+"""Drive transformers' `Trainer` from outside, without changes to it. TRL's trainers inherit from it.
 
     class MySystem(TransformersTrainerSystem):
         name = "my trainer"
@@ -6,7 +6,7 @@
         def trainer(self, workload, arm):
             return my_script.make_trainer(seed=workload.seed)     # its `train()` was not called yet
 
-An arm has `drive: loop` (the default) for `trainer.train()`, `drive: steps` for its steps (`driven_trainer`).
+An arm has `drive: loop` (the default) for `trainer.train()`, or `drive: steps` for single steps (`driven_trainer`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class TransformersTrainerSystem(DrivenTrainerSystem):
-    """Subclass this, set the name, and define `trainer`."""
+    """System for transformers' Trainer. A subclass sets `name` and defines `trainer`."""
 
     summary = "transformers' Trainer, driven from outside"
 
     def trainer(self, workload: Workload, arm: Arm) -> Any:
-        """Return the `transformers.Trainer` of one arm, before `train()` is called."""
+        """Return the `transformers.Trainer` of an arm. Its `train()` must not have been called yet."""
         raise NotImplementedError
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
@@ -37,7 +37,10 @@ class TransformersTrainerSystem(DrivenTrainerSystem):
 
 
 class DrivenTransformersTrainer(DrivenTrainer):
-    """A trainer of transformers, driven from outside. Raises `UnsuitableTrainerError` if it accumulates gradients."""
+    """A trainer of transformers that is driven from outside.
+
+    Raises UnsuitableTrainerError if it accumulates gradients.
+    """
 
     libraries = frozenset({"transformers"})
 

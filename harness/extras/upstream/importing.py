@@ -26,9 +26,9 @@ from harness.platform.paths import require_existing
 
 @dataclass(frozen=True)
 class Imported:
-    """One imported contract: its items with executable claims, and its items without an executable check.
+    """One imported contract. Each item is either in `executable`, with its claim, or in `unchecked`, with the reason.
 
-    Both lists are in the order of the file. Each item is in one of them.
+    Both lists are in the order of the file.
     """
 
     contract: UpstreamContract
@@ -44,7 +44,7 @@ class Imported:
 
 
 def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
-    """Import every file, and every YAML file in every folder, only once. Also return an error for each unreadable file.
+    """Import every file, and every YAML file in every folder, each once. Also return an error for each unreadable file.
 
     Raises UsageError for a path that does not exist.
     """
@@ -60,7 +60,10 @@ def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractEr
 
 
 def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
-    """Return the files among `paths` and in their folders, including hidden files. An empty folder adds an error."""
+    """Return the files among `paths` and in their folders, with hidden files.
+
+    For an empty folder, add an error to `errors`.
+    """
     files: dict[Path, Path] = {}
     for path in paths:
         found = [path]
@@ -79,7 +82,7 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
 
 
 def decide(contract: UpstreamContract) -> Imported:
-    """Return all items of a contract, each with its executable claim or with the reason why it has none."""
+    """Return the contract with its items divided into executable ones, with a claim, and others, with the reason."""
     found = [(item, recognized(item)) for item in contract.items]
     executable = [(item, one) for item, one in found if one is not None]
     ratios = [(item, one) for item, one in executable if one.judgement["kind"] == "throughput_ratio"]
@@ -96,7 +99,10 @@ _ALONE = "a ratio of speeds, in a file without a recognized claim that the losse
 
 
 def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
-    """Return a claim that compares the losses of a timing's two arms, because a faster step must have equal losses."""
+    """Return an item that requires equal losses of the two arms of a timing, or None.
+
+    A faster step must train the same.
+    """
     arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
     for item, one in executable:
         judgement = one.judgement
@@ -106,7 +112,7 @@ def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) 
 
 
 SYSTEM = "reference_impl.system:QLoRASystem"
-# the shape of batches that upstream uses
+# the shape of the batches that upstream uses
 _CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}
 _NEEDS: dict[str, Any] = {"device": "cuda", "memory_gib": 16}
 _FEWER = "import fewer files into one contract"
@@ -120,9 +126,10 @@ _HEAD = """\
 
 
 def contract_text(imported: Sequence[Imported], path: Path) -> str:
-    """Return a contract in YAML, named after the file `path`. Raises ContractError if no item was recognized.
+    """Return the imported claims as one contract in YAML, named after the file `path`.
 
-    The text is read back as `harness check` reads it. Contracts that are too large for the language are refused.
+    Raises ContractError if no item was recognized, or if the contract is too large. The text is read back in the same
+    way as `harness check` reads it.
     """
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
@@ -150,17 +157,19 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
         rule = f"a contract must have at most {strict_yaml.MAX_BYTES} bytes"
         raise ContractError(rule, where=str(path), got=str(size), remedy=_FEWER)
     try:
-        # validate the text, so that an invalid contract is never written
+        # validate the text, so that no invalid contract is written
         loaded_from(strict_yaml.parse(text, where=str(path)), path)
     except ContractError as error:
-        # the line number in this error would refer to a file that does not exist, so leave it out
+        # Leave out the line number. It would refer to a file that does not exist.
         raise ContractError(error.rule, where=str(path), got=error.got, remedy=_FEWER) from error
     return text
 
 
 def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
-    """Return an id for each executable item, by `file:line:column`. It is upstream's id; if several items have that id,
-    the contract's id is put before it."""
+    """Return an id for each executable item, by `file:line:column`. It is upstream's id.
+
+    If several items have the same id, the id of the contract is put before it.
+    """
     items = [(each.contract.id, item) for each in imported for item, _ in each.executable]
     given = Counter(_name(item.id) for _, item in items)
     ids: dict[str, str] = {}
@@ -206,18 +215,21 @@ def _workload(steps: int) -> str:
 
 
 def _text(text: str, otherwise: str) -> str:
-    """Return the text, shortened if it is too long for the contract language; `otherwise` if it says nothing."""
+    """Return the text, shortened if it is too long for a contract. If it has no letter or digit, return `otherwise`."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
     return kept if says_something(kept) else otherwise
 
 
 def _name(text: str) -> str:
-    """Return a name that the language accepts, as close to the text as the allowed characters permit."""
+    """Return the text as a name that a contract accepts. Characters that are not allowed are replaced."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).lstrip("_.-")[:100] or "unnamed"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes all texts except plain words. PyYAML leaves `1e-5` unquoted, which YAML 1.2 then reads as a number."""
+    """Writes all texts except single words in quotes.
+
+    PyYAML would write `1e-5` without quotes, a number in YAML 1.2.
+    """
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the reader takes none
         return True

@@ -1,6 +1,6 @@
 """Read a contract of another language as data: all its claims, and the parts that are left out, with the reason.
 
-Nothing is executed; a `test` is only text. Every value of the file belongs to an item or to an entry in `left_out`.
+Nothing is executed. A `test` is only text. Every value of the file belongs to an item or to an entry in `left_out`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from harness.errors import ContractError
 
 @dataclass(frozen=True)
 class ClaimSection:
-    """The allowed content of a key that contains claims. of_mappings: True if each claim must be a mapping with an id.
+    """What a key may contain if its values are claims. of_mappings: True if each claim must be a mapping with an id.
 
-    unchecked: the reason that is given for items without an executable check, which match no form (`judgements.py`).
+    unchecked: the reason for items that match no form in `judgements.py` and therefore have no executable check.
     """
 
     unchecked: str
@@ -34,7 +34,7 @@ _PROGRAM = "about upstream's program, not about a run"
 CLAIM_SECTIONS: dict[str, ClaimSection] = {
     "falsification_tests": ClaimSection(_NO_FORM, of_mappings=True),
     "proof_obligations": ClaimSection(_NO_FORM, of_mappings=True),
-    # this section is a list of tests; in a gate it states what would break the gate
+    # This section is a list of tests. In a gate, it states what would break the gate.
     "falsification": ClaimSection(_NO_FORM),
     "obligations": ClaimSection(_NO_FORM),
     "validation_rules": ClaimSection(_NO_FORM),
@@ -61,12 +61,13 @@ CLAIM_SECTIONS: dict[str, ClaimSection] = {
 
 NOT_NAMED = "the importer knows no form of contract with this key"
 
-# Keys whose parts have a known form. Directly below `equations`, any name is allowed.
+# Keys whose parts have a known form. A key directly below `equations` may have any name.
 CONTAINERS = frozenset({"equations", "qa_gate", "kernel_structure", "parity_tool", "spc_tool"})
 FREE_NAMES = frozenset({"equations"})
 
-# Keys that are left out, each with the reason. Claim sections below such a key are read nevertheless. Below an unknown
-# key, these keys count as unknown, too.
+# Keys that are left out, with the reason. Sections of claims below such a key are still read. Below an unknown key,
+# these
+# keys are also treated as unknown.
 NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(
         ("metadata", "kind", "name", "version", "scope", "description", "title", "id", "schema"),
@@ -82,7 +83,7 @@ NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(("command", "output_format"), "says how a tool of upstream's is called and what it prints"),
 }
 
-# Keys that name a claim, in order of preference. A mapping with one of these keys is one claim, not several claims.
+# Keys whose value is the title of a claim, the best one first. A mapping with one of these keys is a single claim.
 TITLE_KEYS = ("rule", "property", "claim", "description", "invariant", "metric", "name", "formal", "formula")
 
 
@@ -92,9 +93,9 @@ _WHAT = "an upstream contract"
 
 @dataclass(frozen=True)
 class Item:
-    """One claim, in upstream's words. id: upstream's id, else the path (`equations.x.invariants.1`).
+    """One claim in upstream's words. id: upstream's id or, if there is none, the path (`equations.x.invariants.1`).
 
-    texts: all of upstream's texts about the claim, by key. If the claim is only a sentence, the key is `""`. where:
+    texts: all texts of upstream about the claim, by key. A claim that is only a sentence has the key `""`. where:
     `file:line:column`.
     """
 
@@ -105,14 +106,14 @@ class Item:
 
     @property
     def title(self) -> str:
-        """Return upstream's name for the item, in one line."""
+        """Return upstream's title of the item, on one line."""
         named = (self.texts[key] for key in ("", *TITLE_KEYS) if self.texts.get(key))
         return next(named, self.id)
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A part of the file without items: its path, the number of its values, and why none of these values is a claim."""
+    """A part of the file without items: its path, the number of its values, and why none of them is a claim."""
 
     where: str
     path: str
@@ -122,7 +123,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class UpstreamContract:
-    """A contract in another language: items and parts left out, both in the order of the file."""
+    """A contract in another language. Its items and the parts that are left out are in the order of the file."""
 
     id: str
     title: str
@@ -134,8 +135,8 @@ class UpstreamContract:
 def read_upstream(path: Path) -> UpstreamContract:
     """Read one contract in another language. Raises ContractError with file, line and column.
 
-    Refuse files that the strict reader refuses (size, depth, encoding, duplicate keys, …) or that are not a mapping,
-    two items with the same id, and empty items.
+    Files are refused if the strict reader refuses them (size, depth, encoding, duplicate keys, …), if they are no
+    mapping, if two items have the same id, or if an item is empty.
     """
     document = strict_yaml.read(path, _WHAT)
     value = document.value
@@ -163,14 +164,16 @@ def _refuse_same_ids(items: list[Item]) -> None:
 
 
 class _Walk:
-    """Walks through a document, and yields its items and the parts left out."""
+    """Goes through a document, and yields its items and the parts that are left out."""
 
     def __init__(self, document: strict_yaml.Document) -> None:
         self.document = document
 
     def below(self, path: Place, value: Any, why: str | None) -> Iterator[Item | LeftOut]:
-        """Yield the items and the left-out parts at and below `path`. why: the reason for which parts are left out, or
-        None if only parts without a known key are."""
+        """Yield the items and the left-out parts at `path` and below it.
+
+        why: the reason for leaving out every part, or None if only parts with an unknown key are left out.
+        """
         children: Iterator[tuple[str | int, Any]]
         if isinstance(value, dict) and value:
             children = iter(value.items())
@@ -181,7 +184,7 @@ class _Walk:
             return
         found = [one for key, child in children for one in self._child((*path, key), key, child, why)]
         left_out = [one for one in found if isinstance(one, LeftOut)]
-        # if all of a part is left out for the same reason, report the part as one entry
+        # If everything in a part is left out for the same reason, report the part as one entry.
         if path and left_out == found and len(reasons(left_out)) == 1:
             yield LeftOut(self._where(path), _dotted(path), sum(one.values for one in left_out), left_out[0].why)
         else:
@@ -218,7 +221,7 @@ class _Walk:
             raise self.document.error(path, f"an item of '{section}' must be a text or a mapping", got=_shown(value))
         texts = dict(_texts(value, ""))
         if not in_list and "" in texts and (path[-1] != section or not isinstance(value, str)):
-            texts[""] = f"{path[-1]}: {texts['']}"  # put the key, which names the bound, in front of the text
+            texts[""] = f"{path[-1]}: {texts['']}"  # the key names the bound, so put it in front of the text
         given = value.get("id") if isinstance(value, dict) else None
         if given is not None and (not isinstance(given, str | int) or isinstance(given, bool) or given == ""):
             raise self.document.error((*path, "id"), "an id must be a text", got=_shown(given))
@@ -230,7 +233,7 @@ class _Walk:
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield every text of an item with its dotted key. A list of scalars is one text."""
+    """Yield every text of an item with its key, such as `a.b`. A list of scalars gives one text."""
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _texts(one, f"{path}.{key}" if path else key)
@@ -249,7 +252,7 @@ def _text(value: object) -> str:
 
 
 def _dotted(path: Place) -> str:
-    """Return a path as text, such as `equations.x.invariants.1`. The items of a list are numbered from 1."""
+    """Return a path as text, such as `equations.x.invariants.1`. Items of a list are numbered from 1."""
     return ".".join(str(key + 1) if isinstance(key, int) else key for key in path)
 
 
@@ -262,6 +265,6 @@ def _shown(value: object) -> str:
 
 
 def reasons(left_out: list[LeftOut]) -> dict[str, int]:
-    """Return how many values are left out, by reason."""
+    """Return the number of values that are left out, by reason."""
     ordered = sorted(left_out, key=lambda one: one.why)
     return {why: sum(one.values for one in group) for why, group in groupby(ordered, lambda one: one.why)}

@@ -1,6 +1,6 @@
-"""Translate upstream's words, with their numbers, into judgements of the contract language.
+"""Translate upstream's sentences, with their numbers, into judgements of the contract language.
 
-`ARMS` are arms of the reference trainer. `synchronizing` has a gradient clip that reads every norm on the host.
+`ARMS` are arms of the reference trainer. The arm `synchronizing` has a gradient clip that reads every norm on the host.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ ARMS: Mapping[str, Judgement] = {
     "ungraphed": {"capture": "none"},
     "synchronizing": {"capture": "none", "clip_mode": "synchronizing"},
     "global_clip": {"capture": "none", "clip_scope": "global"},
-    "half": {"capture": "step", "dtype": "bfloat16"},  # bfloat16 is the half precision that the reference trainer uses
+    "half": {"capture": "step", "dtype": "bfloat16"},  # bfloat16 is the half precision of the reference trainer
     "full": {"capture": "step", "dtype": "float32"},
     "seed_42": {"capture": "none", "seed": 42},
     "seed_123": {"capture": "none", "seed": 123},
 }
-LAYERS = 28  # number of layers of upstream's model; upstream counts clips over all layers
+LAYERS = 28  # number of layers of upstream's model; upstream counts the clips of all layers
 
-_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # prevents a match of only the first digits of a number
-# Matches a number as the group `number`. The number of digits is limited.
+_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # prevents that only the first digits of a number match
+# Matches a number, as the group `number`. The number of digits is limited.
 NUMBER = rf"(?P<number>[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:[eE][-+]?[0-9]{{1,2}})?){_WHOLE}"
 
 
 def decimal(group: str) -> str:
-    """Return the pattern of a decimal number, as a group named `group`."""
+    """Return a regular expression that matches a decimal number. The match has a group with this name."""
     return rf"(?P<{group}>[0-9]{{1,6}}(?:\.[0-9]{{1,6}})?){_WHOLE}"
 
 
 @dataclass(frozen=True)
 class Words:
-    """The requirements of an item: its text, the match of a form's pattern, and the steps (by default `STEPS`)."""
+    """The text of an item's requirements, the match of a form's pattern in it, and the number of steps."""
 
     text: str
     match: re.Match[str]
@@ -54,19 +54,22 @@ class Words:
 
     @property
     def some_steps(self) -> list[int]:
-        """Return the last step and the first two steps, at which a lost update is visible."""
+        """Return the numbers of the first two steps and the last step. A lost update is visible there."""
         return sorted({0, min(1, self.steps - 1), self.steps - 1})
 
 
 def _number_or_tolerance(words: Words) -> float | None:
-    """Return the number in the pattern's match, else the number after the word `tolerance` in the text, else None."""
+    """Return the number in the pattern's match or, if there is none, the number after the word `tolerance`, or None."""
     tolerance = re.search(rf"tolerance {NUMBER}", words.text)
     bound = words.match["number"] or (tolerance and tolerance["number"])
     return float(bound) if bound else None
 
 
 def _gain(words: Words) -> float | None:
-    """Return the required ratio of speeds, 1.2 for `20 %`. Return None for percent without `CUDA_GRAPH` in the text."""
+    """Return the required ratio of speeds, for example 1.2 for `20 %`.
+
+    Return None for a percentage if the text does not contain `CUDA_GRAPH`.
+    """
     percent = words.match["percent"]
     if percent and "CUDA_GRAPH" not in words.text:
         return None
@@ -83,7 +86,7 @@ def _per_layer(words: Words) -> int | None:
     return None if rest else int(each)
 
 
-# How to compute the values of `$name` in a judgement of `forms.yaml`. The value None means that the form does not fit.
+# How to compute a value that a judgement of `forms.yaml` writes as `$name`. None means that the form does not fit.
 VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$number": Words.number,
     "$count": lambda words: int(words.number()),
@@ -97,16 +100,16 @@ VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$per_layer": _per_layer,
 }
 
-STEPS = 100  # default number of steps, as in upstream's canary
-# Keys that hold what a claim requires. Other keys (rule, property, `if_fails`) only name and explain the claim.
+STEPS = 100  # number of steps if upstream names none, as in upstream's canary
+# Keys whose texts state what a claim requires. Other keys (rule, property, `if_fails`) only name or explain the claim.
 _DEMANDS = ("", "prediction", "formal", "claim", "description", "tolerance", "test")
-_LONGEST = 4000  # largest number of characters of an item that is read; real claims are shorter
+_LONGEST = 4000  # largest number of characters of an item that are read; real claims are shorter
 _STEPS = re.compile(r"\b([0-9]{1,3},?[0-9]{0,3})[- ]steps?\b|steps? ([0-9]{1,6})\b|\[0, ([0-9]{1,6})\]")
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A recognized item: the judgement in the contract language, and the number of training steps."""
+    """A recognized item, as a judgement in the contract language with a number of training steps."""
 
     form: str
     judgement: Judgement
@@ -115,7 +118,9 @@ class Executable:
 
 
 class Form(NamedTuple):
-    """A wording of claims. judgement: its values may be names in `VALUES`. says: a text that an item must contain."""
+    """A way in which claims are worded. judgement: may contain names of `VALUES`. says: a text that the item must
+    contain.
+    """
 
     name: str
     pattern: re.Pattern[str]
@@ -123,7 +128,9 @@ class Form(NamedTuple):
     says: str
 
     def built(self, words: Words) -> Judgement | None:
-        """Return the judgement with names of `VALUES` replaced by values from the text; None if a value is missing."""
+        """Return the judgement with values from the text in place of the names of `VALUES`, or None if a value is
+        missing.
+        """
         filled = _filled(self.judgement, words)
         return None if None in filled.values() else filled
 
@@ -140,7 +147,7 @@ def _filled(judgement: Judgement, words: Words) -> Judgement:
 
 
 def recognized(item: Item) -> Executable | None:
-    """Return the executable claim that the first matching form gives, or None if no form gives a valid claim."""
+    """Return the executable claim of the first form that fits, or None if no form gives a valid claim."""
     text = demand_of(item)
     named = [int(next(filter(None, match.groups())).replace(",", "")) for match in _STEPS.finditer(text)]
     steps = max(named, default=STEPS) or STEPS
@@ -154,13 +161,16 @@ def recognized(item: Item) -> Executable | None:
 
 
 def demand_of(item: Item) -> str:
-    """Return everything that an item requires, as one text, with the word `tolerance` before its tolerance."""
+    """Return everything that an item requires, as one text. The word `tolerance` is put before the tolerance."""
     texts = [(key, item.texts[key]) for key in _DEMANDS if item.texts.get(key)]
     return " ; ".join(f"tolerance {text}" if key == "tolerance" else text for key, text in texts)[:_LONGEST]
 
 
 def _is_valid(judgement: Judgement) -> bool:
-    """Return True if the contract language accepts the judgement (with a placeholder for a ratio's trajectory)."""
+    """Return True if the contract language accepts the judgement.
+
+    For a ratio, the trajectory is filled with a placeholder.
+    """
     names = {"trajectory": "named-later"} if judgement["kind"] == "throughput_ratio" else {}
     try:
         part_model(judgement["kind"]).model_validate({**judgement, **names})
