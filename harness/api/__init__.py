@@ -1,1 +1,1 @@
-"""The Python API that the command line and pytest call: verify, drill, and judge again."""
+"""The Python API: verify contracts, drill them, and judge runs again. The command line and pytest call it."""

@@ -1,7 +1,8 @@
-"""Copy a finished run without host, user and folder names, so that it can be published. Write a page for several runs.
+"""Copy a finished run without the names of host, user and folders, so that it can be published. Write pages of several
+runs.
 
 Removing names changes the header and the evidence. Verdicts, pages and manifest are therefore created again from the
-changed files. The copy leaves out this machine's host and user names, all folder names, and facts about the CI job.
+changed files. The copy has no host and user names of this machine, no folder names, and no facts about the CI job.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """Yield a copy of `source` without host, user and folder names, judged again. After the block, remove the copy.
+    """Yield a copy of `source` that has no names of host, user and folders and was judged again. Remove it after the
+    block.
 
-    Raises UsageError for an old run, whose header has digests of its evidence instead of a manifest, and EvidenceError
-    if a verdict of the copy differs from the verdict in `source`.
+    Raises UsageError for an old run, whose header has digests of the evidence instead of a manifest. Raises
+    EvidenceError if a verdict of the copy differs from the verdict in `source`.
     """
     bundle = source.bundle
     if bundle.header.digests.evidence:
@@ -96,7 +98,10 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 
 
 def _decided(verdict: Verdict) -> tuple[object, ...]:
-    """Return the parts of a verdict that must be equal in a copy. The message may differ, because names are removed."""
+    """Return those parts of a verdict that must be equal in a copy.
+
+    The message may differ, because it may contain names.
+    """
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
 
 
@@ -121,7 +126,7 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
 def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
     """Write `report.html`, `summary.md` and `junit.xml` into a folder that `refuse_used` has accepted.
 
-    Return the judgement with links to each run's own page. Raises UsageError if the folder cannot be written.
+    Return the judgement with links to the page of each run. Raises UsageError if the folder cannot be written to.
     """
     pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
     parts: tuple[RunPart, ...] = tuple(replace(part, page=pages[part.name]) for part in judgement.view.parts)
@@ -135,7 +140,7 @@ def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bund
 
 
 def _way(out: Path, bundle: Bundle) -> str | None:
-    """Return the relative path from `out` to a run's own page; None for an archive or a run without a page."""
+    """Return the relative path from `out` to the page of a run, or None for an archive or a run without a page."""
     page = bundle.place.derived / layout.PAGE
     if bundle.place.derived != bundle.place.named or not page.is_file():
         return None

@@ -1,4 +1,6 @@
-"""`harness drill`: plant every fault that the claims name, and check that judges catch it for the declared reason."""
+"""Plant every fault that the claims name, and check that the judges detect it for the declared reason (`harness
+drill`).
+"""
 
 from __future__ import annotations
 
@@ -54,25 +56,25 @@ def count_line(record: DrillRecord) -> str:
 
 
 def headline_of(record: DrillRecord) -> Headline:
-    """Return the headline that the page of a drill shows: word, sentence and exit code."""
+    """Return the headline of a drill, as its page shows it: word, sentence and exit code."""
     return of_drill(record, [control.status for control in record.controls])
 
 
 def shown(record: DrillRecord, directory: Path | None) -> list[str]:
-    """Return the lines for the terminal: the count line, the results, the headline, and the report's path."""
+    """Return the lines for the terminal: the counts, the results, the headline, and the path of the report."""
     page = [f"report: {directory / 'report.html'}"] if directory is not None else []
     return [*lines(record), str(headline_of(record)), *page]
 
 
 def as_json(record: DrillRecord, directory: Path | None) -> str:
-    """Return what `--json` prints: the content of `drill.json`, with the drill's directory."""
+    """Return the output of `--json`: the content of `drill.json` and the directory of the drill."""
     return dump_json(
         {**record.model_dump(mode="json"), "run_directory": str(directory) if directory else None}, indent=2
     )
 
 
 def lines(record: DrillRecord) -> list[str]:
-    """Return the results of a drill as plain lines of text."""
+    """Return the results of a drill as lines of text."""
     shown = [count_line(record)]
     for control in record.failed_controls:
         unit = f"{control.claim} on {control.workload}"
@@ -94,7 +96,7 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """Return, for each claim, a line with the faults that the upstream project's bound alone would not catch."""
+    """Return, for each claim, a line with the faults that would not have violated the upstream project's own bound."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:
@@ -103,7 +105,7 @@ def _upstream(record: DrillRecord) -> list[str]:
 
 
 def triple(value: Triple) -> str:
-    """Return status, reason and figures in one line: `FAIL differs first_differing_step=1`."""
+    """Return status, reason and figures as one line: `FAIL differs first_differing_step=1`."""
     figures = [f"{name}={figure}" for name, figure in value.figures.items()]
     return " ".join([value.status, value.reason, *figures])
 
@@ -113,28 +115,28 @@ MESSAGE = "the drill ended before all runs of this row had ended"
 
 @dataclass(frozen=True)
 class DrillOptions:
-    """Options of a drill. Empty `claims`, `tags` and `faults` mean all."""
+    """Options of a drill. If `claims`, `tags` or `faults` is empty, nothing is left out."""
 
     claims: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     reports: Path = Path("harness-reports")
     name: str | None = None
-    resume: Path | None = None  # directory of an interrupted drill, which is to be resumed
+    resume: Path | None = None  # directory of an interrupted drill that is resumed
     redact: bool | None = None  # True: leave out names of host, user and folders; None: only in CI
     command: tuple[str, ...] = ("harness", "drill")
 
 
 @dataclass(frozen=True)
 class DrillResult:
-    """The record of a drill, and its run directory, which is None if no fault could be planted."""
+    """The record of a drill, and its run directory, or None if no fault could be planted."""
 
     record: DrillRecord
     run_directory: Path | None = None
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the exit code of the drill's headline."""
+        """Return the exit code that belongs to the headline of the drill."""
         return headline_of(self.record).code
 
 
@@ -144,12 +146,12 @@ def drill(
     watch: session.Watch | None = None,
     refuse: session.Refuse | None = None,
 ) -> DrillResult:
-    """Plan, execute and judge a drill, and write its directory. Raises ContractError, UsageError.
+    """Plan, execute and judge a drill, and write its directory. Raises ContractError or UsageError.
 
     refuse: see `session.verify`.
-
-    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the results of the faults whose
-    runs had all ended. The other faults count as never planted. A note on the exception names the directory.
+    After KeyboardInterrupt, or SystemExit because of SIGTERM, the directory stays INCOMPLETE. It has the results of
+    those faults whose runs had all ended. The other faults count as not run. A note of the exception names the
+    directory.
     """
     contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
@@ -188,14 +190,14 @@ def plan_drill_here(
 ) -> tuple[list[LoadedContract], Machine, DrillPlan, FilesRead]:
     """Return the contracts, this machine, the plan of their drill on this machine, and the files that were read.
 
-    Raises ContractError, UsageError.
+    Raises ContractError or UsageError.
     """
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, None, contracts)
     machine = environment.machine()
     if refuse is not None:
         refuse(contracts, ())
-    # one process describes all systems
+    # one call, so that one process describes all systems
     describe_all(system for loaded in contracts for system in loaded.contract.systems())
     claims = selected(contracts, options.tags, options.claims)
     planned = plan_drill(contracts, claims=claims, faults=options.faults, machine=machine, describe=describe)
@@ -206,9 +208,9 @@ def plan_drill_here(
 def _keep_rows(
     ended: DrillPlan, contracts: Sequence[LoadedContract], writer: BundleWriter, machine: Machine, started: datetime
 ) -> str:
-    """Write the results of the planted faults whose runs had ended, and a page that counts the other faults as not run.
+    """Write the results of the faults whose runs had ended, and a page that counts the other faults as not run.
 
-    The directory stays INCOMPLETE. Return a line that names the directory.
+    The directory stays INCOMPLETE. Return a line with the name of the directory.
     """
     writer.abandon()
     writer.settle()
@@ -232,7 +234,7 @@ def _header(
 def _judge(
     contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
 ) -> DrillRecord:
-    """Judge the controls and the planted faults. Use only the evidence on disk."""
+    """Judge the controls and the planted faults, only by the evidence on the disk. Return the record of the drill."""
     models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
     rows, left = decidable([row_of(case, models, sources, bundle) for case in planned.cases], controls)
@@ -246,7 +248,7 @@ def _rows_as_they_end(
 
     def drilled(case: Case) -> None:
         row = row_of(case, models, sources, bundle)
-        # the meaning of a row that is NOT_RUN depends on the control's verdict, which may not be known yet
+        # A row with NOT_RUN depends on the control's verdict, which may not be known yet.
         if row.seen.status != Status.NOT_RUN:
             tell(row)
 
@@ -280,14 +282,14 @@ def _record(
 def _write(
     writer: BundleWriter, contracts: Sequence[LoadedContract], record: DrillRecord, incomplete: tuple[str, ...] = ()
 ) -> None:
-    """Write the drill's record, the controls' verdicts, and a report with the kill matrix (a row for each fault)."""
+    """Write the record of the drill, the verdicts of the controls, and a report with one row for each fault."""
     write_text(writer.path / FILE, record_text(record))
     view = session.judge_bundles([writer.bundle()], contracts).view
     session.write_judgement(writer.path, session.Judgement(replace(view, drill=record, incomplete=incomplete)))
 
 
 def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
-    """Return the plan with only the cases and controls whose runs have all ended; the other cases count as not run."""
+    """Return the plan with only the cases and controls whose runs have all ended. The other cases count as not run."""
     ended = {run.id for run in runs_of(planned) if has_ended(bundle.root / layout.EVIDENCE / run.id)}
     controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
     judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}

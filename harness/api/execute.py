@@ -1,4 +1,4 @@
-"""Execute planned runs into a run directory, in parallel where possible."""
+"""Execute planned runs and write their evidence into a run directory. Where possible, runs are executed in parallel."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ if TYPE_CHECKING:
 
 
 class Watch(Protocol):
-    """Receives the progress of a session's runs. Several threads call its methods."""
+    """An object that is informed about the progress of runs. Several threads call its methods."""
 
     def begins(self, runs: Sequence[Run]) -> None:
-        """Record the runs that are executed. Every other planned run reads the evidence of one of these runs."""
+        """Receive the runs that are executed. Every other planned run uses the evidence of one of them."""
 
     def moves(self, run: Run, phase: str, seconds: float) -> None:
-        """Record the phase of a run, `seconds` after the run's start. The phase is "" if the run has ended."""
+        """Receive the phase that a run has entered, `seconds` after its start. It is "" when the run has ended."""
 
     def judged(self, verdict: Verdict) -> None:
-        """Record the verdict of a unit, once every arm that the unit is judged on has ended."""
+        """Receive the verdict of a unit, when every arm that decides the unit has ended."""
 
     def drilled(self, row: Row) -> None:
-        """Record the outcome of a planted fault (`row`), once all runs that decide the outcome have ended."""
+        """Receive the result of a planted fault, when all runs that decide it have ended."""
 
 
 def work_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return, by the id of each executed run, a list of that run and of the runs that read its evidence."""
+    """Return a list for each executed run: this run, and the runs that use its evidence.
+
+    The key is the id of the run.
+    """
     from harness.execution.sharing import hosted
 
     return {host.run.id: host.runs for host in hosted(runs)}
@@ -64,11 +67,10 @@ def execute(
 ) -> None:
     """Execute the runs, in parallel where possible. A worker that dies affects only the units that need its evidence.
 
-    If several runs have equal work, the work is executed once.
-
-    interpreters: waiting processes to use; this call ends them. redacted: removes names from the evidence, also from
-    the evidence of a run that was cut off. checkout: the worktree of the baselines' commit. journal: records the end of
-    each run; a run with a recorded end is not executed again. early: judges units when a run begins a new phase, and
+    If several runs have equal work, this work is executed once.
+    interpreters: processes that wait for work; they end with this call. redacted: removes names from the evidence, also
+    from the evidence of an interrupted run. checkout: the worktree of the baseline's commit. journal: a record of the
+    ends of runs; a run whose end is recorded is not executed again. early: judges units when a run enters a phase, and
     after each recorded end.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
@@ -108,10 +110,10 @@ def execute(
 
 
 class _End:
-    """Redact the evidence of runs and record their ends in the journal, once all processes of these runs have ended.
+    """Redact the evidence of runs and record their ends in the journal, after all processes of these runs have ended.
 
-    The object is called at the end of each process. Redaction comes first, because the evidence must not change after
-    the journal has recorded the end of its run.
+    The object is called at the end of each process. Redaction comes first, because evidence must not change after the
+    journal has recorded the end of its run.
     """
 
     def __init__(
@@ -128,12 +130,12 @@ class _End:
 
     def __call__(self, death: Death | None) -> None:
         with self._lock:
-            # A signal that ends the session may also have ended this worker. So count the run as interrupted, not as
+            # A signal that ends the session may also have ended this worker. So count the run as interrupted and not as
             # failed.
             if death is not None and noted:
                 return
             self._left -= 1
-            # some arms may be complete now, so their units can be judged early
+            # Some arms may be complete now, and their units can be judged early.
             if self._left and self._early is not None:
                 self._early.moves([each.name for each in self._directories], "")
             if self._left or self._journal is None:
@@ -149,7 +151,7 @@ class _End:
 
 
 def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | None) -> None:
-    """Redact the evidence of runs that have no recorded end."""
+    """Redact the evidence of the runs whose end is not recorded."""
     ended = {} if journal is None else journal.content.ended
     for entry in evidence.iterdir() if evidence.is_dir() else []:
         if entry.name not in ended and entry.is_dir() and not entry.is_symlink():
@@ -157,8 +159,8 @@ def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | Non
 
 
 def _import_for_pages() -> None:
-    """Import the report's modules while runs are executed, so that writing the report later takes a second less."""
-    with suppress(Exception):  # the report fails in the same way, and reports it
+    """Import the modules of the report while runs are executed. Writing the report later then takes a second less."""
+    with suppress(Exception):  # the report fails in the same way and reports the error
         os.environ.update(moved_caches())
         for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
             importlib.import_module(module)

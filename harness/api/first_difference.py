@@ -1,4 +1,6 @@
-"""Locate the first difference of two arms: execute them again, find the first step that differs, and observe it."""
+"""Find the first difference of two arms: execute them again, find the first step that differs, and record its
+operators.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from harness.run_directory.seal import listing
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# Reason codes that report a difference between two trainings: in a step, or in their states at the start or the end.
+# Reason codes that report a difference between two trainings: in a step, or in the state at the start or the end.
 DIFFERENCES = frozenset(
     {
         *(reasons.NON_FINITE, reasons.NON_FINITE_END, reasons.UNEQUAL_START, reasons.UNEQUAL_BATCHES),
@@ -39,11 +41,13 @@ DIFFERENCES = frozenset(
     }
 )
 Execute = Callable[[Run], Sequence[RunEvidence]]
-Tell = Callable[[Run, str, float], None]  # takes a run, its phase, and the seconds that the run has taken so far
+Tell = Callable[[Run, str, float], None]  # a function of a run, its phase, and the seconds since the start of the run
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
-    """Return a run that finds where a failed unit's arms first differ; None if the unit failed for another reason."""
+    """Return a run that finds the first difference of a failed unit's arms, or None if the unit failed for another
+    reason.
+    """
     unit = unit_of(bundle, verdict)
     if claim is None or unit is None or verdict.reason not in DIFFERENCES:
         return None
@@ -52,16 +56,16 @@ def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: fl
 
 
 def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
-    """Return the planned unit that a verdict is about; None if the run directory has no such unit."""
+    """Return the planned unit of a verdict, or None if the run directory does not have it."""
     names = (verdict.contract, verdict.claim, verdict.workload)
     return next((each for each in bundle.header.units if (each.contract, each.claim, each.workload) == names), None)
 
 
 def foreseen_seconds(bundle: Bundle, unit: Unit, run: Run) -> float | None:
-    """Estimate how many seconds `locate` would take without its time limit; None if no training time is recorded.
+    """Return an estimate of the seconds that `locate` would take without its limit, or None if no times were recorded.
 
     The estimate is based on the times of the unit's runs. `locate` executes both arms once to find the step, twice to
-    observe the step, and twice for the values of an operator.
+    record the operators of this step, and twice to record the values of one operator.
     """
     workers = [worker for name in unit.runs for worker in read_times(bundle.root / layout.EVIDENCE / name)]
     seen = [(span, span.phase.partition(".0: ")[0]) for worker in workers for span in spans(worker)]
@@ -116,7 +120,10 @@ def executing_into(
     redacted: Redaction | None = None,
     tell: Tell | None = None,
 ) -> Execute:
-    """Return a function that executes a run, one worker for each commit, and leaves only its evidence in `folder`."""
+    """Return a function that executes a run with one worker for each commit.
+
+    Afterwards, only its evidence is in `folder`.
+    """
 
     def execute(run: Run) -> Sequence[RunEvidence]:
         from harness.execution.schedule import Schedule, Work, tasks_of
@@ -127,7 +134,7 @@ def executing_into(
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
-            if number:  # count the time of earlier executions once, in the first part
+            if number:  # the time of earlier executions is counted once, in the first part
                 part = _with_settings(part, **{SPENT: 0.0})
             moves = partial(_moves, tell, part.model_copy(update={"id": f"locating {claim}"}))
             work = [Work(part, folder / str(number), moves, lambda _death: None)]
@@ -147,13 +154,13 @@ def _moves(tell: Tell | None, run: Run, progress: Progress) -> None:
 
 
 def recorded(bundle: Bundle, unit: Unit) -> FirstDifference | None:
-    """Return the first difference of a unit from records in the run directory; None if there are no such records."""
+    """Return the first difference of a unit from records in the run directory, or None if there are none."""
     folder = bundle.root / layout.WHERE / where_name(unit)
     try:
         read = [read_run(part) for part in sorted(folder.iterdir())] if folder.is_dir() else []
         return answer_of(read[0][0], *_seen([evidence for _, evidence in read])) if read else None
     except Exception:
-        # If records are damaged, only the location of the difference is missing. Verdicts do not depend on it.
+        # If records are damaged, only the first difference is missing. Verdicts do not depend on it.
         return None
 
 
@@ -168,9 +175,9 @@ def locate_all(
 ) -> bool:
     """Find the first difference of each failed unit and write it below `into`. Return True if anything was written.
 
-    All units together take at most `LIMIT_S` seconds, not counting the start of processes. When the time is over, the
-    remaining units are left out. A unit is also left out if an error occurs, or if its files may not be in a run
-    directory (links, sockets, too large files).
+    All units together take at most `LIMIT_S` seconds, without the time for starting processes. When the time is over,
+    the remaining units are left out. A unit is also left out after an error, or if its files are not allowed in a run
+    directory (links, sockets, files that are too large).
     """
     claims = {(each.contract.id, claim.id): claim for each in contracts for claim in each.contract.claims}
     until = monotonic() + LIMIT_S

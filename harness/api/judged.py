@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The result of judging a run directory, or the shards (parts) of a gate: verdicts in planned order, counts, exit
+    """The judgement of a run directory, or of the shards (parts) of a gate: verdicts in planned order, counts, exit
     code.
 
-    manifest: the digest of the run directory's manifest; None for shards, and for a directory without a manifest.
+    manifest: the digest of the run directory's manifest, or None for shards and for a directory without a manifest.
     """
 
     view: ReportView
@@ -66,7 +66,7 @@ class Judgement:
 
 
 def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Judgement:
-    """Judge one run directory, or the shards of one gate, by these contracts. Files are read, and none is written.
+    """Judge one run directory, or the shards of one gate, by these contracts. Files are only read.
 
     Raises EvidenceError for shards that do not belong together.
     """
@@ -79,7 +79,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
 
 def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> dict[tuple[str, str], tuple[str, int]]:
-    """Return file and line number of each claim in the original contract. The copy in the run has the same lines."""
+    """Return file and line of each claim in the original contract. The copy in the run has the same line numbers."""
     files = {name: file for bundle in bundles for name, file in bundle.header.contract_files.items()}
     return {
         (loaded.contract.id, claim.id): (files[loaded.contract.id], loaded.position(("claims", at))[0])
@@ -90,7 +90,10 @@ def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> d
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """Return a page's part about one run directory, judged by those of `contracts` with which it was run."""
+    """Return the part of a page about one run directory.
+
+    It is judged by the contracts among `contracts` that the run has.
+    """
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -113,7 +116,7 @@ def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> Re
 
 
 def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> ReportView:
-    """Return a view that has every unit of the contracts once, judged on the unit's earliest attempt."""
+    """Return a view with every unit of the contracts once. Each unit is judged by its earliest attempt."""
     attempted = attempts(bundles, contracts)
     for difference in speeds_apart(bundles, contracts):
         raise difference
@@ -131,7 +134,7 @@ def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) ->
 
 
 def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
-    """Return the verdict of one unit under these contracts."""
+    """Return the verdict of one unit by these contracts."""
     from harness.judging.registry import not_in_contract
 
     unit = attempt.unit
@@ -140,7 +143,7 @@ def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
     if contract is None or claim is None or unit.workload not in claim.judged_on:
         return not_in_contract(unit.contract, unit.claim, unit.workload)
     header = attempt.bundle.header if attempt.bundle is not None else None
-    fault = header.fault if header is not None else None  # none in a drill's controls
+    fault = header.fault if header is not None else None  # None for the controls of a drill
     commits = header.commits if header is not None else None
     baseline = commits.baseline_of(unit.contract, unit.claim).commit if commits is not None else None
     gpu = header.environment.gpu if header is not None else GpuFacts()
@@ -159,10 +162,10 @@ def judge_runs(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Verdict:
-    """Judge a unit by the evidence of its runs. If the contract requires other runs than these, the verdict is NOT_RUN.
+    """Judge a unit by the evidence of its runs. If the contract now requires other runs, the verdict is NOT_RUN.
 
-    made: the executed runs; None stands for a run without a description. gpu: the GPU of the machine. fault: the fault
-    that was planted on purpose. baseline: the commit of the arms that the claims call `baseline`.
+    made: the executed runs; None stands for a run without a readable description. gpu: the GPU of the machine.
+    fault: the fault that was planted on purpose. baseline: the commit of the arms that claims call `baseline`.
     """
     from harness.judging.registry import judge_unit, of_another_contract
 
@@ -178,13 +181,13 @@ def judge_runs(
 
 
 def judgement_json(judgement: Judgement) -> str:
-    """Return what `--json` prints: `verdicts.json`, with messages, costs, run directory and waivers in force."""
+    """Return the output of `--json`: the content of `verdicts.json`, messages, costs, run directory, valid waivers."""
     from harness.report.headline import HELD
 
     directory = str(judgement.run_directory) if judgement.run_directory else None
     published = verdict_file(judgement.verdicts).model_dump(mode="json")
     published["claims"] = [verdict.model_dump(mode="json") for verdict in judgement.verdicts]
-    # evidence that was changed or is incomplete opens no gate, and a drill is not a gate
+    # changed or incomplete evidence opens no gate, and a drill is not a gate
     published["gate"]["open"] = judgement.headline.word == HELD and not judgement.view.is_drill
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
@@ -203,23 +206,23 @@ def judgement_json(judgement: Judgement) -> str:
     return dump_json({**published, **beside, **beside_units}, indent=2)
 
 
-# Judge each unit early, as soon as all its arms are complete, with the same judges as at the end.
-#
-# These early verdicts are only shown to people and never written to files. At the end all units are judged again, and
-# only those verdicts count.
+# The code below judges each unit early, when all its arms are complete, with the same judges as at the end.
+# Early verdicts are only shown to people, and are never written to files. At the end all units are judged again, and
+# only
+# these verdicts count.
 
 Part = tuple[str, str]  # the name of a run, and one of its arms
-# the runs or arms that must be complete, and the function to call then
+# the runs or arms that must be complete, and the function that is called then
 Waiting = tuple[Collection[str | Part], Callable[[], None]]
 Judged = Callable[[Verdict, ReportView], None]
-Ended = Callable[[str], Collection[str]]  # takes the name of a run and returns its arms that are complete
+Ended = Callable[[str], Collection[str]]  # a function that takes the name of a run and returns its complete arms
 
 
 class AsTheyEnd:
-    """Call each function of `waiting` once, as soon as the runs and arms that the function waits for have ended.
+    """Calls each function of `waiting` once, when the runs and arms of this function have ended.
 
-    While timings are measured, no function is called, because the call would disturb them. Several threads may use one
-    object.
+    While timings are measured, no function is called, because the call would disturb the timing. Several threads may
+    use one object.
     """
 
     def __init__(
@@ -238,7 +241,10 @@ class AsTheyEnd:
             self._tell()
 
     def moves(self, runs: Iterable[str], phase: str) -> None:
-        """Record a new phase of one process's runs. An arm may have ended, so call the functions that are ready."""
+        """Record that the runs of one process enter a phase.
+
+        An arm may have ended, so call the functions that are ready.
+        """
         with self._lock:
             execution = phase.partition(": ")[0]
             for name in runs:
@@ -254,7 +260,7 @@ class AsTheyEnd:
         ready = [each for each in self._waiting if all(map(self._has_ended, each[0]))]
         self._waiting = [each for each in self._waiting if each not in ready]
         for _, tell in ready:
-            with suppress(Exception):  # an error in an early verdict occurs again at the end, and is reported there
+            with suppress(Exception):  # an error in an early verdict occurs again at the end and is reported there
                 tell()
 
     def _has_ended(self, part: str | Part) -> bool:
@@ -264,13 +270,14 @@ class AsTheyEnd:
 def units_as_they_end(
     bundle: Bundle, contracts: Sequence[LoadedContract], runs: Sequence[Run], tell: Judged
 ) -> AsTheyEnd:
-    """Return a watcher that calls `tell` for each unit that has runs, with its verdict and a view of its evidence.
+    """Return an object that calls `tell` for each unit with runs, with its verdict and a view of its evidence.
 
     bundle: the run directory that is being written.
     """
     models = [loaded.contract for loaded in contracts]
-    # Runs whose arms can be judged one at a time, as each arm is completed. Runs with several commits or ranks are left
-    # out, because the evidence of one of their arms lies in several folders.
+    # Runs whose arms can be judged one by one, when each arm is complete. Runs with several commits or ranks are left
+    # out,
+    # because the evidence of one of their arms is in several folders.
     apart = {run.id: run for run in runs if probe_named(run.probe).arm_by_arm and run.ranks == 1}
     if bundle.header.commits:
         apart = {}

@@ -1,4 +1,4 @@
-"""Find the last run that timed each claim of a contract. The noise of that run predicts the noise of the next run."""
+"""Find the last run that timed each claim of a contract. Its noise predicts the noise of the next run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from harness.run_directory.verdict_file import read_verdicts
 def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
     """Return the last timing of each claim and workload that was timed in a run below `folders`.
 
-    The newest run is searched first. The names of the runs give the order, because they begin with a date. Unreadable
-    runs are left out.
+    Runs are ordered by their names, which begin with a date, and the newest run is searched first. Runs that cannot be
+    read are left out.
     """
     wanted = {
         (contract.id, claim.id, workload): part
@@ -52,7 +52,10 @@ def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list
 
 
 def _measured(path: Path) -> set[tuple[str, str, str]]:
-    """Return (contract, claim, workload) of each verdict with a mean ratio in `verdicts.json`. Unpack no archive."""
+    """Return (contract, claim, workload) of each verdict with a mean ratio in `verdicts.json`.
+
+    No archive is unpacked.
+    """
     try:
         verdicts = read_verdicts(path).claims
     except EvidenceError:

@@ -1,4 +1,4 @@
-"""Judge finished run directories again, without executing anything."""
+"""Judge finished run directories again. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
-    """Return one line for each statement of the header that other files of the directory contradict.
+    """Return one line for each statement in the header that is contradicted by other files of the directory.
 
-    contracts: the directory's own copies of its contracts; None if they cannot be read, so that names are not checked.
+    contracts: the directory's copies of its contracts. With None, because they cannot be read, names are not checked.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
     found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_signed(bundle)]
@@ -46,7 +46,7 @@ def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list
 
 
 def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
-    """Yield a line for each claim, workload or tag to which the run was limited although no contract has it."""
+    """Yield a line for each claim, workload or tag to which the run was limited, if no contract has it."""
     narrowed = bundle.header.narrowed
     claims = [claim for contract in contracts for claim in contract.claims]
     workloads = {name for claim in claims for name in claim.judged_on}
@@ -63,7 +63,7 @@ def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[st
 
 
 def _narrowing(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each planned unit that is not in the part of the contracts that was requested."""
+    """Yield a line for each planned unit that the command line of the run did not select."""
     narrowed = bundle.header.narrowed
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
@@ -74,21 +74,23 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
-    """Yield lines on unplanned runs that a unit reads, planned runs that none reads, and evidence of unplanned runs."""
+    """Yield a line for each run that a unit reads but nobody planned, each planned run that no unit reads, and stray
+    evidence.
+    """
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, but was not planned" for run in sorted(read - set(header.runs)))
-    if header.purpose != "drill":  # a drill also plans the faulted runs, which the rows of its record read
+    if header.purpose != "drill":  # a drill also plans runs with faults, which are read by the rows of its record
         yield from (f"run {shown(run)} was planned, but no unit reads it" for run in sorted(set(header.runs) - read))
     left: list[str] = []
-    with suppress(OSError):  # a folder that is missing or unreadable is reported by the check of the seal
+    with suppress(OSError):  # the check of the seal reports a folder that is missing or unreadable
         left = sorted(path.name for path in (bundle.root / layout.EVIDENCE).iterdir())
     stray = [name for name in left if name not in header.runs]
     yield from (f"{layout.EVIDENCE}/{shown(name)} belongs to no planned run" for name in stray)
 
 
 def _machine(bundle: Bundle) -> Iterator[str]:
-    """Yield lines on GPU, commit or sources in the header that a worker's own records contradict."""
+    """Yield a line for each GPU, commit or source in the header that is contradicted by the records of a worker."""
     header = bundle.header
     collected = header.environment
     if collected.source_digest and collected.source_digest != header.digests.source:
@@ -119,7 +121,10 @@ def _machine(bundle: Bundle) -> Iterator[str]:
 
 
 def _signed(bundle: Bundle) -> Iterator[str]:
-    """Yield lines on signed entries in the header that no copied file has, read as of the run's first day."""
+    """Yield a line for each signed entry in the header that no copied file has.
+
+    Expiry is checked for the run's first day.
+    """
     header = bundle.header
     accepted = header.commits.accepted if header.commits is not None else []
     recorded = [(f"waiver of {shown(one.claim)} on {shown(one.workload)}", one.model_dump()) for one in header.waivers]
@@ -147,7 +152,10 @@ _KINDS: tuple[type[Signed], ...] = (Waiver, AcceptedBaseline)
 
 @dataclass(frozen=True)
 class Rejudged:
-    """One run, judged again, and its drill, if any. problems: a line for each difference from what the run recorded."""
+    """One run that was judged again, with its drill, if any.
+
+    problems: one line for each difference from the recorded run.
+    """
 
     bundle: Bundle
     judgement: session.Judgement
@@ -157,12 +165,13 @@ class Rejudged:
 
 @dataclass(frozen=True)
 class Known:
-    """Facts that the caller knows without reading the run directories, whose author could have forged them.
+    """Facts that the caller knows without the run directories. The author of a run directory could have forged them
+    there.
 
-    contracts: files and folders to judge by. waivers: the waiver file for these contracts; by default the waiver files
-    next to the contracts. commit: the commit of the tested tree. not_before: the earliest start that a run may have.
-    asked: the part of the contracts that a gate over a single run must cover, regardless of what the run directory
-    states.
+    contracts: files and folders of contracts by which runs are judged. waivers: the waiver file for these contracts; by
+    default the waiver files next to the contracts. commit: the commit of the tested tree. not_before: the earliest time
+    at which a run may have started.
+    asked: the part of the contracts that a gate over a single run must cover, whatever the run directory states.
     """
 
     contracts: Sequence[Path] = ()
@@ -172,10 +181,10 @@ class Known:
     asked: Narrowed = field(default_factory=Narrowed)
 
     def require(self, bundles: Sequence[Bundle]) -> None:
-        """Raise EvidenceError for a run of a commit other than `commit`, or a run that started before `not_before`.
+        """Raise EvidenceError for a run of another commit than `commit`, or a run that started before `not_before`.
 
-        Systems outside of a repository, such as installed packages, have no commit and are not compared. At least one
-        system must be of `commit`.
+        A system outside of a repository, such as an installed package, has no commit and is not compared. At least one
+        system must be from `commit`.
         """
         for bundle in bundles:
             where, header = str(bundle.path), bundle.header
@@ -197,9 +206,11 @@ class Known:
                 raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify anew")
 
     def with_signed(self, header: Header) -> Header:
-        """Return a header with the waivers of the given contracts, dated by the later of its start and `not_before`.
+        """Return a header with the waivers of the given contracts. Expiry is checked for the run's start or
+        `not_before`.
 
-        Accepted baselines that no file next to these contracts has are left out, so their runs do not fit the claims.
+        The later of these two days counts. Accepted baselines that no file next to the contracts has are left out. The
+        runs of such a baseline then do not fit the claims.
         """
         day = max(started(header), self.not_before or started(header)).date()
         waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts, self.waivers)]
@@ -212,7 +223,7 @@ class Known:
 
 
 def started(header: Header) -> datetime:
-    """Return the time at which a run started. Raises EvidenceError if its header has no valid time."""
+    """Return the time at which a run started. Raises EvidenceError if the header has no valid time."""
     try:
         return datetime.fromisoformat(header.started_at).astimezone(UTC)
     except ValueError:
@@ -225,10 +236,10 @@ NOTHING_KNOWN = Known()
 def judged(
     runs: Sequence[Path], known: Known = NOTHING_KNOWN, *, gate: bool = False
 ) -> tuple[list[Bundle], session.Judgement]:
-    """Read and judge runs (folders, archives, published folders).
+    """Read and judge runs (run directories, archives, published folders).
 
-    The runs are judged by the facts in `known`, by default by the runs' own contracts. Raises EvidenceError for runs
-    that are damaged, contradict `known`, or do not belong together.
+    The runs are judged by the facts in `known`, or by the contracts in the runs. Raises EvidenceError for runs that are
+    damaged, contradict `known`, or do not belong together.
     """
     bundles = [read_bundle(run) for run in runs]
     known.require(bundles)
@@ -240,8 +251,8 @@ def judged(
 def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgement]:
     """Read and judge runs for one page: one run, the shards of a gate, or several runs that are not one gate.
 
-    Runs that are not one gate are each judged by themselves. Raises EvidenceError for a path that is not a run, for a
-    drill among several runs, and for a run that is named twice.
+    Runs that are not one gate are judged separately. Raises EvidenceError for a path that is no run, for a drill among
+    several runs, and for a run that is named twice.
     """
     bundles = [read_bundle(run) for run in runs]
     if len(bundles) > 1:
@@ -274,9 +285,10 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
 
 
 def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
-    """Return the part with its tags replaced by the claims that they select. Raises UsageError for unknown names.
+    """Return the selection with its tags replaced by the claims that have the tags.
 
-    Also raises UsageError if the part contains no unit. The gate would then require nothing of the run directory.
+    Raises UsageError for unknown names. Also raises UsageError if the selection contains no unit, because the gate
+    would then require nothing of the run directory.
     """
     units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
     refuse_unknown("no contract has this claim", part.claims, {claim for claim, _ in units})
@@ -288,14 +300,17 @@ def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
 
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
-    """Return the copies of contracts that the run directories contain; None if a copy is unreadable."""
-    with suppress(EvidenceError, ContractError, UsageError):  # changed copies are reported as altered
+    """Return the copies of contracts in the run directories, or None if a copy cannot be read."""
+    with suppress(EvidenceError, ContractError, UsageError):  # a changed copy is reported as altered
         return copies(bundles)
     return None
 
 
 def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Sequence[Contract] | None) -> ReportView:
-    """Return the view with each run's contradictions added to `altered`. own: the copies of contracts in the runs."""
+    """Return the view with the contradictions of each run added to `altered`.
+
+    own: the copies of contracts in the runs.
+    """
     names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
     against = {
         name: tuple(f"{name}: {line}" for line in contradictions(bundle, own))
@@ -309,7 +324,7 @@ def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Seque
 
 
 def whole_commit(given: str) -> str:
-    """Return a complete commit hash in lower case. Raises UsageError for anything else, such as `HEAD`."""
+    """Return a whole commit hash in lower case. Raises UsageError for any other text, such as `HEAD`."""
     if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", given.lower()) is None:
         rule, remedy = "--commit must be a whole commit of 40 or 64 hexadecimal digits", '`"$(git rev-parse HEAD)"`'
         raise UsageError(rule, got=repr(given), remedy=f"such as {remedy}")
@@ -319,8 +334,8 @@ def whole_commit(given: str) -> str:
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
     """Raise EvidenceError unless each run's manifest has one of these digests, and each digest belongs to a run.
 
-    A directory that was changed and sealed again has a new manifest. Only a digest that is kept outside of the
-    directory reveals the change. Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
+    A directory that was changed and sealed again has a new manifest. Only a digest that is stored elsewhere reveals
+    this change. Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
     """
     wanted = {digest.removeprefix("sha256:") for digest in digests}
     for digest in wanted:
@@ -336,13 +351,16 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
 
 
 def replaced(bundle: Bundle, *more: str) -> set[str]:
-    """Return the names of the files that are written again in a run directory: its pages, and the names in `more`."""
+    """Return the names of the files in a run directory that are written again: its pages, and the names in `more`."""
     pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT, layout.PROBLEMS})
     return pages | set(more)
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
-    """Return a line for each difference between directory and seal (recorded digests), except in the files `names`."""
+    """Return a line for each difference between the directory and its seal.
+
+    Differences in the files `names` are left out.
+    """
     prefix = f"{bundle.path.name}: "
     altered = {line: line.removeprefix(prefix).partition(": ")[0] for line in judgement.view.altered}
     return [line for line, name in altered.items() if name.partition("/")[0] not in names]
@@ -352,9 +370,9 @@ def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) 
 def rewritten(
     bundle: Bundle, judgement: session.Judgement, names: Collection[str]
 ) -> Iterator[tuple[Path, ReportView]]:
-    """Yield a run's folder and view, so that the block can write the files with these names. Then seal the folder.
+    """Yield the folder and the view of a run. The block can write files with these names. Then seal the folder again.
 
-    Raises UsageError for a bare archive, and EvidenceError if any file except these differs from the seal.
+    Raises UsageError for an archive. Raises EvidenceError if another file differs from the seal.
     """
     folder, view = bundle.place.writable(), judgement.view
     others = unfit(bundle, judgement, names)
@@ -370,7 +388,7 @@ def rewritten(
 
 
 def rejudged(run: Path) -> Rejudged:
-    """Judge one run by its own contracts and compare the verdicts with the recorded ones. Raises EvidenceError."""
+    """Judge one run by its own contracts, and compare the verdicts with the recorded verdicts. Raises EvidenceError."""
     [bundle], judgement = judged([run])
     problems = [*judgement.view.altered, *([bundle.seal.missing] if bundle.seal.missing else [])]
     recorded = recorded_bytes(bundle.place.derived / layout.VERDICTS)
@@ -386,10 +404,10 @@ def rejudged(run: Path) -> Rejudged:
 
 
 def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
-    """Return the runs' copies of their contracts, each contract once. The runs' copies of one contract must be equal.
+    """Return the copies of contracts in the runs, each contract once. All copies of a contract must be equal.
 
-    Their equality is checked when shards are joined. Raises EvidenceError for a copy that was changed after recording,
-    ContractErrors for an unchanged but invalid copy.
+    This is checked when shards are joined. Raises EvidenceError for a copy that was changed after it was recorded.
+    Raises ContractErrors for an unchanged copy that is invalid.
     """
     paths: dict[str, Path] = {}
     for bundle in bundles:
@@ -398,7 +416,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
     try:
         return load_contracts([paths[name] for name in sorted(paths)], partial(_copy_of_shared, bundles))
     except (ContractErrors, UsageError) as problem:
-        # If a bundle's copy of a contract was changed, report the changed evidence and not an error in the contract.
+        # If a copy was changed, report changed evidence instead of an error in the contract.
         for bundle in bundles:
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
                 rule = "a run's contracts must be as they were recorded"
@@ -409,7 +427,10 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
 
 
 def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name: str) -> Path:
-    """Return the copied shared file that a contract uses, from the run directory that has the copy of the contract."""
+    """Return the path of the copied shared file that a contract uses.
+
+    It is in the same run directory as the contract.
+    """
     for bundle in bundles:
         used = bundle.header.digests.shared.get(contract.stem, [])
         if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
@@ -418,7 +439,10 @@ def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:
-    """Return the error with each path as the caller named the run, not as a path in the run's unpacked archive."""
+    """Return the error with paths as the caller named the run.
+
+    Otherwise paths would point into the unpacked archive.
+    """
     where, remedy = error.where, error.remedy
     for bundle in bundles:
         where, remedy = bundle.place.shown(where), bundle.place.shown(remedy)

@@ -1,6 +1,6 @@
-"""Join plan, runs, judges and report in a Python API, which the command line and the pytest plugin call.
+"""Join plan, runs, judges and report. The command line and the pytest plugin call these functions.
 
-The header of a run directory is made from the options of the verification.
+The header of a run directory is created from the options of the verification.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Options of a verification. Empty `claims`, `workloads` and `tags` mean all."""
+    """Options of a verification. If `claims`, `workloads` or `tags` is empty, nothing is left out."""
 
     claims: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
@@ -64,26 +64,26 @@ class VerifyOptions:
     fault: str | None = None
     gate: bool = False
     reports: Path = Path("harness-reports")
-    name: str | None = None  # name of the run directory; None: made from the date and the machine
+    name: str | None = None  # name of the run directory; None: made from date and machine
     data: Path | None = None
     model_directory: Path | None = None
-    waivers: Path | None = None  # path of the waivers; None: `waivers.yaml` next to the contracts
+    waivers: Path | None = None  # path of the waiver file; None: `waivers.yaml` next to the contracts
     wall_limit_s: float | None = None  # limit of each run in seconds; None: the planned limit
-    heartbeat_s: float | None = None  # longest time without progress of each run in seconds; None: the planned limit
+    heartbeat_s: float | None = None  # seconds that a run may be without progress; None: the planned limit
     redact: bool | None = None  # True: leave out names of host, user and folders; None: only in CI
     command: tuple[str, ...] = ("harness", "verify")
-    resume: Path | None = None  # an interrupted run directory, which is to be resumed
-    baseline: str | None = None  # a branch, tag or commit, used for the arms that are named as `baseline` in claims
+    resume: Path | None = None  # an interrupted run directory that is resumed
+    baseline: str | None = None  # branch, tag or commit with the code of the arms that claims call `baseline`
     where: bool = False  # True: locate the first difference of each claim that failed
 
 
 def signed_texts(signed: Sequence[Signed]) -> list[str]:
-    """Return the text of each file of signed entries once, to be copied into the run directory."""
+    """Return the text of each file of signed entries, each once. The texts are copied into the run directory."""
     return list(dict.fromkeys(entry.file_text for entry in signed))
 
 
 def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
-    """Return the redaction for these contracts' evidence; None if none is wanted. Words of the contracts are kept."""
+    """Return an object that removes names from these contracts' evidence, or None. Words of the contracts are kept."""
     if not redaction.wanted(asked):
         return None
     words = [redaction.texts_in(loaded.contract.model_dump(mode="json")) for loaded in contracts]
@@ -98,7 +98,7 @@ def header_of(
     signed: Sequence[Signed] = (),
     commits: TwoCommits | None = None,
 ) -> Header:
-    """Return the content of `run.json`. Waivers count as expired or valid as of the day on which the run starts."""
+    """Return the content of `run.json`. Whether a waiver has expired is decided for the day on which the run starts."""
     systems = sorted({system for loaded in contracts for system in loaded.contract.systems()})
     listed = sources.listed_sources(systems)
     trained = {
@@ -129,14 +129,17 @@ def header_of(
 
 
 def _files_of(contracts: Sequence[LoadedContract], folder: Path) -> dict[str, str]:
-    """Return the file path of each contract below `folder`, relative to `folder`, by the contract's id."""
+    """Return the path of each contract file below `folder`, relative to `folder`, by contract id."""
     found = {loaded.contract.id: (folder / loaded.path).resolve() for loaded in contracts}
     below = folder.resolve()
     return {name: path.relative_to(below).as_posix() for name, path in found.items() if path.is_relative_to(below)}
 
 
 def beside_the_header(options: VerifyOptions) -> dict[str, object]:
-    """Return options that change execution but are not in the header. Files are listed with their sizes and times."""
+    """Return the options that change the execution but are not in the header.
+
+    Files are given with their sizes and times.
+    """
     return {
         "--data": _files(options.data),
         "--model": _files(options.model_directory),
@@ -154,9 +157,9 @@ def _files(path: Path | None) -> list[list[object]]:
 
 
 def redacted_header(header: Header, left_out: Redaction) -> Header:
-    """Return the header without host, user and folder names, and with a note about the redaction."""
+    """Return the header without names of host, user and folders. A note in it mentions the redaction."""
     noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
-    # who signed an entry signed with a name, so waivers and accepted baselines stay unchanged
+    # a signed entry contains the name of its signer on purpose, so waivers and accepted baselines stay unchanged
     changes: dict[str, object] = {"environment": left_out.model(noted), "waivers": header.waivers}
     if header.commits is not None:
         kept = {"accepted": header.commits.accepted}
@@ -165,12 +168,15 @@ def redacted_header(header: Header, left_out: Redaction) -> Header:
 
 
 def _text(word: str) -> str:
-    """Return a word of the command line as text for JSON; escape bytes that Python could not decode."""
+    """Return a word of the command line as text for JSON. Bytes that Python could not decode are escaped."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def with_earlier_runs(header: Header, contracts: Sequence[LoadedContract], reports: Path) -> Header:
-    """Return the header with earlier attempts and drills in `reports`. Call this before the run's directory exists."""
+    """Return the header with the earlier attempts and drills in `reports`.
+
+    Call this before the run's directory exists.
+    """
     drilled = drilled_claims(records_below(reports, contracts), header.digests.contracts)
     return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 
@@ -188,7 +194,10 @@ Refuse = Callable[[Sequence[LoadedContract], Sequence[Signed]], None]
 def plan_contracts(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """Return the units and the runs that decide them on this machine. checkout: a checkout of the baselines' commit."""
+    """Return the units, and the runs that decide them on this machine.
+
+    checkout: a checkout of the baseline's commit.
+    """
     from harness.system.wrappers import HARNESS_FAULTS
 
     systems = [system for loaded in contracts for system in loaded.contract.systems()]
@@ -212,7 +221,10 @@ def plan_contracts(
 
 
 def _described_baseline(contracts: Sequence[LoadedContract], checkout: Checkout | None, limit_s: float) -> Baseline:
-    """Return the baselines' commits with the descriptions of their systems, each made within `limit_s` seconds."""
+    """Return the commits of the baselines with the descriptions of their systems.
+
+    limit_s: seconds for each description.
+    """
     if checkout is None:
         return Baseline()
     systems = baseline_systems([loaded.contract for loaded in contracts])
@@ -240,15 +252,14 @@ def verify(
     judged: Judged | None = None,
     checkout: Checkout | None = None,
 ) -> Judgement:
-    """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
+    """Execute every planned run, judge every unit, and write the run directory. Raises ContractError or UsageError.
 
     interpreters: processes that were started in advance for the runs. They end with the last run.
-    refuse: raises ContractError for contracts that are readable but must not be run (`harness.lint`).
-    judged: called with a unit's verdict and a view of its evidence, as soon as the unit's arms have ended.
-    checkout: a checkout of the baselines' commit. By default it is made for `options.baseline` and removed at the end.
-    Any exception (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence recorded until then in a
-    directory marked INCOMPLETE. The exception gets a note that names the directory. `options.resume` resumes such a
-    directory.
+    refuse: a function that raises ContractError for contracts that are readable but must not be run (`harness.lint`).
+    judged: a function that is called with a unit's verdict and a view of its evidence when the unit's arms have ended.
+    checkout: a checkout of the baseline's commit. By default, `options.baseline` is checked out and removed at the end.
+    After any exception (also KeyboardInterrupt, and SystemExit because of SIGTERM), the evidence so far is kept in a
+    directory with the mark INCOMPLETE. A note of the exception names this directory. `options.resume` resumes it.
     """
     refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -264,7 +275,7 @@ def verify(
 
 
 def refuse_fault_of_gate(options: VerifyOptions) -> None:
-    """Raise UsageError for a gate with a planted fault, because the gate would open if no judge noticed the fault."""
+    """Raise UsageError for a gate with a planted fault. Such a gate would open if no judge detected the fault."""
     if options.gate and options.fault is not None:
         raise UsageError(
             "a gate must not plant a fault", got=f"--fault {options.fault}", remedy="leave out --gate or --fault"
@@ -272,17 +283,17 @@ def refuse_fault_of_gate(options: VerifyOptions) -> None:
 
 
 def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> VerifyOptions:
-    """Return the options with tags replaced by the claims that have the tags. Raises UsageError for an unknown tag."""
+    """Return the options with tags replaced by the claims that have them. Raises UsageError for an unknown tag."""
     return replace(options, claims=selected(contracts, options.tags, options.claims))
 
 
 def baselines(
     contracts: Sequence[LoadedContract], options: VerifyOptions, signed: Sequence[Signed], day: date
 ) -> AbstractContextManager[Checkout | None]:
-    """Check out the baselines' commits for a block; yield None without `--baseline`.
+    """Check out the commits of the baselines for the duration of a block. Yield None without `--baseline`.
 
-    signed: entries of which accepted baselines are used, if they are in force on `day`. Raises UsageError, and
-    ContractErrors for an accepted baseline of a claim that compares no numbers with a baseline.
+    signed: signed entries. The accepted baselines among them are used if they are valid on `day`. Raises UsageError.
+    Raises ContractErrors for an accepted baseline of a claim that compares no numbers with a baseline.
     """
     if options.baseline is not None and options.fault is not None:
         rule = "--baseline compares two commits without planted faults"
@@ -297,7 +308,7 @@ def baselines(
 def plan_something(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """Plan as `plan_contracts` does, but raise UsageError if the options select no unit."""
+    """Return the plan of `plan_contracts`. Raises UsageError if the options select no unit."""
     planned = plan_contracts(contracts, options, checkout)
     if not planned.units:
         raise UsageError(
@@ -326,7 +337,7 @@ def _verified(
             judged(verdict, view)
 
     planned = plan_something(contracts, options, checkout)
-    read.require_unchanged()  # descriptions of systems ran user code
+    read.require_unchanged()  # the descriptions of systems come from user code, which may have changed files
     final = options.reports / (options.name or directory_name(started, options))
     if options.resume is None:
         require_place(final)
@@ -359,7 +370,7 @@ def _verified(
 def _located(
     writer: BundleWriter, contracts: Sequence[LoadedContract], judgement: Judgement, locates: Callable[..., bool]
 ) -> Judgement:
-    """Add first differences to a complete run directory. After an error, restore the directory without them."""
+    """Add the first differences to a complete run directory. After an error, restore the directory without them."""
     kept = writer.path / layout.WHERE
     try:
         with tempfile.TemporaryDirectory(prefix="harness-where-", ignore_cleanup_errors=True) as folder:
@@ -371,7 +382,7 @@ def _located(
                 write_judgement(writer.path, located)
                 writer.seal_again()
             except BaseException:
-                with suppress(Exception):  # if removing fails, the manifest shows any difference
+                with suppress(Exception):  # if this fails too, the manifest shows the difference
                     remove(kept)
                     write_judgement(writer.path, judgement)
                     writer.seal_again()
@@ -385,15 +396,16 @@ def _located(
 
 
 def write_judgement(directory: Path, judgement: Judgement) -> None:
-    """Write verdicts, then reports, into a run directory."""
+    """Write first the verdicts and then the reports into a run directory."""
     write_verdicts(directory, judgement.verdicts)
     write_reports(directory, judgement.view)
 
 
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
-    """Write `report.html` and `summary.md` and, if `junit`, `junit.xml` and a file for each unit that did not hold.
+    """Write `report.html` and `summary.md`. With `junit`, also write `junit.xml` and a file for each unit that did not
+    hold.
 
-    All files are rendered before the first is written. Old files of units that hold now are removed.
+    All files are rendered before the first one is written. Old files of units that now hold are removed.
     """
     from harness.report.html import render
     from harness.report.junit import render_junit

@@ -1,4 +1,7 @@
-"""Find the GPUs of this machine that keep their clock under the load of a timing, before a throughput claim runs."""
+"""Find the GPUs of this machine that keep their clock under the load of a timing.
+
+Use it before a throughput claim runs.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from harness.evidence.run_records import Telemetry
 from harness.kinds import probe_named
 from harness.kinds.speed.disturbances import clock_spread
 
-STEPS = 10**6  # more steps than any observation has, so it stands for no limit
+STEPS = 10**6  # stands for no limit, because no observation has this many steps
 
 
 @dataclass(frozen=True)
 class Steadiness:
-    """Clocks and power of one GPU. spread: (highest - lowest) / median SM clock; throughput claims limit this value."""
+    """Clock and power of one GPU. spread: (highest - lowest) / median SM clock. Throughput claims limit this number."""
 
     uuid: str
     spread: float
@@ -36,9 +39,10 @@ class Steadiness:
 
 
 def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
-    """Load all GPUs at once with the work of a throughput claim; return the GPUs' clocks, the steadiest GPU first.
+    """Run the work of a throughput claim on all GPUs at once. Return the clocks of the GPUs, with the steadiest GPU
+    first.
 
-    The claim is the first one that can be timed here. Raises UsageError if there is no GPU or no such claim,
+    The claim is the first one that can be timed here. Raises UsageError without a GPU or without such a claim. Raises
     HarnessError if a worker dies.
     """
     gpus = [gpu.uuid for gpu in devices().gpus]
@@ -72,7 +76,7 @@ def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
 
 
 def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadiness:
-    """Keep one GPU busy from a worker that sees only this GPU, and return the GPU's clocks and power."""
+    """Keep one GPU busy with a worker that sees no other GPU. Return the clock and power of this GPU."""
     from harness.execution import supervisor
 
     death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})

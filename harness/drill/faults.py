@@ -1,8 +1,8 @@
 """Plant faults in recorded evidence, and find the verdict that each planted fault must cause.
 
-A fault of the evidence is a fault that no system can cause. Each kind of claim lists in `harness.kinds` the evidence
-faults that its judge must detect. `offered_faults` adds the other faults. Importing this module needs neither torch nor
-a judge.
+An evidence fault is a fault that no system can cause, so it is planted in the evidence. Each claim kind lists in
+`harness.kinds` the evidence faults that its judge must detect. `offered_faults` adds all other faults. The import of
+this module needs neither torch nor a judge.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvidenceFault:
-    """A fault that is planted in recorded evidence, and the verdict required of every kind that lists the fault."""
+    """A fault that is planted in recorded evidence, and the verdict that it must cause in every kind that lists it."""
 
     name: str
     summary: str
@@ -36,7 +36,7 @@ class EvidenceFault:
 
 
 def without_steps(evidence: RunEvidence) -> RunEvidence:
-    """Return the run's evidence as if no arm had been asked to execute a step."""
+    """Return the evidence as if every arm had been asked for zero steps."""
     arms = {arm: [_emptied(each) for each in executions] for arm, executions in evidence.arms.items()}
     return replace(evidence, arms=arms, ranks=tuple(map(without_steps, evidence.ranks)))
 
@@ -70,7 +70,10 @@ MISSING_RUN = EvidenceFault(
 
 @cache
 def evidence_faults() -> dict[str, EvidenceFault]:
-    """Return all evidence faults that kinds list, by name. Raises KindError for a duplicate name or wrong reference."""
+    """Return all evidence faults that kinds list, by name.
+
+    Raises KindError for a name that is used twice or a wrong reference.
+    """
     found: dict[str, EvidenceFault] = {}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -83,7 +86,7 @@ def evidence_faults() -> dict[str, EvidenceFault]:
 
 @cache
 def descriptions() -> dict[str, FaultDescription]:
-    """Describe each evidence fault: what it plants, and the verdict that it must cause in each kind that lists it."""
+    """Return a description of each evidence fault: what it changes, and the verdict that it must cause, by kind."""
     breaks: dict[str, dict[str, Expectation]] = {name: {} for name in evidence_faults()}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -97,7 +100,8 @@ def descriptions() -> dict[str, FaultDescription]:
 def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescription]:
     """Return all faults by name: evidence faults, faults of the harness's wrappers, and faults of the systems.
 
-    If names are equal, a system's fault replaces the harness's fault, and an earlier system's replaces a later one's.
+    If names are equal, a fault of a system replaces a fault of the harness. An earlier system takes precedence over
+    later ones.
     """
     offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):
@@ -106,14 +110,14 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
 
 
 def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
-    """Return the faults that a contract may name. describe: returns a system's description, or raises an error."""
+    """Return the faults that a contract may name. describe: returns the description of a system, or raises an error."""
     return offered_faults([describe(system) for system in contract.systems()])
 
 
 Scalar = bool | int | float | str
 
-# Reason codes for arms that differ in bits or beyond bounds. The sets below name figures whose values change from run
-# to run because of noise.
+# Reason codes for arms that differ in bits or by more than a bound. The sets below contain figures whose values change
+# from run to run because of noise.
 _DIFFERENCES = frozenset({"differs", "end_differs", "ends_apart", "exceeds_tolerance"})
 _OF_BITS = frozenset(
     {"first_differing_step", "steps_differing", "final_parameters_equal", "state_differing"}
@@ -122,10 +126,11 @@ _OF_BITS = frozenset(
 
 
 def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
-    """Return the verdict that `fault` declares for a claim's id, otherwise for its kind; None if neither is declared.
+    """Return the verdict that `fault` declares for a claim's id or, if there is none, for its kind. Otherwise return
+    None.
 
-    For a composite claim, return the worst of its parts' expectations, and the first if several are equally bad. The
-    judge of composite claims selects the deciding part in the same way.
+    For a composite claim, return the worst of the verdicts declared for its parts. If several are equally bad, return
+    the first. The judge of composite claims selects the deciding part in the same way.
     """
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
@@ -136,7 +141,10 @@ def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | N
 
 
 def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
-    """Adapt an expectation to the part's `equality`: under `noise`, every difference has the same reason code."""
+    """Return an expectation that fits the part's `equality`.
+
+    Under `noise`, every difference has the same reason code.
+    """
     if part.value_at("equality") != "noise":
         return expected
     reason = "beyond_noise" if expected.reason in _DIFFERENCES else expected.reason
@@ -145,16 +153,17 @@ def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
 
 
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
-    """Return the verdict's values of the named figures. The value is None for a figure that the verdict does not have.
+    """Return the verdict's values of the named figures. A value is None if the verdict does not have this figure.
 
-    In a composite claim, a figure's name begins with the name of its part. A name without part means the deciding part.
+    In a composite claim, the name of a figure begins with the name of its part. A name without a part belongs to the
+    deciding part.
     """
     deciding = deciding_part(verdict)
     return {name: _value(verdict.figures, name, deciding) for name in names}
 
 
 def deciding_part(verdict: Verdict) -> str | None:
-    """Return the first part of a composite claim whose status is the claim's status; None for a simple claim."""
+    """Return the first part of a composite claim that has the status of the claim, or None for a simple claim."""
     for name, figure in verdict.figures.items():
         if name.endswith(".status") and figure.value == str(verdict.status):
             return name.removesuffix(".status")
@@ -167,9 +176,9 @@ def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar
 
 
 def is_killed(expected: Expectation, verdict: Verdict) -> bool:
-    """Return True if the verdict is the expected one: its status, reason and figures.
+    """Return True if the verdict is the expected verdict: status, reason and figures.
 
-    A verdict with the expected status also counts if its reason is in `or_reasons`.
+    A verdict with the expected status is also accepted if its reason is in `or_reasons`.
     """
     if verdict.status.value != expected.status:
         return False
@@ -180,16 +189,16 @@ def is_killed(expected: Expectation, verdict: Verdict) -> bool:
 
 
 def _equal(seen: Scalar | None, declared: Scalar) -> bool:
-    # True == 1 in Python, but a boolean must not count as equal to a number
+    # in Python True == 1, but a boolean must not be equal to a number here
     return isinstance(seen, bool) == isinstance(declared, bool) and seen == declared
 
 
 def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
-    """Return True if the upstream project's bound alone would have passed the fault.
+    """Return True if the bound of the upstream project alone would not have detected the fault.
 
     Return None if the claim has no such bound, or if the judge stopped before it checked the bound. A bitwise claim
-    reports separately whether upstream's bound holds. A `within` claim is judged by the bound itself, so the bound
-    fails if a step exceeds it.
+    reports separately whether upstream's bound holds. A `within` claim is judged by this bound, so the bound detects
+    the fault if a step exceeds it.
     """
     prefixes = [""] if not isinstance(claim, CompositeClaim) else sorted(_prefixes(verdict))
     answers = [answer for prefix in prefixes if (answer := _within_bound(verdict.figures, prefix)) is not None]
@@ -210,16 +219,16 @@ def _within_bound(figures: Mapping[str, Figure], prefix: str) -> bool | None:
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A field that can turn PASS into FAIL although no fault of its claim tests it."""
+    """A field that can turn PASS into FAIL although no fault of its claim tests the field."""
 
-    part: int  # index of the field's part among the parts of the claim
+    part: int  # index of the part that has the field
     path: str
     value: object
     demand: Demand
-    offered: tuple[str, ...]  # faults that would test this field, but that the claim does not list
+    offered: tuple[str, ...]  # faults that would test this field but are missing in the claim's list
 
     def sentence(self, claim: str) -> str:
-        """Return a warning about the field, with a remedy."""
+        """Return a warning about the field, with a remedy. claim: the id of the claim."""
         reasons = " or ".join(f"`{reason}`" for reason in self.demand.reasons)
         figures = "".join(f", {name} = {value}" for name, value in self.demand.figures.items())
         there = f"; offered: {', '.join(self.offered)}" if self.offered else ""
@@ -230,7 +239,7 @@ class Unbroken:
 
 
 def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterator[Unbroken]:
-    """Yield the required fields of all parts that no fault in `falsified_by` breaks, in the order of the fields."""
+    """Yield the required fields of all parts that no fault in `falsified_by` tests, in the order of the fields."""
     planted = [expectation_for(claim, faults[name]) for name in claim.falsified_by if name in faults]
     for part, path, demand in demanded(claim):
         if any(breaks(claim, expected, part, demand) for expected in planted):
@@ -247,7 +256,7 @@ def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterato
 
 
 def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:
-    """Yield, for each required field of the claim, the position of its part, its path, and its `Demand`."""
+    """Yield for each required field of the claim: the index of its part, its path, and its `Demand`."""
     for position, part in enumerate(parts_of(claim)):
         for path, demand in part.demanded().items():
             yield position, path, demand
@@ -264,7 +273,7 @@ def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Dem
 
 
 def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
-    """Return True if the figures of an expectation are figures of this part, or belong to no named part."""
+    """Return True if the figures of an expectation belong to this part, or to no named part."""
     if not isinstance(claim, CompositeClaim):
         return True
     names = part_names(claim)
@@ -273,7 +282,10 @@ def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
 
 
 def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
-    """Return an unset field of the claim that the fault would break; "" if it breaks a set field, or no field."""
+    """Return a field that the fault would violate but the claim does not set, or "".
+
+    The result is also "" if the fault violates a field that the claim sets.
+    """
     left_out, expected = "", expectation_for(claim, fault)
     for position, part in enumerate(parts_of(claim)):
         for path, demand in marks(type(part), Demand).items():

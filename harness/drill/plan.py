@@ -1,7 +1,7 @@
-"""Plan a drill: every fault that each claim names, planted once, and controls, which are runs without a fault.
+"""Plan a drill: every fault of each claim is planted once, and there are controls, which are runs without a fault.
 
-Each fault and control uses the smallest workload that this machine can run: the least required memory, then the least
-steps x tokens. Of workloads of equal size, one on the accelerator is preferred.
+Each fault and each control uses the smallest workload that this machine can run. The smallest workload needs the least
+memory and then has the least steps x tokens. If several are equally small, one on the accelerator is preferred.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from harness.planning.run_builder import plan_fault
 from harness.run_directory.verdict_file import NotDrilled
 from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
-# Execute only the arms that a fault can change. Take the other arms from the control run, which has no fault.
-#
+# The functions below plan to execute only the arms that a fault can change. The other arms come from the control run,
+# which has no fault.
 # An arm without the fault is the same program on the same input as in the control run. Equal runs on one machine give
 # equal bits (claim FALSIFY-GPUTRAIN-006), so such an arm is executed once for all faults. If equal runs gave different
-# bits, the arms would differ from step 0 on, not from the step that the fault declares. The drill would then fail, and
-# never pass by mistake. Gradients are compared on the device, so both arms of such a comparison run in one process.
+# bits, the arms would differ from step 0 on and not from the step that the fault declares. The drill would then fail.
+# It
+# would never pass by mistake. Gradients are compared on the device, so both arms of such a comparison need one process.
 
 
 def arms_to_execute(run: Run) -> set[str]:
-    """Return the arms to execute with the fault: faulted arms, and arms compared with these in one process.
+    """Return the arms that are executed with the fault: faulted arms, and arms that are compared with them in one
+    process.
 
     Two arms must share a process if their gradients are compared, or if their end states may differ within a bound.
     """
     if not probe_named(run.probe).arm_by_arm or run.fault == SWAPPED_ARMS:
-        return set(run.arms)  # this fault swaps arms, so it needs all of them
+        return set(run.arms)  # this fault exchanges arms, so it needs all of them
     needed = _changed(run)
     pending = list(needed)
     while pending:
@@ -50,11 +52,11 @@ def arms_to_execute(run: Run) -> set[str]:
 
 
 def _bounded_apart(run: Run, arm: str) -> set[str]:
-    """Return the arms from whose end state the end of `arm` may differ within a bound, so that both must run together.
+    """Return the arms whose end state is compared with the end of `arm` within a bound. They must be executed together.
 
-    There is such a bound in two cases: one of the two arms has several ranks and the other has one, or the parameter
-    changes of `arm` are compared with those of an earlier arm. For all other arms, comparing digests and losses is
-    enough.
+    There is such a bound in two cases. Either one of the two arms has several ranks and the other one has one rank, or
+    the parameter changes of `arm` are compared with those of an earlier arm. For all other arms, comparing digests and
+    losses is enough.
     """
     several = run.arms[arm].arm.ranks > 1
     apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
@@ -75,9 +77,9 @@ def _moved_after(run: Run, arm: str) -> set[str]:
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
-    """Return a control run (without a fault) that has all arms that `run` need not execute; None if there is none.
+    """Return a control run with all arms that need not be executed for `run`, or None.
 
-    If the probe does not execute arm by arm, the control run must be equal to `run`.
+    If the probe does not execute one arm after the other, the control run must be equal to `run`.
     """
     if not probe_named(run.probe).arm_by_arm:
         return next((control for control in controls if serves(control, run, SAME)), None)
@@ -86,7 +88,7 @@ def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
 
 
 def reduced(run: Run) -> Run:
-    """Return the run with only the arms to execute. Arms that the fault cannot change are executed only once."""
+    """Return the run with only the arms to execute. An arm that the fault cannot change is executed only once."""
     needed, changed = arms_to_execute(run), _changed(run)
     arms = {
         arm: planned if arm in changed else planned.model_copy(update={"replicas": 1, "observe_syncs": False})
@@ -105,10 +107,11 @@ def _changed(run: Run) -> set[str]:
 
 
 def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
-    """Return the evidence of all arms: arms that the fault can change from `faulted`, the other arms from `control`.
+    """Return the evidence of all arms. Arms that the fault can change come from `faulted`, the other arms from
+    `control`.
 
     `run` may be the reduced run, because it has every comparison that the fault can change. Additional arms of the
-    control have no effect. If either run died, the merged run counts as dead, because half of the evidence decides
+    control have no effect. If one of the runs died, the result counts as dead, because half of the evidence decides
     nothing.
     """
     whole = _merged_at_one_rank(run, faulted, control)
@@ -118,7 +121,7 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
 
 
 def _at_rank(seen: RunEvidence, other: int) -> RunEvidence:
-    """Return the evidence of rank `other` + 1, which is `seen.ranks[other]`; of rank 0 if the run has fewer ranks."""
+    """Return the evidence of rank `other` + 1, or of rank 0 if the run has fewer ranks."""
     return seen.ranks[other] if other < len(seen.ranks) else seen
 
 
@@ -140,9 +143,9 @@ def _merged_at_one_rank(run: Run, faulted: RunEvidence, control: RunEvidence) ->
 
 @dataclass(frozen=True)
 class FaultedRun:
-    """A run with a fault. planned: the whole run. executed: the part of it that is executed; None if nothing is.
+    """A run with a fault. planned: the whole run. executed: the part that is executed, or None.
 
-    donor: the id of the control run that supplies the evidence of the arms that are not executed.
+    donor: the id of the control run that provides the evidence of the other arms.
     """
 
     planned: Run
@@ -152,16 +155,21 @@ class FaultedRun:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the kill matrix (faults and their verdicts): a fault planted in a unit, and the expected verdict."""
+    """One row of the kill matrix, the table of faults and verdicts: a fault planted in a unit, and the expected
+    verdict.
+    """
 
-    unit: Unit  # a unit whose runs are the runs with the fault
+    unit: Unit  # this unit's runs are the runs with the fault
     fault: str
     expected: Expectation
 
 
 @dataclass
 class DrillPlan:
-    """The plan of a drill. controls: units and runs without a fault. faulted: runs with a fault, in execution order."""
+    """The plan of a drill.
+
+    controls: units and runs without a fault. faulted: runs with a fault, in the order of execution.
+    """
 
     controls: Plan = field(default_factory=lambda: Plan([], []))
     cases: list[Case] = field(default_factory=list)
@@ -177,7 +185,10 @@ def plan_drill(
     machine: Machine,
     describe: Describe,
 ) -> DrillPlan:
-    """Plan a drill. Raises UsageError for unknown claims or faults, ContractError for a fault without expectation."""
+    """Plan a drill. Raises UsageError for unknown claims or faults.
+
+    Raises ContractError for a fault that declares no verdict for its claim.
+    """
     named = {fault for loaded in contracts for claim in loaded.contract.claims for fault in claim.falsified_by}
     refuse_unknown("no claim names this fault", faults, named)
     everything = plan(contracts, claims=claims, machine=machine, describe=describe)
@@ -254,7 +265,10 @@ class _ContractPlanner:
         return NotDrilled(contract=contract, claim=claim.id, fault=fault.name, reason=reason, message=message)
 
     def _groups(self, rows: Sequence[tuple[AnyClaim, str, str]]) -> dict[tuple[str, str, frozenset[str]], list[str]]:
-        """Group the claims for which a fault is planted in the same arms, so that claims of a group share runs."""
+        """Group claims in which the same arms get a fault, so that the claims of a group share runs.
+
+        The keys are (workload, fault, arms). The values are lists of claim ids.
+        """
         groups: dict[tuple[str, str, frozenset[str]], list[str]] = {}
         for claim, workload, fault in rows:
             arms = plan_fault(fault, self._offered, [claim]).arms
@@ -294,7 +308,7 @@ class _ContractPlanner:
 
 
 def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> FaultedRun:
-    """Return a faulted run with its executed part, and the control run that supplies the other arms.
+    """Return a run with a fault, with its executed part and the control run that provides the other arms.
 
     Nothing is executed if the run is equal to a control, or if the fault is an evidence fault. An evidence fault is
     planted when the evidence is read.
@@ -308,13 +322,13 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
 
 
 def size_of(workload: Workload) -> tuple[float, float, bool]:
-    """Return a sort key that orders workloads by size. Required memory stands for the number of layers."""
+    """Return a sort key that orders workloads by size. The required memory stands for the number of layers."""
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = workload.batch_size * sum(lengths) / len(lengths)
     return workload.needs.memory_gib or 0.0, workload.steps * tokens, workload.needs.device == "cpu"
 
 
 def runs_of(planned: DrillPlan) -> list[Run]:
-    """Return the runs to execute: the controls, then the faulted runs."""
+    """Return the runs to execute: first the controls, then the runs with faults."""
     faulted = [faulted_run.executed for faulted_run in planned.faulted.values() if faulted_run.executed is not None]
     return [*planned.controls.runs, *faulted]

@@ -1,7 +1,8 @@
-"""Judge a drill's directory again: every control and every row (a planted fault), by the evidence in the directory.
+"""Judge the directory of a drill again: every control and every row (a planted fault), by the evidence in the
+directory.
 
-The record is trusted only for two facts: which runs a row reads, and which arms were executed. Verdicts come from the
-evidence, contracts from the directory's copies, and expectations from the current declarations of the faults.
+Only two facts are taken from the record: which runs a row reads, and which arms were executed. Verdicts come from the
+evidence, contracts from the copies in the directory, and expected verdicts from the faults as they are declared now.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from harness.run_directory.verdict_file import FILE, Control, DrillRecord, NotDr
 
 
 def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
-    """Convert the verdicts of units without a fault to the form in which the drill's record has them."""
+    """Return the verdicts of units without a fault in the form of the drill's record."""
     return [
         Control(
             contract=verdict.contract,
@@ -49,7 +50,7 @@ def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
 
 
 def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Source], bundle: Bundle) -> Row:
-    """Judge a case and return its row. contracts: must include the case's contract. sources: see `sources_of`."""
+    """Judge a case and return its row. contracts: the contracts of the drill. sources: the result of `sources_of`."""
     unit, expected = case.unit, case.expected
     contract = next(contract for contract in contracts if contract.id == unit.contract)
     claim = next(claim for claim in contract.claims if claim.id == unit.claim)
@@ -71,10 +72,11 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
 
 
 def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
-    """Split off the rows of claims that are NOT_RUN both with and without the fault, and return them as not run.
+    """Return the rows that count, and the remaining rows as not run. A row counts unless its claim is NOT_RUN in both
+    cases.
 
-    Some obstacles are found only by running. If a claim is decided without the fault and the fault makes it
-    undecidable, the row stays, because no judge detected the fault.
+    The two cases are: with the fault, and without it. Some obstacles are found only during a run. If a claim is decided
+    without the fault but not with it, the row counts, because no judge detected the fault.
     """
     undecided = {(one.contract, one.claim, one.workload) for one in controls if one.status == Status.NOT_RUN}
     open_rows = [
@@ -90,7 +92,7 @@ def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Ro
 
 
 def sources_of(planned: DrillPlan) -> dict[str, Source]:
-    """Return where the evidence of each faulted run comes from, by the run's name."""
+    """Return the origin of the evidence of each run with a fault, by the name of the run."""
     return {
         name: Source(
             probe=faulted.planned.probe,
@@ -103,16 +105,16 @@ def sources_of(planned: DrillPlan) -> dict[str, Source]:
 
 
 def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
-    """Return the evidence of a faulted run, joined from the runs that its source names.
+    """Return the evidence of a run with a fault, joined from the runs that its source names.
 
-    If arms were executed, add the control run's evidence of the other arms. For an evidence fault, return the control
-    run's evidence with the fault planted in it.
+    If arms were executed, the control run provides the evidence of the other arms. For an evidence fault, the result is
+    the control run's evidence with the fault planted in it.
     """
     planted = evidence_faults().get(fault)
     if planted is not None and planted.change is not None and source.donor is not None:
         return planted.change(bundle.evidence(source.donor))
     if planted is None and not source.executed_arms and source.donor is not None:
-        # the fault was planted in another run of the unit, so this run equals its donor
+        # the fault was planted in another run of the unit, so this run is equal to its donor
         return bundle.evidence(source.donor)
     seen = bundle.evidence(name)
     if not source.executed_arms or source.donor is None:
@@ -129,9 +131,10 @@ Describe = Callable[[str], SystemDescription]
 
 @dataclass(frozen=True)
 class RowAgain:
-    """A row judged again. difference: from the recorded row. not_judged: why the row was not (fully) judged again.
+    """A row that was judged again. difference: the difference from the recorded row.
 
-    A row without evidence is kept as recorded.
+    not_judged: the reason why the row was not judged again, or only in part. A row without evidence is kept as
+    recorded.
     """
 
     row: Row
@@ -145,7 +148,10 @@ class RowAgain:
 
 @dataclass(frozen=True)
 class Recheck:
-    """A drill judged again. record: with the new controls and rows. of_the_whole: problems outside of single rows."""
+    """A drill that was judged again.
+
+    record: has the new controls and rows. of_the_whole: problems that concern no single row.
+    """
 
     record: DrillRecord
     of_the_whole: list[str]
@@ -159,7 +165,7 @@ class Recheck:
 
     @property
     def not_judged(self) -> list[str]:
-        """Return the rows that could not be judged again, one line for each reason."""
+        """Return the rows that could not be judged again, with one line for each reason."""
         by_reason: dict[str, list[str]] = {}
         for row in self.rows:
             if row.not_judged:
@@ -170,7 +176,7 @@ class Recheck:
         ]
 
     def count_line(self) -> str:
-        """Return `65 rows: 64 same · 0 differ · 1 not judged again`."""
+        """Return the counts as one line, such as `65 rows: 64 same · 0 differ · 1 not judged again`."""
         differ, not_judged = (
             sum(row.difference is not None for row in self.rows),
             sum(bool(row.not_judged) for row in self.rows),
@@ -180,7 +186,7 @@ class Recheck:
 
 
 def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Verdict], describe: Describe) -> Recheck:
-    """Compare `drill.json` with the evidence. verdicts: the verdicts on the directory's units, which are the controls.
+    """Judge the drill again and compare the result with `drill.json`. verdicts: the verdicts of the controls.
 
     Raises EvidenceError if there is no readable record.
     """
@@ -201,7 +207,10 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
 
 
 def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
-    """Return a line for each drilled fault without exactly one row, because a fault without a row may have survived."""
+    """Return a line for each drilled fault that does not have exactly one row.
+
+    A fault without a row may have survived.
+    """
     listed = [(row.contract, row.claim, row.fault) for row in record.rows]
     listed += [(item.contract, item.claim, item.fault) for item in record.not_run]
     drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
@@ -220,10 +229,11 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
 
 
 def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
-    """Return a line for each fault recorded as not run although a run with it was planned. It may have survived.
+    """Return a line for each fault that is recorded as not run although a run with it was planned. It may have
+    survived.
 
-    A run's name has contract, workload and fault. If the claim was decided on this workload without the fault, the
-    fault must have a row.
+    The name of a run consists of contract, workload and fault. If the claim was decided on this workload without the
+    fault, the fault must have a row.
     """
     decided = {(one.contract, one.claim, one.workload) for one in record.controls if one.status != Status.NOT_RUN}
     found = []
@@ -239,10 +249,10 @@ def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
 
 
 def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:
-    if record.interrupted:  # an interrupted drill also planned runs for rows that are missing in its record
+    if record.interrupted:  # an interrupted drill planned runs for rows that are missing in its record
         return []
     read = {run for unit in bundle.header.units for run in unit.runs} | {run for row in record.rows for run in row.runs}
-    # A claim that is NOT_RUN already without a fault gets no row (see `decidable`), although its runs were planned.
+    # A claim that is NOT_RUN without a fault gets no row (see `decidable`), although its runs were planned.
     undecided = {(one.contract, one.claim) for one in record.controls if one.status == Status.NOT_RUN}
     left = {item.fault for item in record.not_run if (item.contract, item.claim) in undecided}
     read |= {run for run in bundle.header.runs if left & set(run.split("+"))}
@@ -275,7 +285,9 @@ def _again(
 
 
 def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
-    """Return the runs with a faulted run's evidence: the run itself, if it executed arms, and its control run."""
+    """Return the runs that contain the evidence of a run with a fault: the run, if arms were executed, and its control
+    run.
+    """
     source = record.sources[run]
     return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
 
@@ -285,7 +297,7 @@ def _was_recorded(run: str, bundle: Bundle) -> bool:
 
 
 def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Describe) -> tuple[Expectation, str | None]:
-    """Return the fault's current expectation. If it cannot be found, return the recorded one and the reason."""
+    """Return the verdict that the fault declares now. If it cannot be found, return the recorded one and the reason."""
     status = cast('Literal["FAIL", "INCONCLUSIVE", "ERROR"]', row.expected.status)
     figures = {name: value for name, value in row.expected.figures.items() if value is not None}
     recorded = Expectation(status, row.expected.reason, figures)
@@ -298,12 +310,12 @@ def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Descri
 
 
 def _difference(recorded: Row, today: Row) -> str | None:
-    """Return, in words, every fact that differs, with both values; None if all facts are equal."""
+    """Return a text with every fact that differs and both its values, or None if all facts are equal."""
     before, now = _facts(recorded), _facts(today)
     changed = [f"{key} is recorded as {before[key]}, but is now {now[key]}" for key in now if before[key] != now[key]]
     return "; ".join(changed) or None
 
 
 def _facts(of: Row | Control) -> dict[str, str]:
-    """Return all facts except the message, as text. As text, True differs from 1, and NaN is equal to NaN."""
+    """Return all facts except the message, as text. As text, True is different from 1, and NaN is equal to NaN."""
     return {key: dump_json(value) for key, value in of.model_dump(mode="json", exclude={"message"}).items()}

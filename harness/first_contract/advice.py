@@ -1,6 +1,6 @@
-"""Advise how to fix a step, based on the lines of user code that a message names and on the judge's reason code.
+"""Advise how to fix a step, from the lines of user code that a message names and from the judge's reason code.
 
-The texts are in `advice.yaml`. Source files are read only as text, and are never executed.
+The texts are in `advice.yaml`. Source files are only read as text and are never executed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captur
 
 
 def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
-    """Return the places (file and line) in a printed stack that are user code in `folders`, with relative paths."""
+    """Return the places (file and line) in a printed stack that are user code in `folders`. Paths are relative."""
     found: list[Place] = []
     for name, number in _FRAME.findall(stack):
         file = Path(name)
@@ -46,11 +46,12 @@ def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
 
 
 def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
-    """Return line `number` of the user's `file`, from the first folder that contains the file; "" if no folder does."""
+    """Return line `number` of the user's `file` from the first folder that has the file, or "" if no folder has it."""
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
-        # A project folder can contain a virtual environment or the harness. Lines there are not the user's, unless the
-        # step itself belongs to a library.
+        # A folder of a project can contain a virtual environment or the harness. Code there is not user code, unless
+        # the step
+        # itself belongs to a library.
         if is_harness(place) or (is_library(place) and not is_library(folder)):
             continue
         try:
@@ -64,9 +65,9 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Yield the lines to print below an answer: the code at each place, how to fix it, and advice for the reason code.
+    """Yield the lines below an answer: the code at each place, how to fix it, and advice for the reason code.
 
-    folders: where to search for the files. question: name of the answered question. message: the judge's message.
+    folders: where to search for the files. question: the name of the answered question. message: the judge's message.
     """
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)
@@ -84,7 +85,7 @@ def advice(
 
 
 def _asked(reason: str, question: str, message: str) -> str:
-    """Return the most specific advice that is known for the reason code; "" if there is none."""
+    """Return the most specific advice for the reason code, or "" if there is none."""
     if reason == "unequal_start":
         found = next((text for pattern, text in UNEQUAL_STARTS.items() if re.search(pattern, message)), "")
         if found:
@@ -93,11 +94,11 @@ def _asked(reason: str, question: str, message: str) -> str:
 
 
 def places_in(message: str) -> list[Place]:
-    """Return every `file.py:line` that a message names."""
+    """Return the file and line of every `file.py:line` in a message."""
     return [(file, int(number)) for file, number in _PLACE.findall(message)]
 
 
-# Predict from a trial on a CPU how the same step behaves on a GPU. The result is sentences, each followed by lines of
+# Predict from a trial on a CPU how the same step behaves on a GPU. Each prediction is a sentence, followed by lines of
 # code.
 
 KEEP_ON_DEVICE = (
@@ -113,7 +114,10 @@ DOCUMENTED = "torch documents these operators as not repeatable, unless `torch.u
 
 
 def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each prediction for the step on a GPU, with the lines to print below; nothing if a GPU is here."""
+    """Yield each prediction about the step on a GPU, with the lines below it.
+
+    Yield nothing if this machine has a GPU.
+    """
     if environment.machine().gpus:
         return
     seen = _seen(runs)

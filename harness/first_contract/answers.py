@@ -1,4 +1,7 @@
-"""Write the answers about a tried step, one line for each question. Below a `no`, add code and how to fix it."""
+"""Write the answers about a step that was tried, one line for each question.
+
+Below a `no`, show code and how to fix it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Answer:
     """The answer to one question about the step.
 
     verdict: None if no claim was judged, because this machine cannot decide it or an option excludes it. code: places
-    in user code to which the answer refers. below: the code at these places, observations, and usual fixes after `->`.
+    in user code that the answer is about. below: the code at these places, observations, and usual fixes after `->`.
     """
 
     question: str
@@ -66,7 +69,7 @@ class Answer:
 
 
 def answers_of(tried: Tried) -> list[Answer]:
-    """Return the answer to each question about the tried step, in the order of `QUESTIONS`."""
+    """Return the answer to each question about the step, in the order of `QUESTIONS`."""
     draft, found = tried.draft, list[Answer]()
     by_id = {verdict.claim: verdict for verdict in tried.judgement.verdicts}
     for name, question in QUESTIONS.items():
@@ -79,7 +82,7 @@ def answers_of(tried: Tried) -> list[Answer]:
 
 
 def heading(tried: Tried) -> list[str]:
-    """Return the lines that say which step was tried on which device, and which commits were compared."""
+    """Return lines with the step, the device on which it was tried, and the commits that were compared."""
     draft, machine = tried.draft, environment.machine()
     facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
     on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
@@ -89,15 +92,18 @@ def heading(tried: Tried) -> list[str]:
 
 
 class Answers:
-    """Returns the lines of a trial: each answer as soon as its verdict is known, and the remaining lines at the end."""
+    """Returns the lines of a trial: each answer when its verdict is known, and all other lines at the end."""
 
     def __init__(self, *, headed: bool = False) -> None:
-        """Set up without answers. headed: True if an earlier trial has printed the heading, which is then left out."""
+        """Start without answers.
+
+        headed: True if an earlier trial has printed the heading. It is then not printed again.
+        """
         self._answered: dict[str, Verdict] = {}  # name of a question -> the verdict that answered it
         self._headed = headed
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
-        """Return the lines to print for a verdict that has just been given; none if the step itself did not run."""
+        """Return the lines to print for a new verdict, or none if the step itself did not run."""
         if not_tried(tried):
             return []
         questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
@@ -130,7 +136,10 @@ class Answers:
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
-    """Return predictions for the step on a GPU; none if the step ran on a GPU, or if the draft has no captured arm."""
+    """Return predictions about the step on a GPU.
+
+    Return none if it ran on a GPU, or if the draft has no captured arm.
+    """
     lines = list[str]()
     if tried.draft.optimizes:
         return lines
@@ -162,7 +171,7 @@ def _answer(question: str, verdict: Verdict, tried: Tried) -> Answer:
 
 
 def _below(verdict: Verdict, tried: Tried) -> list[str]:
-    """Return the lines below an answer: observations of the captured step, relevant lines of code, and usual fixes."""
+    """Return the lines below an answer: observations of the captured step, lines of code, and usual fixes."""
     view, reason = tried.judgement.view, verdict.reason
     about = (
         verdict,
@@ -176,12 +185,15 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
         reason = ""
     question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")
     if tried.draft.commit and question == "GRADIENTS":
-        question = "AS-COMMIT"  # this claim and AS-COMMIT compare the same two arms, so the same advice applies
+        question = "AS-COMMIT"  # GRADIENTS and AS-COMMIT compare the same two arms, so the same advice applies
     return [*seen, *advice(reason, _places(verdict, tried), folders(tried), question, verdict.message)]
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
-    """Return the places in user code where the plain step waits or, if it does not, those that the message names."""
+    """Return the places in user code where the plain step waits.
+
+    If it does not wait, return places from the message.
+    """
     if verdict.reason == SYNC_COUNT or not _plain_waits(verdict):
         return places_in(verdict.message)
     plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
@@ -190,13 +202,13 @@ def _places(verdict: Verdict, tried: Tried) -> list[Place]:
 
 
 def _plain_waits(verdict: Verdict) -> float:
-    """Return how often the host waits in a step of the plain arm; 0 if the verdict's claim does not report this."""
+    """Return the number of waits of the host in a step of the plain arm, or 0 if the claim does not report it."""
     found = verdict.figures.get("reported_syncs_per_step")
     return found.value if found is not None and isinstance(found.value, float | int) else 0
 
 
 def _detail(verdict: Verdict, tried: Tried) -> str:
-    """Return the sentence of an answer: the judge's message or, for some claims, facts that matter more to the user."""
+    """Return the sentence of an answer. It is the judge's message or, for some claims, a more useful fact."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         other = "baseline" if tried.draft.commit else "plain step"
@@ -227,18 +239,23 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def folders(tried: Tried) -> list[Path]:
-    """Return the folders in which to search for the files that messages name."""
+    """Return the folders in which files from messages are searched for."""
     source = tried.draft.source
     return [Path.cwd(), *([source.folder] if source.folder is not None else []), source.file.parent]
 
 
 def why_untried(tried: Tried) -> str:
-    """Return why the step was not tried: what ended the plain arm, or what this machine lacks; "" if it was tried."""
+    """Return the reason why the step was not tried: what ended the plain arm, or what this machine lacks. "" if it was
+    tried.
+    """
     return " ".join(told for told, _ in _untried(tried))
 
 
 def headline_of(tried: Tried) -> Headline:
-    """Return the trial's headline. If the step itself failed, the headline blames the step, not the harness."""
+    """Return the headline of the trial.
+
+    If the step itself failed, the headline names the step as the cause, not the harness.
+    """
     result = tried.judgement.headline
     broke = result.code == ExitCode.ERROR and _untried(tried)
     return replace(result, sentence="The step did not run to its end, so nothing was compared.") if broke else result
@@ -259,14 +276,15 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
         if ended is None:
             continue
         told = ended.detail
-        # without an exception, the recorded stack begins with its innermost frame, so the first place is where it hung
-        # or crashed
+        # Without an exception, the recorded stack starts with the innermost frame. So the first place is where the step
+        # hung or
+        # crashed.
         if run.death is not None or ended.cause != "exception":
             where = folders(tried)
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
             told = f"the process of the step ended, {ended.cause.replace('_', ' ')}: {told}"
         return [(told, below)]
-    # no arm was executed, for example because torch is missing
+    # No arm was executed, for example because torch is missing.
     return [(message, []) for message in dict.fromkeys(each.message for each in _nothing_ran(tried))]
 
 
@@ -277,7 +295,10 @@ def _nothing_ran(tried: Tried) -> list[Verdict]:
 
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
-    """Return why the draft lacks the claim `name`; "" if there is no reason to print. no_cuda: why CUDA is missing."""
+    """Return why the draft does not have the claim `name`, or "" if no reason is printed.
+
+    no_cuda: why there is no CUDA.
+    """
     if name == "FASTER":
         return f"speed is decided only on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
@@ -286,7 +307,7 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
 
 
 def _memory(tried: Tried) -> str:
-    """Return, as text, the largest amount of memory in GiB that each arm had allocated after a step."""
+    """Return a text with the largest amount of memory in GiB that each arm had allocated after a step."""
     most: dict[str, int] = {}
     for run in tried.judgement.view.evidence.values():
         for name, executions in run.arms.items():

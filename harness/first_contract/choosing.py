@@ -1,12 +1,12 @@
-"""Choose the strongest fair comparison of a step's arms, and the number of compared steps, from the results of trials.
+"""Choose the strictest fair comparison of a step's arms, and the number of compared steps, from the results of trials.
 
-A fair comparison is one that a correct step passes. The choices, strongest first, are: bits; bits under torch's
-deterministic algorithms; within rounding, if the captured arm runs other kernels than the plain arm; within the plain
-arm's noise. If the arms draw different random numbers, none of these is fair. A comparison over a few seeds would be
-fair, but would pass wrong steps. In this case the claim is kept, and stays undecided.
+A comparison is fair if a correct step passes it. The possible comparisons, strictest first, are: bits; bits under
+torch's deterministic algorithms; within rounding, if the captured arm runs other kernels than the plain arm; within the
+plain arm's noise. If the arms draw different random numbers, none of these comparisons is fair. A comparison over a few
+seeds would be fair, but would also pass wrong steps. Then the claim is kept and stays undecided.
 
-The number of steps is limited by the step's own training and by time. Single claims compare `STEPS` steps. A long run
-of a captured step compares up to `LONG` steps, as many as fit into `LONG_S` seconds.
+The number of steps is limited by the step's training and by time. Single claims compare `STEPS` steps. A long run of a
+captured step compares up to `LONG` steps, as many as fit into `LONG_S` seconds.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ OF_THE_PROCESS = (
 
 
 def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
-    """Return the tried draft with the strongest fair comparison.
+    """Return the tried draft with the strictest fair comparison.
 
-    tried: a trial that compared bits and whose plain arm completed. probe: tries another draft. It is called only if
-    the plain step does not repeat its bits.
+    tried: a trial that compared bits and in which the plain arm completed. probe: a function that tries another draft.
+    It is called only if the plain step does not repeat its bits.
     """
     first, tried = tried, _warmed(tried, probe)
     draft = replace(
@@ -62,7 +62,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     again = probe(replace(draft, choice=deterministic))
     if lost := _lost(tried, again):
         same = _same(tried)
-        # within one process, the captured arm repeated the plain step's bits
+        # Within one process, the captured arm repeated the plain step's bits.
         if same is not None and same.status is Status.PASS:
             return replace(draft, choice=Choice(why=OF_THE_PROCESS))
         unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
@@ -71,7 +71,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
 
 
 def compares(draft: Draft) -> str:
-    """Return a line that says what is compared, why no stronger comparison is used, and which claim stays undecided."""
+    """Return a line that states what is compared, why nothing stricter is compared, and which claim stays undecided."""
     choice = draft.choice
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
@@ -84,7 +84,7 @@ def compares(draft: Draft) -> str:
 
 
 def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
-    """Try again with one plain step before the capture, if state created by the first step prevented the capture.
+    """Try again with one plain step before the capture, if state from the first step prevented the capture.
 
     Return the new trial if it captures the step, otherwise `tried`.
     """
@@ -108,7 +108,7 @@ def _not_compared(draft: Draft) -> str:
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
-    """Yield each claim that this step cannot meet even if it is correct, with the reason."""
+    """Yield each claim that even a correct version of this step cannot meet, with the reason."""
     gradients, captures = _verdict(tried, "GRADIENTS"), _verdict(tried, "CAPTURES")
     if gradients is not None and gradients.reason == CAPABILITY_MISSING:
         yield "GRADIENTS", "no step left a gradient to read"
@@ -117,23 +117,25 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return the host's numbers that replays do not update, and where they are read, if a contract must justify them.
+    """Return Python numbers that replays do not update, with the places where they are read, by name.
 
-    Return nothing if a claim is violated, because such reasons would not help then.
+    They are returned if a contract must justify them. If a claim is violated, nothing is returned, because a
+    justification would not help.
     """
     verdicts = tried.judgement.verdicts
-    # if a claim is violated, stating a reason for a host value would not help
+    # if a claim is violated, the reason for a host value would not help
     violated = any(verdict.status is Status.FAIL for verdict in verdicts)
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
     numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
-    # Several parameters share the name under which their ends are compared. One reason is then enough for all of them.
+    # Several parameters can share the name under which their ends are compared. One reason is then enough for all of
+    # them.
     counted = {own: each for each in reversed(numbers) if not each.read and (own := own_name(each.name))}
     return {each.name: each.read or "counted alone" for each in numbers if each.read or each in counted.values()}
 
 
 def _undecided(tried: Tried) -> str:
-    """Return which claim stays undecided because the arms drew different random numbers, and the remedy; else ""."""
+    """Return which claim stays undecided because the arms drew different random numbers, and the remedy, or ""."""
     found = (verdict for verdict in tried.judgement.verdicts if verdict.reason == OTHER_RANDOM_NUMBERS)
     first = next(found, None)
     drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
@@ -141,13 +143,13 @@ def _undecided(tried: Tried) -> str:
 
 
 def _resumes(tried: Tried) -> bool:
-    """Return True if the tried step has the functions `save` and `load`."""
+    """Return True if the step has the functions `save` and `load`."""
     plain = [each for run in tried.judgement.view.evidence.values() for each in run.arms.get("plain", [])]
     return any(each.start.facts.get(RESUMES) is True for each in plain)
 
 
 def _same(tried: Tried) -> Verdict | None:
-    """Return the verdict of the claim that compares the training of the two arms."""
+    """Return the verdict of the claim that compares the training of the two arms, or None."""
     return _verdict(tried, "AS-COMMIT" if tried.draft.commit else "SAME")
 
 
@@ -162,7 +164,7 @@ def _repeats(tried: Tried) -> bool:
 
 
 def _lost(tried: Tried, again: Tried) -> str:
-    """Return why a comparison under deterministic algorithms, tried in `again`, is not fair; "" if it is."""
+    """Return why a comparison under deterministic algorithms is not fair, or "" if it is. again: a trial with them."""
     if ended := why_untried(again):
         return f"and under deterministic algorithms the step ended: {ended}"
     if not _repeats(again):
@@ -175,7 +177,10 @@ def _lost(tried: Tried, again: Tried) -> str:
 
 
 def _rounded(tried: Tried, choice: Choice) -> Choice:
-    """Return `choice` or, if bits differ and the arms ran different operators, a comparison within rounding."""
+    """Return `choice`.
+
+    If bits differ and the arms ran different operators, return a comparison within rounding instead.
+    """
     same = _same(tried)
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice
@@ -188,9 +193,9 @@ def _rounded(tried: Tried, choice: Choice) -> Choice:
     return replace(choice, equality="within", why=", and ".join(filter(None, whys)))
 
 
-FEWEST = 8  # smallest number of steps in a trial
+FEWEST = 8  # smallest number of steps of a trial
 LONG_S = 60.0  # largest number of seconds that both arms of the long run may take together
-BLOCK = 100  # the number of steps of the long run is a multiple of this number
+BLOCK = 100  # the number of steps of a long run is a multiple of this
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
 
@@ -203,7 +208,10 @@ class Horizon:
     budget_s: float | None = None
 
     def first(self, draft: Draft) -> Draft:
-        """Return the draft of the first trial. With a budget, this trial is short and only measures a step's time."""
+        """Return the draft of the first trial.
+
+        With a budget, this trial is short and only measures the time of a step.
+        """
         return replace(draft, steps=self.steps or (FEWEST if self.budget_s is not None else STEPS))
 
     def of_budget(self, tried: Tried) -> Draft:
@@ -214,7 +222,9 @@ class Horizon:
         return replace(tried.draft, steps=prime_at_most(min(STEPS, max(paid, FEWEST + 3))))
 
     def with_long_run(self, draft: Draft, tried: Tried) -> Draft:
-        """Return the draft with a claim about a long run, if enough steps fit and the user chose no number of steps."""
+        """Return the draft with a claim about a long run, if enough steps fit and the user did not set a number of
+        steps.
+        """
         if self.steps is not None or not draft.has_long_run or "CAPTURES" in draft.unfit:
             return draft
         most = LONG_S if self.budget_s is None else min(LONG_S, self.budget_s / 2)
@@ -224,7 +234,7 @@ class Horizon:
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a text such as `90s`, `20m` or `2h`. Raises UsageError for any other text."""
+    """Return the seconds in a text such as `90s`, `20m` or `2h`. Raises UsageError for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None:
         rule = "a budget must be a number of seconds, minutes or hours"
@@ -233,10 +243,11 @@ def seconds_of(text: str) -> float:
 
 
 def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
-    """Return the trial; if the plain step's training ended early, return a new trial with only the completed steps.
+    """Return the trial. If the training of the plain step ended early, return a new trial with only the completed
+    steps.
 
-    A training ends early if a loader or schedule is exhausted and raises an exception in the next step. It also ends
-    early if the loss is NaN from some step on, such as the mean over an empty batch.
+    A training ends early if a loader or schedule is used up and raises an exception in the next step. It also ends
+    early if the loss is NaN from some step on, for example as the mean over an empty batch.
     """
     steps, why = min(_ends(tried), default=(0, ""))
     if not FEWEST <= steps < tried.draft.steps:
@@ -246,7 +257,7 @@ def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
 
 
 def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
-    """Yield, for each execution of the plain arm that ended early, the number of its completed steps, and the cause."""
+    """Yield the number of completed steps, and the cause, for each execution of the plain arm that ended early."""
     for run in tried.judgement.view.evidence.values():
         ended = run.failed.get("plain")
         if ended is not None and ended.cause == "exception":
@@ -258,12 +269,14 @@ def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
 
 
 def finite_steps(losses: Sequence[float]) -> int:
-    """Return the number of steps up to the last finite loss. NaN losses before it do not count as an end."""
+    """Return the number of steps up to the last finite loss. NaN losses before it do not end the training."""
     return next((step for step in range(len(losses), 0, -1) if isfinite(losses[step - 1])), 0)
 
 
 def compared_steps(draft: Draft) -> list[str]:
-    """Return a line on the number of steps, if it is below the default, and a line on the long run, if any."""
+    """Return a line about the number of steps, if it is below the default, and a line about the long run, if there is
+    one.
+    """
     lines, claim = [], draft.claim_id("LONG")
     if draft.steps < STEPS:
         lines.append(f"steps: every claim compares {draft.steps} steps; the default is {STEPS}")
@@ -278,7 +291,10 @@ def compared_steps(draft: Draft) -> list[str]:
 
 
 def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
-    """Return the seconds that the trial spent in steps: in the first executions of `arms`; without `arms` in all."""
+    """Return the seconds that a trial spent in steps.
+
+    With `arms`, only the first execution of each of these arms counts.
+    """
     wanted = {f"{arm}.0: steps" for arm in arms}
     phases = (each for run in tried.judgement.view.costs.by_run.values() for each in run)
     return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
@@ -293,10 +309,10 @@ def fair_trial(
     probe: Callable[[Draft], Tried],
     compared: Callable[[Draft], None] = lambda _: None,
 ) -> tuple[Tried, Draft]:
-    """Return the final trial, and the draft with all choices that the trials led to.
+    """Return the last trial, and the draft with all choices that followed from the trials.
 
-    run: tries a draft and prints answers. Its second argument is FIRST, SHORTER or CHOSEN. probe: tries a draft only to
-    measure. compared: called with the chosen draft before this draft is tried.
+    run: a function that tries a draft and prints answers. Its second argument is FIRST, SHORTER or CHOSEN. probe: a
+    function that tries a draft only to measure. compared: called with the chosen draft before this draft is tried.
     """
     tried = to_its_end(run(draft, FIRST), lambda shorter: run(shorter, SHORTER))
     if not_tried(tried):

@@ -1,8 +1,9 @@
-"""Draft an adapter and contracts for a step, as texts. `harness init` writes them; `harness try` runs the first one.
+"""Draft an adapter and contracts for a step, as texts. `harness init` writes them, and `harness try` runs the first
+one.
 
-There are three contracts: for a captured step, for a step with another optimization, and for everything besides single
-steps (a long run, evaluations, saving and resuming). Their claims are macros of `claims.yaml.j2`. A trial chooses the
-comparison (`Choice`). No bound comes from a measurement, because the first measured step may be wrong.
+There are three contracts: for a captured step, for a step with another optimization, and for everything that is not a
+single step (a long run, evaluations, saving and resuming). Their claims are macros of `claims.yaml.j2`. A trial selects
+the comparison (`Choice`). No bound is taken from a measurement, because the first measured step may be wrong.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from harness.run_directory.places import refuse_within_run, write_together
 if TYPE_CHECKING:
     from jinja2.environment import TemplateModule
 
-# a prime number, so that the last step does not coincide with the end of a trainer's period (accumulation, logging,
-# synchronization)
+# A prime number. So the last step does not coincide with the end of a period of a trainer (accumulation, logging,
+# synchronization).
 STEPS = 211
-BATCHES = 43  # smallest number of distinct batches; a small data set repeats its batches after them
-LONG = 10_000  # largest number of steps of the long run; in a separate contract the run has exactly this number
+BATCHES = 43  # smallest number of different batches; a small data set may repeat its batches after them
+LONG = 10_000  # largest number of steps of the long run; in a separate contract, exactly this number
 LONG_AT_LEAST = 500  # smallest number of steps of a long run
 
 WHY_WARM = "the step creates state in its first execution, which no capture can hold"
@@ -50,7 +51,7 @@ AT_COMMIT = "at_commit"  # name of the arm that trains with the code of the base
 
 @dataclass(frozen=True)
 class Choice:
-    """The strongest comparison of the arms that is fair (that a correct step passes), according to measurements."""
+    """The strictest comparison of the arms that a correct step passes, according to measurements."""
 
     equality: Equality = "bitwise"
     deterministic: bool = False  # True: compared arms run under torch's deterministic algorithms; timed arms do not
@@ -74,17 +75,17 @@ class Draft:
     source: StepSource
     steps: int
     arms: Arms
-    # id of each claim that was left out because of measurements -> the reason
+    # id of each claim that was left out because of a measurement -> the reason
     unfit: Mapping[str, str] = field(default_factory=dict)
     choice: Choice = Choice()
-    undecided: str = ""  # name of the claim that stays undecided with every choice, and the reason; "": none
+    undecided: str = ""  # the claim that stays undecided with every choice, and the reason; "": none
     resumes: bool = False  # True: the step function has `save` and `load`
     # name of each host number that no replay changes -> what reads the number
     host_values: Mapping[str, str] = field(default_factory=dict)
-    gain: bool = True  # True: if no speed is timed, claim instead that the optimized arm differs from the plain arm
+    gain: bool = True  # True: if no speed is timed, a claim requires that the optimized arm differs from the plain arm
     # number of steps of the long run in the first contract; None: the long run is in a separate contract
     long: int | None = None
-    warm_steps: int = 0  # number of plain steps before the capture, needed if the first step creates state
+    warm_steps: int = 0  # number of plain steps before the capture; needed if the first step creates state
     commit_named: str = ""  # the name by which the commit was requested, such as a branch
     commit: str = ""  # if not empty, the plain step is only compared with the same function at this commit
 
@@ -102,22 +103,27 @@ class Draft:
 
     @property
     def optimizes(self) -> bool:
-        """Return True if an arm has an optimization other than capture: the step's own, or arguments of a trainer."""
+        """Return True if an arm has an optimization other than a capture: an optimization of the step, or arguments of
+        a trainer.
+        """
         return not self.commit and (self.source.makes_trainer or "optimized" in self.source.arguments)
 
     @property
     def captures_itself(self) -> bool:
-        """Return True if the step captures itself, which its argument `captured` shows."""
+        """Return True if the step captures itself. It then has the argument `captured`."""
         return "captured" in self.source.arguments
 
     @property
     def equality(self) -> Equality:
-        """Return how strictly the candidate is compared: within rounding if anything but capture optimizes it."""
+        """Return how strictly the candidate is compared.
+
+        It is `within` if the candidate has an optimization besides a capture.
+        """
         return "within" if self.optimizes else self.choice.equality
 
     @property
     def left_out(self) -> list[str]:
-        """Return lines that name the claims that the contracts leave out because of a measurement, with the cause."""
+        """Return lines with the claims that the contracts leave out because of a measurement, and with the cause."""
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
@@ -136,7 +142,7 @@ class Draft:
 
     @property
     def reference(self) -> str:
-        """Return the name of the arm that the claims use as their baseline."""
+        """Return the name of the arm that claims use as their baseline."""
         return AT_COMMIT if self.commit else "plain"
 
     @property
@@ -151,7 +157,7 @@ class Draft:
         return f"{self._id.removesuffix('-v1').upper()}-{claim}"
 
     def adapter(self, folder: Path) -> str:
-        """Return the source text of the adapter, a Python file to be written into `folder`."""
+        """Return the source text of the adapter. It is a Python file for `folder`."""
         source = self.source
         given = ", ".join(f"{name}={GIVEN[name]}" for name in source.arguments)
         itself = "    captures_itself = True\n" if self.captures_itself else ""
@@ -199,10 +205,10 @@ class Draft:
         return bool(self.choice.repeats) and self.equality == "bitwise" and "LONG" not in self.unfit
 
     def long_contract(self) -> str:
-        """Return the text of the contract about evaluations, checkpoints and the long run; "" if there is none.
+        """Return the text of the contract about evaluations, checkpoints and the long run, or "" if there is none.
 
-        Its claims need a plain step that repeats its bits. There is no such contract for a trainer, because a trainer's
-        loop evaluates and saves by itself, and none for a comparison of two commits.
+        Its claims need a plain step that repeats its bits. A trainer gets no such contract, because its loop evaluates
+        and saves by itself. A comparison of two commits gets none either.
         """
         if not self.choice.repeats or self.source.makes_trainer or self.commit:
             return ""
@@ -221,7 +227,7 @@ class Draft:
     def _resumes_at_once(self) -> bool:
         """Return True if the first contract has the claim about resuming.
 
-        The claim needs a step with `save` and `load`. Without them it would keep the gate closed.
+        The claim needs a step with `save` and `load`. Without these functions the claim would keep the gate closed.
         """
         return self.resumes and bool(self.choice.repeats)
 
@@ -238,19 +244,19 @@ class Draft:
 
     @property
     def _compares_compiled(self) -> bool:
-        """Return True if a claim compares the compiled arm. Such a claim needs a plain step that repeats its bits."""
+        """Return True if a claim compares the compiled arm. This needs a plain step that repeats its bits."""
         return self._compiles and bool(self.choice.repeats)
 
     @property
     def _compiles(self) -> bool:
-        """Return True if an arm uses torch.compile. Only a step without its own optimization gets such an arm."""
+        """Return True if an arm uses torch.compile. A step with an optimization of its own gets no such arm."""
         return self.arms.compiled and self._harness_captures
 
     @property
     def _captured(self) -> bool:
-        """Return True if there is a captured arm. With two commits, this holds only for a step that captures itself.
+        """Return True if there is a captured arm. If commits are compared, only a step that captures itself has one.
 
-        Other steps might not be capturable at one of the commits.
+        Other steps may be impossible to capture at one of the commits.
         """
         return not self.optimizes and not self.source.makes_trainer and (self.captures_itself or not self.commit)
 
@@ -284,7 +290,10 @@ class Draft:
         )
 
     def _named_host_values(self) -> str:
-        """Return the section `host_values` with empty reasons, which contracts refuse, so that a person writes them."""
+        """Return the section `host_values` with empty reasons.
+
+        Contracts refuse empty reasons, so a person must write them.
+        """
         if not self.host_values:
             return ""
         named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
@@ -342,12 +351,12 @@ class Draft:
 
     @property
     def compared(self) -> str:
-        """Return, in words, how strictly the candidate is compared."""
+        """Return a text that states how strictly the candidate is compared."""
         return COMPARED[self.equality]
 
     @property
     def gains_untimed(self) -> bool:
-        """Return True if, instead of a timing, a claim requires that the optimized arm differs from the plain arm."""
+        """Return True if a claim, instead of a timing, requires that the optimized arm differs from the plain arm."""
         return self.optimizes and self.gain and not self._times
 
     def _resumes(self) -> str:
@@ -362,7 +371,7 @@ class Draft:
 
 
 def _claim(name: str, *given: object) -> str:
-    """Return the text of a claim. name: the claim's macro in `claims.yaml.j2`. given: the macro's arguments."""
+    """Return the text of a claim. name: the macro in `claims.yaml.j2`. given: the arguments of the macro."""
     text: str = getattr(_claims(), name)(*given)
     return text
 
@@ -379,9 +388,10 @@ def _claims() -> TemplateModule:
 
 
 def saves_of(steps: int) -> list[int]:
-    """Return the numbers of steps after which to save a checkpoint: a multiple of 20, a multiple of 24, and a prime.
+    """Return the numbers of steps after which checkpoints are saved: a multiple of 20, a multiple of 24, and a prime.
 
-    Checkpoints are at least four steps apart. Otherwise a part's last step on a GPU would not be an observed replay.
+    Checkpoints are at least four steps apart. Otherwise the last step of a part on a GPU would not be an observed
+    replay.
     """
     tens = steps // 40 * 20
     dozens = (tens + 4 + 23) // 24 * 24
@@ -393,7 +403,7 @@ def saves_of(steps: int) -> list[int]:
 
 
 def prime_at_most(number: int) -> int:
-    """Return the largest prime up to `number`, at least 2. A prime is no multiple of a trainer's own interval."""
+    """Return the largest prime up to `number`, at least 2. A prime is not a multiple of an interval of a trainer."""
     return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
@@ -414,7 +424,7 @@ def _wrapped(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Replace characters that would end a docstring or are not UTF-8, because folder names may contain any bytes."""
+    """Replace characters that would end a docstring or are not UTF-8. Names of folders may contain any bytes."""
     return text.replace("\\", "/").replace('"', "'").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -422,7 +432,7 @@ COMPILERS = ("g++", "clang++", "c++")
 
 
 def compiler_missing() -> str:
-    """Return why torch.compile cannot work here; "" if there is a C++ compiler."""
+    """Return why torch.compile cannot work here, or "" if there is a C++ compiler."""
     named = os.environ.get("CXX")
     if any(shutil.which(name) for name in ([named] if named else COMPILERS)):
         return ""
@@ -430,11 +440,11 @@ def compiler_missing() -> str:
 
 
 def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
-    """Return the requested arms that this machine can run."""
+    """Return those of the requested arms that this machine can run."""
     timed = speed and environment.machine().cuda
     # MEMORY is never drafted. For a small step, the memory that libraries allocate for each stream can be four times
-    # the memory of the plain step. The ratio must first be measured on GPUs. The museum of field bugs contains the
-    # claim.
+    # the
+    # memory of the plain step. The ratio must first be measured on GPUs. The museum of field bugs has this claim.
     return Arms(compiled=compiled and not compiler_missing(), timed=timed, memory=False)
 
 
@@ -445,7 +455,7 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
     """
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
-    # validate without `host_values`, because a person must still write their reasons
+    # validate without `host_values`, because a person must still write the reasons
     require_valid(replace(draft, host_values={}), folder)
     texts = (draft.adapter(folder), *_contracts(draft))
     write_together(dict(zip(paths, texts, strict=True)))
@@ -453,12 +463,15 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
 
 
 def _contracts(draft: Draft) -> list[str]:
-    """Return the texts of the contracts to keep. The second contract is left out if its text is empty."""
+    """Return the texts of the contracts that are kept. The second one is left out if it is empty."""
     return [text for text in (draft.contract(), draft.long_contract()) if text]
 
 
 def require_valid(draft: Draft, folder: Path) -> None:
-    """Raise HarnessError if Python or the reader of contracts refuses a draft. Only a bug can cause this."""
+    """Raise HarnessError if Python or the reader of contracts refuses a draft.
+
+    Only a defect of the harness can cause this.
+    """
     adapter, *contracts = kept_files(draft, folder)
     try:
         ast.parse(draft.adapter(folder), filename=str(adapter))
@@ -480,7 +493,7 @@ def kept_files(draft: Draft, folder: Path) -> list[Path]:
 
 
 def require_free(paths: Sequence[Path], *, force: bool) -> None:
-    """Raise UsageError if a file exists and `force` is False, or if a path is within a run directory."""
+    """Raise UsageError if a file exists and `force` is False, or if a path is inside a run directory."""
     for path in paths:
         refuse_within_run(path)
     there = [os.path.relpath(path) for path in paths if os.path.lexists(path)]

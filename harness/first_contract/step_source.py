@@ -1,8 +1,8 @@
-"""Find the source of a function that makes a training step, and its arguments, without executing the source.
+"""Find the function that makes a training step, and its arguments, without executing its source.
 
 The function is named `module:function` or `path/to/file.py:function`. It must be defined with `def` at module level.
-Each argument must be in `GIVEN` or have a default. The function returns step, batch and parameters. Ids and file names
-of the contract are derived from the module's name, with fewer allowed characters.
+Each of its arguments must be in `GIVEN` or have a default. It returns step, batch and parameters. Ids and file names of
+the contract come from the module's name, without characters that are not allowed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from harness.errors import UsageError
 from harness.evidence.modules import module_spec
 from harness.platform.paths import add_working_directory, require_existing
 
-LONGEST = 60  # largest length of an id: with the longest claim name appended it must have at most 100 characters
+LONGEST = 60  # largest length of an id; with the longest name of a claim appended it must have at most 100 characters
 # words that some version of YAML does not read as texts
 _NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def stem_of(module: str) -> str:
-    """Return a module's stem, an ASCII identifier from which file names are made. Some letters are left out."""
+    """Return an ASCII identifier for a module, from which file names are made.
+
+    Letters that are not ASCII are left out.
+    """
     last = unicodedata.normalize("NFKD", module.rpartition(".")[2])
     stem = re.sub(r"[^A-Za-z0-9_]", "", last)[:LONGEST]
     if not stem.strip("_"):
@@ -38,25 +41,25 @@ def stem_of(module: str) -> str:
 
 
 def id_of(stem: str) -> str:
-    """Return the contract's id for a module's stem (see `stem_of`)."""
+    """Return the contract's id for the result of `stem_of`."""
     return f"{stem.strip('_').replace('_', '-')}-v1"
 
 
 def yaml_text(name: str) -> str:
-    """Return an identifier as YAML text, in quotes if YAML would read it as another type."""
+    """Return an identifier as YAML text. It is in quotes if YAML would read it as another type."""
     return f'"{name}"' if name.lower() in _NO_TEXT else name
 
 
 def file_of(place: str) -> tuple[Path, Path, str]:
-    """Return file, import folder and module of `path/to/file.py` or `package.module`.
+    """Return file, import folder and module name for `path/to/file.py` or `package.module`.
 
-    Raises UsageError if there is no such file, or if Python cannot import the file by its module name.
+    Raises UsageError if there is no such file, or if Python cannot import it under its module name.
     """
     return _by_path(Path(place)) if place.endswith(".py") or "/" in place else _by_module(place)
 
 
 def _by_path(path: Path) -> tuple[Path, Path, str]:
-    """Return the file at `path`, its import folder, and its module's name, which contains its packages."""
+    """Return the file at `path`, its import folder, and the name of its module with its packages."""
     require_existing([path])
     if not path.is_file():
         raise UsageError("the file must exist", where=str(path), got="no file there")
@@ -77,7 +80,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError for a name that `import` changes, because Python normalizes identifiers (NFKC)."""
+    """Raise UsageError for a name that `import` changes. Python normalizes identifiers (NFKC)."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -89,7 +92,7 @@ def _require_as_imported(names: Sequence[str], path: Path) -> None:
 
 
 def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> None:
-    """Raise UsageError if Python would import another module with the same name instead of this file."""
+    """Raise UsageError if Python would import another module of this name instead of this file."""
     spec = module_spec(module.name)
     if spec is None or spec.origin is None or not (hidden_by_all or module.name in sys.stdlib_module_names):
         return
@@ -124,7 +127,7 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
 
 
 def _places_of(package: str) -> Iterator[Path]:
-    """Yield the folders in which the package may be: those of the import path, and those of editable installs."""
+    """Yield the folders in which the package may be: the folders of the import path, and those of editable installs."""
     yield from (Path(entry or ".") for entry in sys.path)
     try:
         spec = importlib.util.find_spec(package)
@@ -143,17 +146,17 @@ GIVEN = {
     "captured": 'arm.capture != "none"',
     "optimized": 'bool(arm.settings().get("optimized"))',
 }
-"""Names of arguments that the harness supplies, with the expressions that the adapter passes."""
+"""Arguments that the harness supplies. The key is the name, the value is the expression that the adapter passes."""
 PAGE = "docs/plugging-in-a-trainer.md"
 RETURNED = "step, batch, model"
-MOST_BYTES = 2**22  # largest size of a source file, in bytes
+MOST_BYTES = 2**22  # largest size of a source file in bytes
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
 class StepSource:
-    """A function that makes a step, and how to import it."""
+    """A function that makes a step, and how it is imported."""
 
     asked: str  # the name of the function as the user gave it
     module: str  # the name by which the module is imported
@@ -161,18 +164,18 @@ class StepSource:
     folder: Path | None  # folder that must be added to Python's import path; None: not needed
     file: Path
     line: int
-    arguments: tuple[str, ...]  # names of the function's arguments that are also in GIVEN
+    arguments: tuple[str, ...]  # names of those arguments of the function that are in GIVEN
     defaults: Mapping[str, int]  # default values of these arguments, if they are positive integers
-    makes_trainer: bool = False  # True: the function returns a library's trainer, which has its own loop
+    makes_trainer: bool = False  # True: the function returns a trainer of a library, which has its own loop
 
     @property
     def place(self) -> str:
-        """Return `file:line`, with a relative path if the file is below the working directory."""
+        """Return `file:line`. The path is relative if the file is below the working directory."""
         return f"{_shown(self.file)}:{self.line}"
 
 
 def find_step_source(asked: str) -> StepSource:
-    """Read the function that `asked` names. Raises UsageError, with file and line, if it cannot make a step."""
+    """Return the function that `asked` names. Raises UsageError, with file and line, if it cannot make a step."""
     place, _, name = asked.rpartition(":")
     if not place or not name.isidentifier():
         raise UsageError(
@@ -180,14 +183,14 @@ def find_step_source(asked: str) -> StepSource:
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
-    # normalize the name in the same way as Python normalizes names in source code
+    # Python normalizes names in source code in the same way.
     name = unicodedata.normalize("NFKC", name)
     file, folder, module = file_of(place)
     return read_step_source(asked, name, file, folder, module)
 
 
 def read_step_source(asked: str, name: str, file: Path, folder: Path, module: str) -> StepSource:
-    """Read the function with this name from a file. Raises UsageError as `find_step_source` does."""
+    """Return the function with this name in a file. Raises UsageError as `find_step_source` does."""
     tree = _parsed(file)
     function = _function(tree, name, file)
     arguments = _arguments(function, file)
@@ -231,7 +234,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _function(tree: ast.Module, name: str, file: Path) -> Function:
-    """Return the last definition of `name` at module level. Blocks of `if` and `try` at module level count as well."""
+    """Return the last definition of `name` at module level, which includes blocks of `if` and `try`."""
     statements = list(_top(tree.body))
     functions = {each.name: each for each in statements if isinstance(each, Function)}
     if name in functions:
@@ -266,7 +269,7 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _arguments(function: Function, file: Path) -> dict[str, object]:
-    """Return the function's arguments by name, each with its default if the default is a literal.
+    """Return the function's arguments by name. The value is the default if it is a literal.
 
     Raises UsageError for an argument that has no default and that the harness does not know.
     """
@@ -292,7 +295,7 @@ def _literal(node: ast.expr | None) -> object:
 
 
 def _require_returns(function: Function, file: Path) -> None:
-    """Raise UsageError if the function's source shows that the function does not return a step."""
+    """Raise UsageError if the source of the function shows that it does not return a step."""
     where = f"{_shown(file)}:{function.lineno}"
     rule = f"`{function.name}` must make a step and leave the loop to its caller: it must return {RETURNED}"
     own = list(_own(function))
@@ -314,10 +317,10 @@ def _require_returns(function: Function, file: Path) -> None:
 
 
 def _makes_trainer(tree: ast.Module, function: Function) -> bool:
-    """Return True if the function seems to return a library's trainer.
+    """Return True if the function seems to return a trainer of a library.
 
-    If the function returns one value, its own name, its annotation or the class of the value must end with `trainer`.
-    If it returns three values, the class of the first must be `Trainer` itself.
+    A function with one return value must have a name, an annotation or a returned class that ends with `trainer`. If it
+    returns three values, the class of the first one must be `Trainer`.
     """
     bases = {each.name: map(ast.unparse, each.bases) for each in _top(tree.body) if isinstance(each, ast.ClassDef)}
     own = list(_own(function))
@@ -343,7 +346,7 @@ def _makes_trainer(tree: ast.Module, function: Function) -> bool:
 
 
 def _problem(value: ast.expr | None) -> str:
-    """Return why a returned expression cannot be step, batch and parameters; "" if it could be."""
+    """Return why a returned expression cannot be step, batch and parameters, or "" if it can."""
     if isinstance(value, ast.Tuple | ast.List) and not any(isinstance(each, ast.Starred) for each in value.elts):
         return "" if len(value.elts) in (3, 4) else f"{len(value.elts)} values"
     if isinstance(value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr | ast.BinOp | ast.Compare | ast.Lambda):
@@ -352,7 +355,7 @@ def _problem(value: ast.expr | None) -> str:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every syntax node of a function, except those of functions and classes defined inside the function."""
+    """Yield every syntax node of a function, except the nodes of functions and classes that are defined in it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function | ast.Lambda | ast.ClassDef):
             yield child
@@ -366,7 +369,9 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """Return the text `no return value`, with the line of a training loop or of a trainer's call, if there is one."""
+    """Return the text `no return value`, followed by the line of a training loop or of a trainer's call, if there is
+    one.
+    """
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"
@@ -385,7 +390,7 @@ def _is_trainer(call: ast.Call) -> bool:
 
 
 def _loops(own: list[ast.AST]) -> list[ast.For | ast.While]:
-    """Return the last loop with a backward pass as a list of one element; an empty list if there is no such loop."""
+    """Return a list with the last loop that has a backward pass, or an empty list if there is none."""
     loops = [node for node in own if isinstance(node, ast.For | ast.While) and _calls(list(_own(node)), "backward")]
     return loops[-1:]
 

@@ -1,4 +1,4 @@
-"""Try a step before it has a contract: run and judge a drafted contract as `harness verify` does."""
+"""Try a step that has no contract yet: run and judge a drafted contract as `harness verify` does."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from harness.judging.verdict import Verdict
 from harness.report.view import ReportView
 from harness.run_directory.writer import KEPT
 
-# Check out another commit of the repository that contains the step function: `harness try --baseline`.
-#
-# The commit is checked out in a private worktree (`harness.commits.checkout`). The function at that commit may have
-# other arguments, so an adapter is drafted from it and written into the worktree. The project stays unchanged.
+# The functions below use another commit of the repository that contains the step: `harness try --baseline`.
+# The commit is checked out in a temporary worktree (`harness.commits.checkout`). The function at that commit may have
+# other arguments. Therefore an adapter is drafted from it and written into the worktree. The project stays unchanged.
 
 
 def at_baseline(draft: Draft, baseline: str | None) -> Draft:
-    """Return the draft with the id of the commit that `baseline` names now, because a branch may move between trials.
+    """Return the draft with the commit id that `baseline` names now. A branch may move between two trials.
 
     Raises UsageError for an empty name, for a commit that does not exist, and for a step outside of a repository.
     """
@@ -53,7 +52,7 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
         there = step_at(source, checkout)
         home = Path(checkout.import_path.path[0])
         adapter = home / draft.adapter_name
-        # remove it first: a symbolic link in the commit may point to a file outside the worktree
+        # Remove the file first. In the commit it may be a symbolic link to a file outside of the worktree.
         adapter.unlink(missing_ok=True)
         adapter.write_text(replace(draft, source=there).adapter(home), encoding="utf-8")
         yield checkout
@@ -76,7 +75,7 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
         )
     try:
         there = read_step_source(source.asked, source.function, tree / name, tree, source.module)
-        return replace(there, folder=None)  # the checkout's folder is already on the import path
+        return replace(there, folder=None)  # the folder of the checkout is already on the import path
     except UsageError as error:
         where = error.where.replace(f"{tree}/", "")
         raise UsageError(error.rule, where=f"{where}, {at}", got=error.got, remedy=error.remedy) from error
@@ -84,7 +83,7 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a trial: the tried draft, its judgement, and the run directory if one was kept."""
+    """The result of a trial: the tried draft, its judgement, and the run directory, if one was kept."""
 
     draft: Draft
     judgement: session.Judgement
@@ -101,8 +100,8 @@ def try_step(
 ) -> Tried:
     """Run the draft's contract about single steps in a temporary folder, and judge it.
 
-    reports: folder in which to keep the run directory; None to keep nothing. judged: called with each verdict, as soon
-    as the verdict's arms have ended, and with the results of the trial so far. Raises UsageError if nothing can be run.
+    reports: folder in which the run directory is kept; None keeps nothing. judged: called with each verdict when its
+    arms have ended, and with the results of the trial so far. Raises UsageError if nothing can be run.
     """
     from harness.execution.supervisor import Interpreters
 
@@ -110,7 +109,7 @@ def try_step(
         if judged is not None:
             judged(verdict, Tried(draft, session.Judgement(view), None))
 
-    # a trial of resuming needs several processes and does not affect the choice of settings
+    # a trial of resuming needs several processes and does not affect the choices
     draft = replace(draft, resumes=False)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-try-")))
@@ -133,7 +132,7 @@ def try_step(
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """Remove from an error of the block its notes about a kept run directory: the temporary folder is deleted."""
+    """Remove notes about a kept run directory from errors of the block, because the temporary folder is deleted."""
     try:
         yield
     except BaseException as error:
@@ -143,7 +142,7 @@ def _nothing_kept() -> Iterator[None]:
 
 @contextmanager
 def first_on_path(folder: Path) -> Iterator[Path]:
-    """Within the block, put `folder` first on the module path, also for processes that this process starts."""
+    """Within the block, put `folder` first on the module path of this process and of processes that it starts."""
     sys.path.insert(0, str(folder))
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""Collect contract files in pytest as test items, one for each unit. `harness.api.session` does the rest."""
+"""Collect contract files in pytest as test items, one for each unit. `harness.api.session` executes and judges them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from harness.pytest_plugin.items import contract_files
 
         contract_files(config)
-    if not hasattr(config, "workerinput"):  # this is the controlling process of pytest-xdist, or the only process
+    if not hasattr(config, "workerinput"):  # this process is the controller of pytest-xdist, or the only process
         from harness.pytest_plugin.items import ContractReporter
 
         reporter = ContractReporter(config, Path(tempfile.mkdtemp(prefix="contract-runs-")))
@@ -45,7 +45,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Send an xdist worker the folder of shared runs, and whether contracts were requested."""
+    """Send to an xdist worker the folder of shared runs, and the information whether contracts were requested."""
     from harness.pytest_plugin.items import asked_for
 
     node.workerinput["contracts_asked"] = asked_for(node.config)
@@ -76,7 +76,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 @pytest.fixture
 def verify_contract(request: pytest.FixtureRequest, tmp_path: Path) -> ContractVerifier:
-    """Return a callable that verifies a claim for a system of your own; see `ContractVerifier`."""
+    """Return a callable that verifies a claim for another system. See `ContractVerifier`."""
     from harness.pytest_plugin.fixtures import ContractVerifier
 
     return ContractVerifier(request.node, tmp_path / "contract")
@@ -84,7 +84,7 @@ def verify_contract(request: pytest.FixtureRequest, tmp_path: Path) -> ContractV
 
 @pytest.fixture
 def check_step(pytestconfig: pytest.Config) -> StepCheck:
-    """Return a callable that tries a step without a contract; see `StepCheck`."""
+    """Return a callable that tries a step without a contract. See `StepCheck`."""
     from harness.pytest_plugin.fixtures import StepCheck
 
     return StepCheck(pytestconfig)

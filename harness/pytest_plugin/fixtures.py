@@ -1,4 +1,7 @@
-"""Provide the fixtures `verify_contract` and `check_step`: a Python test verifies a claim, or tries a step."""
+"""Provide the fixtures `verify_contract` and `check_step`.
+
+With them, a Python test verifies a claim, or tries a step.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,18 @@ from harness.judging.verdict import Status, Verdict
 from harness.pytest_plugin.items import failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns
 
-# Provide the fixture `verify_contract`: a Python test verifies a claim for its own system.
-#
+# The fixture `verify_contract`: a Python test verifies a claim for its own system.
 #     @pytest.mark.contract("F-GRAPH-BWD-001")
 #     def test_my_trainer(verify_contract):
 #         verify_contract(system="my_trainer.system:MySystem", workload="tiny", batch_size=8)
-#
-# The claim's demands stay unchanged: overrides change the workload, but never what must hold.
+# Overrides change the workload. They cannot change what the claim requires.
 
 
 class ContractVerifier:
-    """A callable that executes the runs of one unit in worker processes, below `root`, and judges the unit."""
+    """A callable that executes the runs of one unit in worker processes and judges the unit.
+
+    root: folder for the runs.
+    """
 
     def __init__(self, node: pytest.Item, root: Path) -> None:
         self._node, self._root = node, root
@@ -51,13 +55,13 @@ class ContractVerifier:
         workload: str | None = None,
         **overrides: Any,
     ) -> Verdict:
-        """Return the verdict of a unit that holds. Fail the test if the unit does not hold. Skip the test if the unit
-        is undecided.
+        """Return the verdict of a unit that holds. If it does not hold, fail the test. If it is undecided, skip the
+        test.
 
-        claim: by default the claim that the test's marker `contract` names. contracts: a file or folder, by default the
-        ini option `contract_paths`. system: `module:attribute`, used instead of the contract's system. workload: by
-        default the first workload that this machine can decide. overrides: fields of the workload (`steps`,
-        `batch_size`, …). Unknown names and invalid overrides fail the test with a message.
+        claim: by default the claim in the test's marker `contract`. contracts: a file or folder, by default the ini
+        option `contract_paths`. system: `module:attribute`, used instead of the contract's system. workload: by default
+        the first workload that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …).
+        Unknown names and invalid overrides fail the test with a message.
         """
         __tracebackhide__ = True
         try:
@@ -98,7 +102,7 @@ class ContractVerifier:
 
 
 def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
-    """Return the contract with the claim. Raises UsageError if there is none, or more than one."""
+    """Return the contract that has the claim. Raises UsageError if there is none, or more than one."""
     contracts = load_contracts(paths) if paths else []
     known = {one.id: loaded for loaded in contracts for one in loaded.contract.claims}
     having = [loaded for loaded in contracts if any(one.id == claim for one in loaded.contract.claims)]
@@ -116,7 +120,7 @@ def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
 
 
 def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
-    """Return the contract for another system. Arms that name their own system keep it."""
+    """Return the contract with another system. Arms that name a system keep it."""
     if system is None:
         return loaded
     return replace(loaded, contract=loaded.contract.model_copy(update={"system": system}))
@@ -125,8 +129,11 @@ def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
 def _planned(
     loaded: LoadedContract, claim: str, workload: str | None, overrides: dict[str, Any]
 ) -> tuple[PlannedContract, Unit]:
-    """Return a plan of one unit of the claim: on `workload`, or else on the claim's first workload that can be decided
-    here. If none can be decided, take the first workload."""
+    """Return a plan with one unit of the claim, and this unit.
+
+    The unit is on `workload` or, without it, on the claim's first workload that can be decided here. If none can be
+    decided, it is on the first workload.
+    """
     changed = loaded
     if overrides:
         names = [workload] if workload is not None else list(loaded.contract.workloads)
@@ -142,7 +149,7 @@ def _planned(
 
 
 def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, Any]) -> Contract:
-    """Return the contract with fields of the named workloads replaced. Raises UsageError if the result is not valid."""
+    """Return the contract with changed fields of the named workloads. Raises UsageError if the result is not valid."""
     workloads = dict(contract.workloads)
     for name in names:
         if name not in workloads:
@@ -157,15 +164,16 @@ def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, A
     return changed
 
 
-# Provide the fixture `check_step`: a Python test tries a step as `harness try` does, without a contract. Example:
+# The fixture `check_step`: a Python test tries a step as `harness try` does, without a contract. Example:
 # `check_step("train.py:make_step", baseline="main")`.
+# Number of steps: a prime number like the default of `harness try`, but smaller, so that a test takes only seconds.
 
 # number of steps: a prime number like the default of `harness try`, but small, so that a test takes only seconds
 STEPS = 23
 
 
 class StepCheck:
-    """A callable that trains the step in worker processes, keeps no files, and fails the test on `no` or an error."""
+    """A callable that trains the step in worker processes and keeps no files. It fails the test on `no` or an error."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._gate = bool(config.getoption("--contract-gate"))
@@ -173,10 +181,11 @@ class StepCheck:
     def __call__(self, step: str, *, baseline: str | None = None, steps: int = STEPS, speed: bool = False) -> None:
         """Fail the test if an answer is `no` or an error. Skip the test if nothing was decided.
 
-        step: `module:function` or `path/to/file.py:function`, from the working directory. baseline: a branch, tag or
-        commit with the function for the comparison; without it, a captured step is compared with the plain step. speed:
-        True to time the step as well if there is a GPU, which takes minutes. Under `--contract-gate` an undecided
-        answer fails the test. A missing step or commit fails the test with a message.
+        step: `module:function` or `path/to/file.py:function`, relative to the working directory. baseline: a branch,
+        tag or commit that has the function, for the comparison. Without it, a captured step is compared with the plain
+        step.
+        speed: True to time the step as well if there is a GPU, which takes minutes. Under `--contract-gate`, an
+        undecided answer fails the test. A step or commit that does not exist fails the test with a message.
         """
         __tracebackhide__ = True
         try:
@@ -201,7 +210,7 @@ class StepCheck:
         tried, fair = fair_trial(draft, run, run)
         result = headline_of(tried)
         asked = [each.status for each in tried.judgement.verdicts if each.claim == fair.claim_id(fair.same_name)]
-        # an exit code of 0 is not enough: the answer to this question must itself be `yes`
+        # exit code 0 is not enough: the answer to this question must be `yes`
         open_ = result.code == ExitCode.HELD and asked != [Status.PASS]
         text = "\n".join([*Answers().rest(tried), "", compares(fair), str(result)])
         return ExitCode.UNDECIDED if open_ else result.code, text

@@ -1,4 +1,5 @@
-"""Collect contracts and report verdicts in pytest: contract files, units as items, failure texts, and the session."""
+"""Collect contracts and report verdicts in pytest: contract files, units as items, texts of failures, and the session.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ from harness.report.advice import advice_of
 from harness.report.github_actions import annotate, append_step_summary
 from harness.report.text import figure, line, words
 
-# Figures that name the step at which two series first differ. The figure that tells most comes first.
+# Figures that contain the step at which two series first differ. The most informative figure comes first.
 _STEPS = ("first_differing_step", "first_exceeding_step", "first_non_finite_step", "max_abs_difference_step")
 STATUS = "contract.status"  # name of a property that every test with a verdict gets
 
 
 def properties(verdict: Verdict) -> list[tuple[str, object]]:
-    """Return the JUnit properties of a verdict: status, reason, figures, denominators."""
+    """Return the JUnit properties of a verdict: status, reason, figures and denominators."""
     facts: list[tuple[str, object]] = [(STATUS, verdict.status.value), ("contract.reason", verdict.reason)]
     facts += [(f"figure.{name}", figure(value)) for name, value in verdict.figures.items()]
     facts += [(f"denominator.{name}", number) for name, number in verdict.denominators.items()]
@@ -49,7 +50,7 @@ def properties(verdict: Verdict) -> list[tuple[str, object]]:
 
 
 def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
-    """Return the lines that describe a unit that did not hold."""
+    """Return the text of the failure of a unit that did not hold."""
     lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
     lines += [f"    {text}" for text in _both_values(claim, verdict, evidence)]
     lines += [f"    {words(name)}: {figure(value)}" for name, value in verdict.figures.items()]
@@ -60,7 +61,7 @@ def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evid
 
 
 def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield the losses of both arms with all digits, at the step that one of the verdict's figures names."""
+    """Yield the losses of both arms with all digits, at the step that one of the verdict's figures contains."""
     step = next((_step(verdict, name) for name in _STEPS if _step(verdict, name) is not None), None)
     for part in parts_of(claim):
         if step is None or not isinstance(part, TrajectoryMatch):
@@ -72,7 +73,10 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
 
 
 def _step(verdict: Verdict, name: str) -> int | None:
-    """Return the step number in the verdict's figure `name`, which may be prefixed with the name of a claim's part."""
+    """Return the step in the verdict's figure `name`, or None.
+
+    The name of a claim's part may precede the figure's name.
+    """
     for key, value in verdict.figures.items():
         if key.rpartition(".")[2] == name and isinstance(value.value, int):
             return value.value
@@ -82,37 +86,40 @@ def _step(verdict: Verdict, name: str) -> int | None:
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"
 _ASKING = ("--contract-gate", "--contract-workload", "--contract-tag")
-# names of options that may leave out units
+# names of options that can leave out units
 _SELECTING = ("keyword", "--contract-workload", "--contract-tag", "collectonly")
 _FILES = pytest.StashKey[dict[Path, Path]]()
 _FIRST = pytest.StashKey[dict[str, LoadedContract]]()
 
 
 def options_of(config: pytest.Config) -> session.VerifyOptions:
-    """Return the command line's options for contracts."""
+    """Return the options for contracts from the command line."""
     return session.VerifyOptions(
         workloads=tuple(config.getoption("--contract-workload")),
         tags=tuple(config.getoption("--contract-tag")),
         gate=bool(config.getoption("--contract-gate")),
-        # use the folder in which pytest was called, because tests may change the working directory
+        # The folder in which pytest was called. Tests may change the working directory.
         reports=config.invocation_params.dir / config.getoption("--contract-reports"),
         command=("pytest", *config.invocation_params.args),
     )
 
 
 def shared_runs(config: pytest.Config) -> SharedRuns:
-    """Return the runs that this session's processes share."""
+    """Return the runs that all processes of this session share."""
     root = getattr(config, "workerinput", {}).get("contract_runs")
     return SharedRuns(Path(root) if root else config.pluginmanager.getplugin("contract-reporter").root)
 
 
 def contract_files(config: pytest.Config) -> dict[Path, Path]:
-    """Return the contract files in `contract_paths`, by their real paths. The commands would read the same files."""
+    """Return the contract files in `contract_paths`, by their real paths.
+
+    Commands of the harness read the same files.
+    """
     if _FILES not in config.stash:
         named = [Path(path) for path in config.getini("contract_paths")]
         found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
         for file in found:
-            if escaped(file) != str(file):  # pytest prints file names without escaping
+            if escaped(file) != str(file):  # pytest prints file names without escaping them
                 raise pytest.UsageError(
                     escaped(f"{file}: the name of a contract file must be printable; rename the file")
                 )
@@ -122,11 +129,10 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
 
 
 def asked_for(config: pytest.Config) -> bool:
-    """Return True if contracts were requested. Without a request they are not run, because training often takes
-    minutes.
+    """Return True if contracts were requested. Otherwise they are not run, because training often takes minutes.
 
-    Contracts are requested by a mark expression (`-m`) that selects `contract`, an option `--contract-…`, or an
-    argument within `contract_paths`. Under xdist the controlling process decides for all workers.
+    Contracts are requested by a mark expression (`-m`) that selects `contract`, by an option `--contract-…`, or by an
+    argument within `contract_paths`. Under xdist the controller decides for all workers.
     """
     given = getattr(config, "workerinput", {}).get("contracts_asked")
     if given is not None:
@@ -150,8 +156,10 @@ def _paths(config: pytest.Config) -> list[Path]:
 
 
 def _takes(config: pytest.Config, *marks: str) -> bool:
-    """Return True if the expression of `-m` selects an item with these marks. Return False for an invalid expression,
-    which pytest itself reports."""
+    """Return True if the expression of `-m` selects an item with these marks.
+
+    Return False for an invalid expression. pytest reports it.
+    """
     expression = config.getoption("markexpr")
     try:
         return not expression or Expression.compile(expression).evaluate(lambda name, /, **_: name in marks)
@@ -173,7 +181,7 @@ def _refuse_unknown_tags(files: Sequence[Path], tags: Sequence[str]) -> None:
 
 
 class ContractFile(pytest.File):
-    """A contract file, whose items are its units on this machine."""
+    """A contract file. Its items are its units on this machine."""
 
     def collect(self) -> Iterator[ContractItem]:
         options = options_of(self.config)
@@ -200,8 +208,10 @@ class ContractFile(pytest.File):
             yield item
 
     def _is_first(self, loaded: LoadedContract) -> bool:
-        """Return True unless this file was already collected under another path. Raises ContractError if another file
-        has the same contract id."""
+        """Return False if this file was already collected under another path.
+
+        Raises ContractError if another file has the same contract id.
+        """
         first = self.config.stash.setdefault(_FIRST, {}).setdefault(loaded.contract.id.casefold(), loaded)
         if real(first.path) != real(loaded.path):
             raise id_again(first, loaded)
@@ -209,14 +219,14 @@ class ContractFile(pytest.File):
 
 
 class ContractItem(pytest.Item):
-    """One unit. Its runs execute during test set-up, so that a broken run is an error and not a failure."""
+    """One unit. Its runs are executed in the set-up of the test, so that a broken run is an error and not a failure."""
 
     def __init__(self, *, planned: PlannedContract, unit: Unit, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.planned, self.unit = planned, unit
         self.verdict: Verdict | None = None
         self._failure = ""
-        # Record these properties now. A mark can skip the item before its set-up, and it must still count as requested.
+        # Record these properties now. If a mark skips the item before its set-up, it must still count as requested.
         self.user_properties.append((_PROPERTY, unit.model_dump_json()))
         self.user_properties.append(("contract.file", str(self.path)))
 
@@ -249,8 +259,8 @@ class ContractReporter:
 
     def __init__(self, config: pytest.Config, root: Path) -> None:
         self.root, self._config = root, config
-        self._asked: dict[str, tuple[Path, Unit]] = {}  # units that pytest reached; key: node id
-        self._units: dict[str, tuple[Path, Unit]] = {}  # units that were judged; key: node id
+        self._asked: dict[str, tuple[Path, Unit]] = {}  # units that pytest reached, by node id
+        self._units: dict[str, tuple[Path, Unit]] = {}  # units that were judged, by node id
         self._left_out = False
         self._other_failed = False
         self._judgement: session.Judgement | None = None
@@ -261,8 +271,10 @@ class ContractReporter:
         self._invalid = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record whether a contract file was refused. Of all failed reports about a contract file, only a refusal has
-        no traceback."""
+        """Record that a contract file was refused.
+
+        Only in this case, a failed report about a contract file has no traceback.
+        """
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
 
@@ -280,15 +292,15 @@ class ContractReporter:
     def finish(self, pytest_session: pytest.Session) -> None:
         """Write the run directory. Replace pytest's exit code if contract items ran, or if a contract was refused.
 
-        A gate over all of `contract_paths` stays closed if one of its contracts was not judged. Every gate stays closed
-        if nothing was judged.
+        A gate over all of `contract_paths` stays closed if one of these contracts was not judged. Every gate stays
+        closed if nothing was judged.
         """
         self._judge_what_ran(pytest_session)
         if self._invalid and pytest_session.exitstatus != pytest.ExitCode.INTERNAL_ERROR:
             pytest_session.exitstatus = ExitCode.INVALID_CONTRACT
 
     def _judge_what_ran(self, pytest_session: pytest.Session) -> None:
-        stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` also leaves out units, with exit code 1
+        stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` leaves out units too, with exit code 1
         ended = pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         self._left_out = ended and self._any_left_out(pytest_session)
         finished = ended and not (stopped or self._left_out)
@@ -313,19 +325,24 @@ class ContractReporter:
             others = ((ExitCode.VIOLATED, self._other_failed), (ExitCode.UNDECIDED, shut))
             codes = {self._judgement.exit_code, *(code for code, found in others if found)}
             worst = next(code for code in ExitCode if code in codes)
-            # Keep the code of other failures, such as a failed collection after which pytest continued.
+            # Keep the code of other failures, for example of a failed collection after which pytest continued.
             pytest_session.exitstatus = worst or pytest_session.exitstatus
-        elif pytest_session.exitstatus == pytest.ExitCode.OK:  # any code that was given to `pytest.exit` is kept
+        elif pytest_session.exitstatus == pytest.ExitCode.OK:  # a code that was given to `pytest.exit` is kept
             pytest_session.exitstatus = self._judgement.exit_code
 
     def _any_left_out(self, pytest_session: pytest.Session) -> bool:
-        """Return True if the session ended before it reached all units. Always return False in an xdist controller,
-        because only the workers know the items."""
+        """Return True if the session ended before it reached all units.
+
+        An xdist controller always returns False, because only the workers know the items.
+        """
         units = (item for item in pytest_session.items if isinstance(item, ContractItem))
         return not self._config.getoption("collectonly") and any(item.nodeid not in self._asked for item in units)
 
     def _contracts_not_judged(self) -> list[Path]:
-        """Return the files of `contract_paths` without a judged unit. Return none if the command line selects units."""
+        """Return the files in `contract_paths` without a judged unit.
+
+        If the command line selects units, return none.
+        """
         if self._is_selection():
             return []
         judged = {real(path) for path, _ in self._units.values()}
@@ -340,14 +357,13 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Return True if contracts were requested but none was judged. A gate in the ini file alone is not a
-        request."""
+        """Return True if contracts were requested but none was judged. A gate in the ini file alone is no request."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
 
     def _missing(self) -> Iterator[str]:
-        """Yield lines on requested contracts that were not judged, or on why none was judged."""
+        """Yield lines about requested contracts that were not judged, or a line why none was judged."""
         of_contracts = self._config.getoption("markexpr") == "contract"
         if files := not_asked_for(self._config):
             were = "was" if len(files) == 1 else "were"
@@ -401,7 +417,7 @@ _SHARED_FILES = pytest.StashKey[set[Path]]()
 
 
 def files_beside(config: pytest.Config) -> set[Path]:
-    """Return the real paths of shared files and of files of signed entries in the folders among `contract_paths`."""
+    """Return the real paths of shared files and of files of signed entries in the folders of `contract_paths`."""
     if _SHARED_FILES not in config.stash:
         folders = [files_of_folder(path) for path in _named(config) if path.is_dir()]
         config.stash[_SHARED_FILES] = {real(file) for found in folders for file in (*found.shared, *found.signed)}
@@ -409,7 +425,7 @@ def files_beside(config: pytest.Config) -> set[Path]:
 
 
 class FileBeside(pytest.File):
-    """A file that contracts share, or a file of signed entries. It has no items and is only checked."""
+    """A shared file, or a file of signed entries. It has no items and is only checked."""
 
     def collect(self) -> Iterator[pytest.Item]:
         try:
@@ -427,11 +443,11 @@ def _named(config: pytest.Config) -> list[Path]:
 
 
 def _refuse_entries_of_no_contract(path: Path, named: Sequence[Path]) -> None:
-    """Raise ContractErrors for entries of contracts that are not known; a known contract reports its own entries."""
+    """Raise ContractErrors for entries of unknown contracts. A known contract reports its own entries."""
     signed = load(path, AcceptedBaseline if is_signed_file(path, ACCEPTED_FILE) else Waiver)
     try:
         contracts = load_contracts(named)
-    except ContractError:  # the same error is reported together with the contract's own file
+    except ContractError:  # this error is reported with the contract's file
         return
     known = {loaded.contract.id for loaded in contracts}
     strangers = [entry for entry in signed if entry.contract not in known]

@@ -37,8 +37,11 @@ class PlannedContract:
 
 
 def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] = ()) -> PlannedContract:
-    """Read and plan one contract file, with the signed entries next to it and in the folders among `named`.
-    The commands find entries the same way. Raises ContractError with every error."""
+    """Read and plan one contract file, with its signed entries. named: folders in which entries are searched for as
+    well.
+
+    Commands of the harness find the same entries. Raises ContractError with every error.
+    """
     loaded = load_contract(path)
     folders = [folder for folder in named if folder.is_dir()]
     signed = tuple(entry for entry in find_signed([*folders, path]) if entry.contract == loaded.contract.id)
@@ -46,13 +49,15 @@ def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] 
 
 
 class SharedRuns:
-    """Executes each run once, below `root`. The first process that needs a run executes it, and other processes wait
-    for its evidence."""
+    """Executes each run once. The first process that needs a run executes it, and the others wait for its evidence.
+
+    root: the folder of the evidence, which all processes share.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
-        begun = root / "begun"  # the first process of the session makes this file
+        begun = root / "begun"  # the first process of the session creates this file
         if not begun.exists():
             begun.touch()
         self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
@@ -66,7 +71,7 @@ class SharedRuns:
         with FileLock(self.root / f"{run.id}.lock"):
             done = self.root / f"{run.id}.done"
             if not done.exists():
-                # remove files of a process that was killed before it was done
+                # remove the files of a process that was killed during the run
                 shutil.rmtree(directory, ignore_errors=True)
                 gpus = environment.machine().gpus
                 uuids = [gpu.uuid for gpu in gpus[: run.ranks]]
@@ -75,7 +80,7 @@ class SharedRuns:
         return read_run(directory)
 
     def judged(self, planned: PlannedContract, unit: Unit) -> tuple[Verdict, list[RunEvidence]]:
-        """Execute the runs of the unit and judge it. Return the verdict and the evidence on which it is based."""
+        """Execute the runs of the unit and judge it. Return the verdict and the evidence that decides it."""
         runs = {run.id: run for run in planned.plan.runs}
         read = [self.evidence(runs[name]) for name in unit.runs]
         made, evidence = [run for run, _ in read], [seen for _, seen in read]
@@ -84,7 +89,7 @@ class SharedRuns:
         return session.judge_runs(planned.loaded.contract, claim, unit, made, evidence, gpu=gpu), evidence
 
     def waiver(self, planned: PlannedContract, unit: Unit) -> Waiver | None:
-        """Return the unit's waiver, if it is in force on the day on which this session began."""
+        """Return the unit's waiver if it is valid on the day on which this session started, otherwise None."""
         name = (unit.claim, unit.workload)
         waivers = (each for each in planned.signed if isinstance(each, Waiver))
         found = (waiver for waiver in waivers if (waiver.claim, waiver.workload) == name)
@@ -99,10 +104,10 @@ class SharedRuns:
         *,
         finished: bool,
     ) -> session.Judgement:
-        """Write the run directory of the units that were judged, from the evidence below `root`.
+        """Write the run directory of the judged units, from the evidence below `root`.
 
-        asked: all selected units, including units that were not judged, such as skipped units. The gate counts all of
-        them. finished: False if the session left out units. In that case the directory stays INCOMPLETE.
+        asked: all selected units, also those that were not judged, such as skipped units. The gate counts all of them.
+        finished: False if the session left out units. Then the directory stays INCOMPLETE.
         """
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
@@ -132,7 +137,7 @@ class SharedRuns:
 def _narrowed(
     planned: Sequence[PlannedContract], asked: Sequence[Unit], options: session.VerifyOptions
 ) -> session.VerifyOptions:
-    """Return the options narrowed to the selected claims and workloads, unless all of them were selected."""
+    """Return the options limited to the selected claims and workloads, or without a limit if all were selected."""
     everything = [claim for item in planned for claim in item.loaded.contract.claims]
     claims, workloads = {unit.claim for unit in asked}, {unit.workload for unit in asked}
     return replace(
