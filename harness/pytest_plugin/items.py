@@ -1,5 +1,4 @@
-"""Collect contracts and report verdicts in pytest: contract files, units as items, texts of failures, and the session.
-"""
+"""Collect contracts and report verdicts in pytest: contract files, units as items, texts of failures, the session."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Give advice on a unit that did not hold. Terminal, pages, JUnit, Markdown and pytest all use this module.
+"""Give advice about a unit that did not hold. The terminal, pages, JUnit, Markdown and pytest all use this module.
 
-The reason code selects the advice. Advice adds facts from the evidence; it does not change the judge's message.
+The reason code selects the advice. Advice adds facts from the evidence. It does not change the judge's message.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from harness.report.text import clean, line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-# Find the failed part of a claim, and what its captured steps did besides work that can be replayed: changes of host
-# state, and questions whether a capture is in progress.
+# The functions below find the failed part of a claim, and what its captured steps did that a replay does not repeat:
+# changes of host state, and questions whether a capture is running.
+# For these reasons the judge compared only losses, although the evidence also has the end states of both arms.
 
 # For these reasons the judge compared only losses, although the evidence also has the end states of both arms.
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
@@ -34,7 +35,10 @@ TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
 
 
 def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
-    """Return name and part that gave a claim its status; None if unknown. A simple claim's part has the name ""."""
+    """Return name and part that determined a claim's status, or None if unknown.
+
+    The part of a simple claim has the name "".
+    """
     if claim is None:
         return None
     if not isinstance(claim, CompositeClaim):
@@ -46,8 +50,7 @@ def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield a sentence on the host state that each captured arm's step changed, if the claim's arms trained
-    differently."""
+    """Yield a sentence for each captured arm whose step changed host state, if the claim's arms trained differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.host_changes:
             changed = some(capture.host_changes, 5)
@@ -55,8 +58,10 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 
 
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield each place in the code where a captured step asks whether a capture is running, if the claim's arms
-    trained differently."""
+    """Yield a sentence for each captured arm whose step asked whether a capture is running, with the place in the code.
+
+    Nothing is yielded unless the claim's arms trained differently.
+    """
     for name, capture in _captures(verdict, claim, runs):
         if capture.asked_whether_captured:
             asked = some(capture.asked_whether_captured, 3)
@@ -79,36 +84,37 @@ def first_execution(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None
     return next((run.arms[arm][0] for run in runs if run.arms.get(arm)), None)
 
 
-# Make the commands that repeat a run or a unit of the run, from the folder in which the run was started.
-#
-# These commands omit output options, because the name of the run directory is already in use. There is no command if
-# one of its paths was redacted.
+# The functions below build the commands that repeat a run or a unit, from the folder in which the run was started.
+# The commands have no output options, because the name of the run directory is already in use. There is no command if
+# one
+# of its paths was redacted.
+# Options that are not followed by a value.
 
 # options that are not followed by a value
 FLAGS = ("--gate", "--json", "--no-where", "--plan", "--redact", "--no-redact")
 _OUTPUT = ("--reports", "--name", "--write-contract")
 # options that define the unit, so a command must repeat them
 _KEPT = ("--baseline", "--data", "--model", "--wall-limit")
-_NARROWS = ("--claim", "--tag")  # options that select what a drill plants
-_NOT_DRILLED = ("--baseline", "--data", "--model")  # options that define a unit and that `drill` does not have
-_RUN = ("verify", "drill", "try")  # the commands of `harness` that make a run directory
+_NARROWS = ("--claim", "--tag")  # options that select which faults a drill plants
+_NOT_DRILLED = ("--baseline", "--data", "--model")  # options that define a unit, but that `drill` does not have
+_RUN = ("verify", "drill", "try")  # the commands of `harness` that create a run directory
 
 
 MOST_CLAIMS = 8  # largest number of claims that a command names
 
 
 def repeats(view: ReportView) -> str | None:
-    """Return the shell command that repeats the run. For several run directories, return a line for each command."""
+    """Return the shell command that repeats the run. For several run directories, return one line for each command."""
     asked = [part.view.header.command for part in view.parts] or [view.header.command]
     found = dict.fromkeys(filter(None, map(whole, asked)))
     return "\n".join(clean(command, 2000) for command in found) or None
 
 
 def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
-    """Return the command that repeats these units. It is derived from the command of the first unit's run directory.
+    """Return a command that repeats these units. It is derived from the command of the first unit's run directory.
 
-    For units of several contracts, or of more than `MOST_CLAIMS` claims, return the command of that directory, which
-    repeats all its units.
+    If the units belong to several contracts, or to more than `MOST_CLAIMS` claims, the result repeats the whole
+    directory.
     """
     claims = list(dict.fromkeys(unit.claim for unit in units))
     asked = asked_of(view, units[0])
@@ -122,15 +128,17 @@ def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
 
 
 def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:
-    """Return the command that created the run directory from which this verdict is decided."""
+    """Return the command that created the run directory whose evidence decides this verdict."""
     origin = view.origins.get((verdict.contract, verdict.claim, verdict.workload))
     part = next((part for part in view.parts if part.name == origin), None)
     return (part.view if part is not None else view).header.command
 
 
 def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
-    """Return the command that repeats one unit. asked: the command that made the run. Return None if `asked` cannot be
-    repeated or a path in it was redacted."""
+    """Return the command that repeats one unit, or None if it cannot be repeated or one of its paths was redacted.
+
+    asked: the command that created the run.
+    """
     if tuple(asked[:2]) == ("harness", "try"):
         return whole(asked)
     kept = (*_KEPT, "--fault") if tuple(asked[1:2]) == ("verify",) else _KEPT
@@ -139,9 +147,10 @@ def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
 
 
 def command_to_plant(asked: Sequence[str], contract: str = "", claim: str = "", fault: str = "") -> str | None:
-    """Return a `harness drill` command for one fault, or for all faults of what `asked` ran; None if it is impossible.
+    """Return a `harness drill` command for one fault or, without `fault`, for all faults, or None if there is none.
 
-    A drill cannot plant faults in two commits, or train on data or a model that only `verify` was given.
+    asked: the command that created the run. A drill cannot plant faults in two commits, and it has no options for data
+    or a model as `verify` has.
     """
     if any(word.partition("=")[0] in _NOT_DRILLED for word in asked):
         return None
@@ -158,8 +167,10 @@ def _of_contracts(verb: str, asked: Sequence[str], kept: Sequence[str], more: li
 
 
 def whole(asked: Sequence[str]) -> str | None:
-    """Return the command `asked` without its output options; None if `asked` names no contract or step, or a path in it
-    was redacted."""
+    """Return the command `asked` without its output options.
+
+    Return None if `asked` names no contract or step, or if one of its paths was redacted.
+    """
     if len(asked) < 3 or asked[0] != "harness" or asked[1] not in _RUN:
         return shlex.join(asked) if asked and asked[0] != "harness" else None
     kept: list[str] = []
@@ -177,8 +188,9 @@ def _redacted(words: Sequence[str]) -> bool:
 
 
 def _words(asked: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the contract paths in a `harness verify` or `harness drill` command, and its options (with values) that
-    are in `keep`."""
+    """Return the contract paths in a `harness verify` or `harness drill` command, and the options in `keep` with
+    values.
+    """
     if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
         return [], []
     paths: list[str] = []
@@ -216,7 +228,7 @@ class Advice:
 
 
 def advice(view: ReportView, verdict: Verdict) -> list[Advice]:
-    """Return the advice on a unit of a report; an empty list if the unit held or was not run."""
+    """Return the advice about a unit of a report, or an empty list if the unit held or was not run."""
     runs = view.runs_of(verdict.contract, verdict.claim, verdict.workload)
     contract = view.contract(verdict.contract)
     systems = contract.systems() if contract is not None else []
@@ -238,11 +250,10 @@ def advice_of(
     asked: Sequence[str],
     systems: Sequence[str] = (),
 ) -> list[Advice]:
-    """Return the advice on a verdict, its likely cause first.
+    """Return the advice about a verdict, with the likely cause first.
 
-    asked: the command that made the run; systems: the contract's systems, as `module:attribute`.
-
-    The next step for an undecided unit is left out, because it is printed only once for all units with the same reason.
+    asked: the command that created the run; systems: the contract's systems, as `module:attribute`. The next step for
+    an undecided unit is not included, because it is printed once for all units with the same reason.
     """
     if verdict.status not in {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}:
         return []
@@ -266,13 +277,13 @@ def advice_of(
 
 
 def split(told: list[Advice]) -> tuple[list[Advice], list[Advice]]:
-    """Return the first piece of advice if it is a cause (else nothing), and all other pieces."""
+    """Return two lists: the first piece of advice if it is a cause, and all other pieces."""
     first = 1 if told and told[0].is_cause else 0
     return told[:first], told[first:]
 
 
 def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figure]:
-    """Return the verdict's figures, with those of the failing part at the front."""
+    """Return the verdict's figures. The figures of the failing part come first."""
     found = failing_part(verdict, claim)
     if found is None or not found[0]:
         return dict(verdict.figures)
@@ -281,7 +292,7 @@ def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figur
 
 
 def _compared(part: AnyPart, runs: Sequence[RunEvidence]) -> tuple[ArmEvidence, ArmEvidence] | None:
-    """Return the first executions of candidate and baseline; None if the part or the evidence lacks one of them."""
+    """Return the first execution of the candidate and of the baseline, or None if one of them is missing."""
     arms = part.arms()
     if not {"candidate", "baseline"} <= arms.keys():
         return None
@@ -302,7 +313,7 @@ def _begins(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence
 
 
 def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield the tensors or other state in which the arms differ, for reason codes whose message does not name any."""
+    """Yield the tensors or other state in which the arms differ, for reason codes whose message names none."""
     found = failing_part(verdict, claim)
     both = None if found is None else _compared(found[1], runs)
     if found is None or both is None:
@@ -325,8 +336,10 @@ def _named(when: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """Yield a sentence on numbers in the state, such as step counters, that differ between the arms at the end. An arm
-    that took extra steps shows in these numbers."""
+    """Yield a sentence about numbers in the state, such as step counters, that differ between the arms at the end.
+
+    These numbers show, for example, that an arm took additional steps.
+    """
     one, other = _end(ours), _end(theirs)
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
     unequal = [name for name, value in mine.items() if their.get(name, value) != value]
@@ -345,7 +358,7 @@ def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEviden
 
 
 def _changed(execution: ArmEvidence) -> dict[str, bool]:
-    """Return for each tensor in the state, by `category name`, True if training changed it."""
+    """Return True for each tensor of the state that training changed, otherwise False. The keys are `category name`."""
     start, end = execution.start.state, _end(execution)
     if start is None or end is None:
         return {}
@@ -364,7 +377,7 @@ def _end(execution: ArmEvidence) -> State | None:
 def _places(
     claim: AnyClaim | None, runs: Sequence[RunEvidence], systems: Sequence[str], verdict: Verdict
 ) -> Iterator[str]:
-    """Yield at most one place: the failure's innermost line in the systems' code, unless the message names it."""
+    """Yield at most one place: the innermost line of the failure in the systems' code, unless the message names it."""
     if verdict.status is not Status.ERROR:
         return
     named = {arm for part in (parts_of(claim) if claim is not None else []) for arm in part.arms().values()}
@@ -382,10 +395,10 @@ def _places(
 
 
 def own_line(stack: str, systems: Sequence[str]) -> str | None:
-    """Return the innermost stack frame in a module of these systems, as `train.py:31 in step`; None without one."""
+    """Return the innermost stack frame in a module of these systems, as `train.py:31 in step`, or None."""
     tops = {name.partition(":")[0].partition(".")[0] for name in systems}
     frames = [(file, number, function) for file, number, function in _FRAME.findall(stack)]
-    if "most recent call first" not in stack:  # the stack is a traceback, whose innermost frame comes last
+    if "most recent call first" not in stack:  # in a traceback, the innermost frame comes last
         frames.reverse()
     for file, number, function in frames:
         if file.split("/")[0].removesuffix(".py") in tops:

@@ -1,4 +1,4 @@
-"""Write a badge as JSON for shields.io, with the headline's word, how many units held, and a colour.
+"""Write a badge as JSON for shields.io. It has the word of the headline, the number of units that held, and a color.
 
 Green means that complete contracts were run, and that every unit was decided and held.
 """
@@ -15,8 +15,10 @@ GREEN, YELLOW, RED, GREY = "brightgreen", "yellow", "red", "lightgrey"
 
 
 def render_badge(view: ReportView) -> str:
-    """Return JSON for https://shields.io/badges/endpoint-badge. `isError` keeps pages from changing the badge's
-    colour."""
+    """Return JSON for https://shields.io/badges/endpoint-badge.
+
+    `isError` prevents that pages change the color of the badge.
+    """
     result = headline(view)
     fields = {
         "schemaVersion": 1,

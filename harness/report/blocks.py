@@ -1,4 +1,4 @@
-"""Define the building blocks of report sections. The template knows these blocks and nothing about evidence."""
+"""Define the building blocks of report sections. The template uses only these blocks and does not read evidence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Unit = tuple[str, str, str]  # names of contract, claim and workload
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption. numeric: the right-aligned columns. folded: True if the table is collapsed at first.
+    """A table with a caption. numeric: indices of right-aligned columns. folded: True if the table is collapsed at
+    first.
 
-    The style sheet has rules for only the first ten columns.
+    The style sheet has rules for the first ten columns only.
     """
 
     caption: str
@@ -26,12 +27,12 @@ class Table:
     numeric: frozenset[int] = frozenset()
     folded: bool = False
     left_out: int = 0
-    links: tuple[str | None, ...] = ()  # for each row, the address to which its first cell links, or None
+    links: tuple[str | None, ...] = ()  # the address to which the first cell of each row links, or None
 
 
 @dataclass(frozen=True)
 class JudgedPlot:
-    """A plot of the data from which units were judged. The first card of one of these units shows the plot."""
+    """A plot of the data by which units were judged. It is shown in the first card of one of these units."""
 
     plot: Plot
     units: frozenset[Unit]
@@ -39,17 +40,17 @@ class JudgedPlot:
 
 @dataclass(frozen=True)
 class Part:
-    """One observation: sentences, plots, tables and a verbatim listing under a heading.
+    """One observation under a heading: sentences, plots, tables and a listing that is shown as it is.
 
     `plots`: plots of data that decides nothing. `judged`: plots of data that decides units. `drawn_with`: anchor and
-    title of each card to which a judged plot was moved.
+    title of each card to which a plot of `judged` was moved.
     """
 
     title: str
     text: list[str] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)  # ids of the runs that this part shows
+    runs: list[str] = field(default_factory=list)  # ids of the runs that this part is about
     listing: str = ""
     judged: list[JudgedPlot] = field(default_factory=list)
     drawn_with: list[tuple[str, str]] = field(default_factory=list)
@@ -57,7 +58,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report with a heading. `lead` explains how to read it. A `folded` section shows only its lead."""
+    """A part of the report with a heading.
+
+    `lead` explains how to read it. If it is `folded`, only `lead` is visible at first.
+    """
 
     anchor: str
     title: str
@@ -75,9 +79,10 @@ def table(
     shown: int = ROWS_SHOWN,
     cell: int = CELL,
 ) -> Table:
-    """Return a table of any values: numbers formatted and right-aligned, texts shortened, rows capped and counted.
+    """Return a table of any values. Numbers are formatted and right-aligned, and texts are shortened.
 
-    cell: maximum characters of a text in a cell; raise it for sentences and lists that must be complete.
+    shown: largest number of rows; the others are counted. cell: largest number of characters in a cell. Use a larger
+    number for sentences and lists that must be complete.
     """
     numeric = frozenset(
         column

@@ -1,4 +1,4 @@
-"""Make the cards of the report, one for each unit or for units with equal results, and sort verdicts for a reader."""
+"""Build the cards of the report, one for each unit or for units with equal results, and sort verdicts for readers."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Seen:
     accepted: str | None
     tried: str | None
     links: list[tuple[str, str]]  # anchors and headings of the sections that show the evidence
-    # the path to the first difference: for each part of the step, whether it is equal, and the difference
+    # The path to the first difference: for each part of the step, whether the arms are equal, and the difference.
     path: list[tuple[str, str, str]]
 
 
 @dataclass(frozen=True)
 class Card:
-    """All that the report shows about one unit, or about the units of one claim that share a result."""
+    """Everything that the report shows about one unit, or about units of one claim that have the same result."""
 
     word: str  # one of: held, violated, undecided, not run, error, waived
     status: str
@@ -72,8 +72,8 @@ class Card:
     falsified_by: list[str]
     drill: list[str]
     units: list[Seen]
-    decided: tuple[str, ...] = ()  # the figures that decided the units, without repetitions, with their confidence
-    # anchor and workload of the card that states why this claim exists; None: this card states it
+    decided: tuple[str, ...] = ()  # the figures that decided the units, each once, with their confidence
+    # Anchor and workload of the card that explains why this claim exists. None: this card explains it.
     grounds: tuple[str, str] | None = None
 
     @property
@@ -95,7 +95,7 @@ class Card:
 
     @property
     def figures(self) -> list[tuple[str, list[str]]]:
-        """Return each figure's name with its values, one for each workload."""
+        """Return the name of each figure with its values, one for each workload."""
         return _rows([unit.figures for unit in self.units])
 
     @property
@@ -109,14 +109,18 @@ def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Sort verdicts: broken, violated, undecided, not run, held; verdicts of one status keep the planned order."""
+    """Return verdicts in the order: broken, violated, undecided, not run, held.
+
+    Equal statuses keep the planned order.
+    """
     return sorted(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.status))
 
 
 def cards(view: ReportView, sections: list[Section]) -> list[Card]:
-    """Return the cards: broken, violated, undecided, held, not run; cards of one status keep the planned order.
+    """Return the cards in the order: broken, violated, undecided, held, not run. Equal statuses keep the planned order.
 
-    Each verdict has its own card, but units of one claim that held, or were not run, for the same reason share a card.
+    Each verdict has a card of its own. But units of one claim that held, or were not run, for the same reason share a
+    card.
     """
     places = [
         (f"{section.anchor}-{at}", section.title, set(part.runs))
@@ -136,7 +140,7 @@ def cards(view: ReportView, sections: list[Section]) -> list[Card]:
 
 
 def _grounded_once(ordered: list[Card]) -> list[Card]:
-    """Keep the explanation of a claim on its first card only; set `grounds` of its other cards to that card."""
+    """Keep the explanation of a claim only on its first card. In its other cards, `grounds` refers to that card."""
     first: dict[tuple[str, str], Seen] = {}
     kept = []
     for card in ordered:
@@ -192,7 +196,10 @@ def _figures(verdict: Verdict) -> tuple[str, ...]:
 def _links(
     view: ReportView, verdict: Verdict, claim: AnyClaim | None, places: list[tuple[str, str, set[str]]]
 ) -> list[tuple[str, str]]:
-    """Return links from a unit's card to its evidence: in each section, the first part about one of the unit's runs."""
+    """Return links from a unit's card to its evidence.
+
+    In each section, the link leads to the first part about its runs.
+    """
     runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
     wanted = {"broke"}.union(*(kind_of(part.kind).card for part in (parts_of(claim) if claim else [])))
     found: dict[str, str] = {}
@@ -214,20 +221,20 @@ def _owner(view: ReportView, contract: str, claim: AnyClaim | None) -> str | Non
 
 
 def explanation(reason: str) -> str | None:
-    """Return the meaning of a reason code in one line."""
+    """Return the meaning of a reason code as one line, or None if it is unknown."""
     known = reason_of(reason)
     return (known.explanation if known else None) or reason_text(reason).meaning
 
 
 def _drill(view: ReportView, verdict: Verdict) -> list[str]:
-    """Return the drill's results for the claim, one phrase for each fault."""
+    """Return the results of the drill for the claim, one phrase for each fault."""
     rows = view.drill.rows if view.drill is not None else []
     own = [row for row in rows if (row.contract, row.claim) == (verdict.contract, verdict.claim)]
     return [f"{line(row.fault, 80)}: {'killed' if row.killed else 'SURVIVED'}" for row in own]
 
 
 def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
-    """Return the owner, end date and reason of a unit's waiver, even if it has expired; None without a waiver."""
+    """Return owner, end date and reason of a unit's waiver, even if it has expired, or None without a waiver."""
     waiver = view.waiver(verdict) or view.expired_waiver(verdict)
     if waiver is None:
         return None
@@ -238,22 +245,21 @@ def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
 
 
 def accepted_line(view: ReportView, verdict: Verdict) -> str | None:
-    """Return the accepted baseline of a unit's claim in one line; None if there is none."""
+    """Return a line about the accepted baseline of a unit's claim, or None if there is none."""
     accepted = view.accepted(verdict)
     return None if accepted is None else f"Baseline: {line(accepted.line(), 600)}"
 
 
 @dataclass(frozen=True)
 class CardTerms:
-    """The glossary terms of a card. `elsewhere`: the anchor of an earlier card that explains the same terms; "" if this
-    card explains them."""
+    """The glossary terms of a card. `elsewhere`: the anchor of an earlier card that explains the same terms, or ""."""
 
     terms: dict[str, str]
     elsewhere: str = ""
 
 
 def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
-    """Return the terms of each card, by the anchor of its first unit. Leave out cards without terms."""
+    """Return the terms of each card, by the anchor of its first unit. Cards without terms are left out."""
     first: dict[tuple[str, ...], str] = {}
     found = {}
     for card in cards:
@@ -265,12 +271,12 @@ def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
     return found
 
 
-# Make the table of claims at the top of a page. Each row shows what decided the claim, the confidence, and how many of
-# its planted faults were killed.
+# The code below builds the table of claims at the top of a page. Each row shows what decided the claim, the confidence,
+# and how many of its planted faults were killed.
 
-TELLING = "trajectory_match"  # the kind of claim whose curve tells most
+TELLING = "trajectory_match"  # the claim kind whose curve is most informative
 WORST = ("error", "violated", "undecided", "waived", "held")  # the words for units that were executed, the worst first
-MOST_ROWS = 30  # if there are more rows, the first screen leaves out units that held
+MOST_ROWS = 30  # with more rows than this, the first screen leaves out units that held
 
 
 @dataclass(frozen=True)
@@ -292,7 +298,7 @@ class ClaimRow:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return the cells in which glossary terms may occur."""
+        """Return the texts in which glossary terms may occur."""
         return self.figure, self.figure_name, self.confidence, self.faults
 
     @property
@@ -301,9 +307,10 @@ class ClaimRow:
 
 
 def lead(view: ReportView) -> int | None:
-    """Return the number of the unit with which a page begins; None if no unit was run.
+    """Return the number of the unit with which a page begins, counted from 1, or None if no unit was run.
 
-    Prefer claims with a surviving fault, then the worst status, then claims about trajectories, then the planned order.
+    First come claims with a surviving fault, then the worst status, then claims about trajectories, then the planned
+    order.
     """
     survived = {(row.contract, row.claim) for row in view.drill.survivors} if view.drill and view.of_controls else ()
 
@@ -317,7 +324,7 @@ def lead(view: ReportView) -> int | None:
 
 
 def claim_rows(view: ReportView) -> list[ClaimRow]:
-    """Return a row for each unit that was run, the worst first. Units of one claim with equal cells share a row."""
+    """Return a row for each unit that was run, the worst first. Units of one claim with equal texts share a row."""
     judged = [
         (verdict, _row(view, f"unit-{place}", verdict, parts, runs))
         for place, (verdict, parts, runs) in enumerate(view.judged(), start=1)
@@ -333,7 +340,7 @@ def claim_rows(view: ReportView) -> list[ClaimRow]:
 def by_contract(view: ReportView, rows: Sequence[ClaimRow]) -> list[tuple[str, str, list[ClaimRow]]]:
     """Return for each contract its name, how many of its units held, and its rows. The worst contract comes first.
 
-    If there are more than `MOST_ROWS` rows, leave out the rows of units that held, because the cards show the same
+    If there are more than `MOST_ROWS` rows, the rows of units that held are left out. Their cards show the same
     figures.
     """
     grouped: dict[str, list[ClaimRow]] = {}
@@ -380,7 +387,7 @@ def _figure_name(told: Decided | None, parts: int) -> str:
 
 
 def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
-    """Return what would decide an undecided unit, or the waiver of a unit that did not hold; else "".
+    """Return what would decide an undecided unit, or the waiver of a unit that did not hold, or "".
 
     told: True if the row already shows a figure. Then the text for an undecided unit begins with the judge's message.
     """
@@ -393,7 +400,7 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
 
 
 def faults_of(view: ReportView, verdict: Verdict) -> ClaimDrilled | None:
-    """Return the faults that the page's own drill, or else the last drill next to the run, planted in a claim."""
+    """Return the result of a claim's planted faults, from the page's own drill or the last drill before the run."""
     record = view.drill
     known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
     return next((one for one in known if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
@@ -409,7 +416,10 @@ def faults_killed(view: ReportView, verdict: Verdict) -> str:
 
 
 def _spark(found: Compared | Ratios | None) -> Markup | None:
-    """Draw judged data: a dot for the ratio of each process, or both series; None if there is no such data."""
+    """Return a small image of judged data, or None.
+
+    The image has a dot for the ratio of each process, or both series.
+    """
     if isinstance(found, Ratios):
         return sparkline.of_ratios(found.by_process, found.demanded)
     return None if found is None else sparkline.of_series(found.theirs, found.ours)

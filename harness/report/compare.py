@@ -1,4 +1,4 @@
-"""Compare two run directories: environment, verdicts, a drill's faults, figures and seconds."""
+"""Compare two run directories: environment, verdicts, faults of a drill, figures and seconds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from harness.run_directory.bundle import Header
 
 Unit = tuple[str, str, str]
 NOT_PLANNED = "not planned"
-# Figures whose noise the run itself measured. The noise of a mean ratio is its interval. The noise of a trajectory is
-# its noise floor.
+# Figures whose noise was measured in the run. The noise of a mean ratio is its interval. The noise of a trajectory is
+# its
+# noise floor.
 _INTERVALS = {"mean_ratio": ("lower_bound", "upper_bound")}
 _FLOORS = {"max_abs_difference": "noise_floor"}
 
 
 @dataclass(frozen=True)
 class Change:
-    """One figure that differs between two runs. beyond_noise: None if the figure's noise is unknown."""
+    """One figure that differs between two runs. beyond_noise: None if the noise of the figure is unknown."""
 
     unit: Unit
     name: str
@@ -57,7 +58,7 @@ def compare(before: ReportView, after: ReportView) -> list[str]:
 
 
 def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:
-    """Yield the figures that differ in units of both runs, in the order of the later run."""
+    """Yield the figures that differ between two runs, for the units of both, in the order of the later run."""
     old = _by_unit(before)
     for unit, new in _by_unit(after).items():
         if unit not in old:
@@ -75,13 +76,16 @@ def _same(left: Figure | None, right: Figure | None) -> bool:
 
 
 def _bound(name: str) -> bool:
-    """Return True if a figure is not listed separately: a noise floor, or an end of another figure's interval."""
+    """Return True if a figure is not listed separately.
+
+    It is then a noise floor, or an end of another figure's interval.
+    """
     tail = name.rpartition(".")[2]
     return tail in set(_FLOORS.values()) or any(tail in bounds for bounds in _INTERVALS.values())
 
 
 def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]) -> bool | None:
-    """Return True if a figure changed by more than noise; None if its noise is unknown.
+    """Return True if a figure changed by more than noise, or None if its noise is unknown.
 
     With intervals, the change exceeds noise if the intervals do not overlap. With noise floors, it must exceed both
     floors. Counts have no noise.
@@ -129,7 +133,7 @@ def _environment(before: ReportView, after: ReportView) -> list[str]:
 
 
 def _facts(header: Header) -> dict[str, str]:
-    """Return a header's facts by path: machine, commits, selection, and digests of everything except evidence."""
+    """Return the facts in a header by path: machine, commits, selection, and all digests except those of evidence."""
     digests = header.digests.model_copy(update={"evidence": {}})
     records = (header.environment, *([header.commits] if header.commits is not None else []), header.narrowed, digests)
     facts = [fact for record in records for fact in flatten(record).items()]
@@ -153,14 +157,14 @@ def _ended(view: ReportView, verdict: Verdict | None) -> str:
 
 
 def _faults(before: ReportView, after: ReportView, name: _Names) -> list[str]:
-    """Return a line for each planted fault with different outcomes in two whole drills."""
+    """Return a line for each planted fault that has different results in two whole drills."""
     old, new = _by_fault(before, name), _by_fault(after, name)
     ends = [(fault, old.get(fault, NOT_PLANNED), new.get(fault, NOT_PLANNED)) for fault in dict.fromkeys([*new, *old])]
     return [f"  {fault}: {line(first, 100)} -> {line(second, 100)}" for fault, first, second in ends if first != second]
 
 
 def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
-    """Return the outcome of each fault of a drill, by claim, workload and fault."""
+    """Return the result of each fault of a drill. The keys have claim, workload and fault."""
     if view.drill is None:
         return {}
     ended = {
@@ -178,7 +182,7 @@ def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Names:
-    """Names of claims and units. A name that claims of several contracts share is shown with the contract."""
+    """Names of claims and units. If claims of several contracts have the same name, the contract is added to it."""
 
     shared: frozenset[str]  # names of claims that occur in several contracts
 

@@ -1,4 +1,4 @@
-"""Describe briefly which figure decided a verdict, and its demand. `harness.judging.verdict` defines both."""
+"""Describe in a few words which figure decided a verdict, and its demand. `harness.judging.verdict` defines both."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from harness.judging.verdict import Demanded, Interval, Status, Verdict
 from harness.report.glance import counted_ratios
 from harness.report.text import number, of_count, words
 
-LONGEST = 12  # a bound is shown as the contract states it, if it has at most this number of characters
+LONGEST = 12  # a bound with at most this number of characters is shown as the contract states it
 
 
 @dataclass(frozen=True)
 class Decided:
     """The figure that decided a verdict, with its demand, such as `1.531x, at least 1.1x`. confidence: how sure it is.
 
-    name: the figure's name; "" if the text already says what was counted.
+    name: the name of the figure, or "" if the text already says what was counted.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Decided:
 
 
 def decided(verdict: Verdict) -> Decided | None:
-    """Return the figure that decided a verdict; None if no figure did."""
+    """Return the figure that decided a verdict, or None if no figure did."""
     found = verdict.decided
     if found is None or verdict.status in {Status.NOT_RUN, Status.ERROR}:
         return None
@@ -35,7 +35,10 @@ def decided(verdict: Verdict) -> Decided | None:
 
 
 def sure(verdict: Verdict) -> str:
-    """Return how sure a verdict is without words of statistics: of an interval, the end that the demand is about."""
+    """Return how sure a verdict is, without statistical terms.
+
+    Of an interval, name the end that matters for the demand.
+    """
     found, told = verdict.decided, decided(verdict)
     if found is None or told is None:
         return "no figure decided it"
@@ -56,7 +59,7 @@ def sure(verdict: Verdict) -> str:
 
 
 def demand(found: Demanded) -> str:
-    """Return the demand in words, such as `at least 1.1x`, or `none may` if nothing is allowed."""
+    """Return the demand as text, such as `at least 1.1x`, or `none may` if nothing is allowed."""
     if found.relation == "none":
         return "none may"
     unit, percent = found.noun if found.noun == "x" else "", found.percent
@@ -85,9 +88,8 @@ def _number(
     """Return a number with its unit: `1.531x` (three decimals), `0.07 %`, `12 steps` (three digits).
 
     outward: a function that rounds the last decimal of an interval's end away from the middle of the interval.
-
-    beside: a bound. The number gets extra digits until the rounded number is on the same side of the bound as the
-    value, so that rounding never makes a value meet its demand.
+    beside: a bound. The number gets more digits until it is on the same side of the bound as the exact value. Otherwise
+    rounding could make a value meet its demand.
     """
     if unit == "x":
         return f"{_short(value, lambda more: _decimals(value, 3 + more, outward), beside)}x"
@@ -106,7 +108,7 @@ def _decimals(value: float, places: int, outward: Callable[[float], int] | None)
 def _short(value: float, written: Callable[[int], str], beside: float | None, scale: int = 1) -> str:
     """Return the shortest text whose rounded value is on the same side of the bound `beside` as `value`.
 
-    written: returns the number as text, with the given number of extra digits.
+    written: a function that returns the number as text, with the given number of extra digits.
     """
     if not math.isfinite(value):
         return number(value)
@@ -122,7 +124,7 @@ def _side(value: float, bound: float) -> int:
 
 
 def _ends(found: Demanded, interval: Interval) -> tuple[str, str]:
-    """Return both ends of the interval with their unit, rounded away from its middle."""
+    """Return both ends of the interval with their unit, rounded away from the middle."""
     low = _number(interval.low, found.noun, percent=found.percent, beside=found.bound, outward=math.floor)
     high = _number(interval.high, found.noun, percent=found.percent, beside=found.bound, outward=math.ceil)
     return low, high

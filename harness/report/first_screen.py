@@ -1,4 +1,4 @@
-"""Make the first screen of a page: what was run and where, and a small plot of what was compared (the course)."""
+"""Build the first screen of a page: what was run and where, and a small plot of what was compared."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ from harness.report.what_now import Step, what_now
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-LABEL = 11  # height of a label in the drawn course of the training, in CSS pixels
+LABEL = 11  # height of a label in the small plot, in CSS pixels
 SHOWN = 3  # number of trainers or workloads that are named; the others are only counted
-WIDTH, HEIGHT = 400, 150  # width and height of the drawn course of the training, in CSS pixels
+WIDTH, HEIGHT = 400, 150  # width and height of the small plot, in CSS pixels
 POINTS = 160
 
 
 def now(view: ReportView) -> list[Step]:
-    """Return what to do next, with the first step shortened for the first screen. If every unit held, return only the
-    step `nothing`. Waivers add the date until which this is true."""
+    """Return what to do next. The first step is shortened for the first screen. If every unit held, the only step is
+    `nothing`.
+
+    If units are waived, this step names the date until which it is true.
+    """
     first, *others = what_now(view) or [Step("")]
     if first.text:
         return [replace(first, text=opening(first.text, 230)), *others]
@@ -44,9 +47,9 @@ def now(view: ReportView) -> list[Step]:
 
 
 def identity(view: ReportView) -> list[tuple[str, str]]:
-    """Return whose step was judged, its commit and that of the harness, the GPU, and what else tells two runs apart.
+    """Return whose step was judged, the commits of trainer and harness, the GPU, and what else distinguishes two runs.
 
-    Of several run directories, list each distinct value once, and only the first few values.
+    For several run directories, each different value is listed once, and only the first few values.
     """
     views, systems, author = [part.view for part in view.parts] or [view], _systems(view), _author(view)
     more = f" and {len(systems) - 1} more" if systems[1:] else ""
@@ -63,19 +66,20 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
 
 
 def subject(view: ReportView) -> list[tuple[str, str]]:
-    """Return the facts of `identity` that the top of a page begins with."""
+    """Return the facts of `identity` with which the top of a page begins."""
     return identity(view)[:3]
 
 
 def details(view: ReportView) -> list[tuple[str, str]]:
-    """Return the facts of `identity` that are neither in `subject` nor next to the leading claim."""
+    """Return the facts of `identity` that are neither in `subject` nor next to the first claim of the page."""
     shown = {"Captured", *(["Model, batch, length"] if len(_workloads(view)) > 1 else [])}
     return [(name, text) for name, text in identity(view) if name in shown]
 
 
 def gate_words(view: ReportView) -> str:
-    """Return whether the run was or is judged as a gate, and is open or closed, and the exit code."""
-    gate = view.gate or "--gate" in view.header.command  # a page may be drawn later, by `harness report`
+    """Return a sentence: whether the run is judged as a gate, whether the gate is open or closed, and the exit code."""
+    # a page may be drawn later by `harness report`, without this option
+    gate = view.gate or "--gate" in view.header.command
     code = headline(replace(view, gate=gate)).code
     if gate:
         return f"Judged as a gate: {'open' if code is ExitCode.HELD else 'closed'}, exit code {code:d}."
@@ -85,7 +89,7 @@ def gate_words(view: ReportView) -> str:
 
 
 def _systems(view: ReportView) -> list[str]:
-    """Return the trainers that the contracts name, those of the leading claim's contract first."""
+    """Return the trainers that the contracts name. Trainers of the page's first claim come first."""
     place = lead(view)
     first = view.contract(view.verdicts[place - 1].contract) if place else None
     contracts = [*([first] if first else []), *view.contracts]
@@ -93,14 +97,17 @@ def _systems(view: ReportView) -> list[str]:
 
 
 def _named(views: Iterable[ReportView], system: str) -> str:
-    """Return the trainer's own name with the system that contracts name, or only the latter if it has no name."""
+    """Return the name of a trainer with its `module:attribute`, or only the latter if it has no name."""
     recorded = [view.header.environment.trainers.get(system) for view in views]
     name = next((facts.name for facts in recorded if facts is not None and facts.name), None)
     return f"{line(name, 80)} ({system})" if name else f"trainer {system}"
 
 
 def _commits(views: Sequence[ReportView]) -> str:
-    """Return the commits of the trainers, or the two that are compared; then the harness's, unless it is the same."""
+    """Return the commits of the trainers, or the two commits that are compared, and then the commit of the harness.
+
+    The latter is left out if it is the same.
+    """
     lines = [item for each in views for item in each.commit_lines().items()]
     compared = [text if key == "commits" else f"{key} {text}" for key, text in lines]
     trainers = [each.header.environment.trainers.get(system) for each in views for system in _systems(each)]
@@ -123,14 +130,14 @@ def _author(view: ReportView) -> str:
 
 
 def ci_jobs(view: ReportView) -> list[tuple[str, str]]:
-    """Return service and address (URL) of the CI jobs that made the page's run directories, at most `SHOWN` jobs."""
+    """Return service and address (URL) of the CI jobs that created the page's run directories, at most `SHOWN` jobs."""
     views = [part.view for part in view.parts] or [view]
     jobs = dict.fromkeys((each.header.environment.ci.service, each.header.environment.ci.page) for each in views)
     return [(line(service or "job", 60), page) for service, page in jobs if page][:SHOWN]
 
 
 def machine(view: ReportView) -> list[tuple[str, str]]:
-    """Return further facts that distinguish two runs: CPU, versions, start, and others. Leave out unknown facts."""
+    """Return further facts that distinguish two runs: CPU, versions, start, and others. Unknown facts are left out."""
     collected = view.header.environment
     facts = {
         "driver": collected.gpu.driver,
@@ -148,14 +155,14 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
 
 
 def _commit(facts: GitFacts | None) -> str:
-    """Return a commit in short form; the environment section has the whole commit."""
+    """Return a commit in short form. The environment section has the whole commit."""
     if facts is None:
         return "not recorded"
     return "of no repository" if facts.commit is None else quoted(facts.commit)
 
 
 def _workloads(view: ReportView) -> list[str]:
-    """Return the workloads of the units that were run. If none was run, return those of all units."""
+    """Return the workloads of the units that were run or, if none was run, of all units."""
     names = dict.fromkeys((unit.contract, unit.workload) for unit in view.header.units if unit.runs)
     names = names or dict.fromkeys((verdict.contract, verdict.workload) for verdict in view.verdicts)
     found = [(name, view.workload(contract, name)) for contract, name in names]
@@ -166,7 +173,7 @@ def _shape(name: str, workload: Workload) -> str:
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" (workload {name})"
-    # a workload without a stated size, such as a function that makes its own batches, has 1 x 1 tokens
+    # a workload without a stated size, such as a function that creates its batches, has 1 x 1 tokens
     sized = f" {workload.batch_size} × {tokens} tokens," if (workload.batch_size, lengths) != (1, [1]) else ""
     return f"{workload.model},{sized} {several(workload.steps, 'step')}{called}"
 
@@ -178,10 +185,10 @@ def _few(texts: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Course:
-    """A small plot of what the judge of the page's first unit compared: two series in one plot, or ratios of processes.
+    """A small plot of what the judge of the page's first unit compared: two series, or ratios of processes.
 
-    outcome: the largest difference of the series, or the range of the ratios. demanded: the smallest allowed ratio; ""
-    for series. anchor: the anchor of the unit's card.
+    outcome: the largest difference of the series, or the range of the ratios. demanded: the smallest allowed ratio, or
+    "" for series. anchor: the anchor of the unit's card.
     """
 
     image: Markup
@@ -197,9 +204,9 @@ class Course:
 
 @dataclass(frozen=True)
 class Leading:
-    """The claim that a page begins with, as phrases: why it leads, its workload, its arms, and what supports it.
+    """The claim that a page begins with, in phrases: why it is first, its workload, its arms, and what supports it.
 
-    row: the claim's row, reduced to the leading unit.
+    row: the row of the claim, with only the unit that is first.
     """
 
     row: ClaimRow
@@ -211,7 +218,7 @@ class Leading:
 
 
 def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> Leading | None:
-    """Return the claim of the unit that leads the page; None if no unit was run."""
+    """Return the claim of the unit that is first on the page, or None if no unit was run."""
     place = lead(view)
     found = (replace(row, workloads=(each,)) for row in rows for each in row.workloads if each[1] == f"unit-{place}")
     row = next(found, None)
@@ -230,7 +237,7 @@ def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> Leading | None:
 
 
 def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
-    """Return why `cards.lead` chose the unit, and what a waived unit is without its waiver; "" for the only unit."""
+    """Return why `cards.lead` chose the unit, and what a waived unit is without its waiver, or "" for the only unit."""
     word, units = view.word(unit), len(view.verdicts)
     alike = sum(view.word(each) == word for each in view.verdicts)
     without = f"{WORDS[unit.status]} without its waiver" if word == "waived" else ""
@@ -245,10 +252,10 @@ def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str
 
 
 def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
-    """Return the arms that were compared, each with its role and the settings that only some have; "" without arms."""
+    """Return the compared arms, each with its role and the settings that not all of them have, or "" without arms."""
     arms = next((part.arms() for part, _ in named_parts(view, unit, parts)), {})
     contract, commits = view.contract(unit.contract), view.header.commits
-    # such as `baseline`, `control.arm` or `reference`; the arms of guards only show that the check can tell arms apart
+    # such as `baseline`, `control.arm` or `reference`; arms of guards only show that the check can distinguish arms
     roles = {arm: path.partition(".")[0] for path, arm in arms.items() if not path.startswith("guards.")}
     if contract is None or not roles:
         return ""
@@ -267,7 +274,7 @@ def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
 
 
 def _proven(view: ReportView, unit: Verdict) -> str:
-    """Return whether planted faults proved that the claim's check can fail."""
+    """Return a sentence: whether planted faults proved that the claim's check can fail."""
     found = faults_of(view, unit)
     if found is None:
         planted = view.header.fault
@@ -279,8 +286,10 @@ def _proven(view: ReportView, unit: Verdict) -> str:
 
 
 def course(view: ReportView) -> Course | None:
-    """Return the course (small plot) of the page's first unit. Return None if it cannot be drawn, because the plot of
-    another unit would mislead."""
+    """Return the small plot of the page's first unit, or None if it cannot be drawn.
+
+    The plot of another unit is not used instead, because it would mislead.
+    """
     place = lead(view)
     if place is None:
         return None
@@ -289,7 +298,7 @@ def course(view: ReportView) -> Course | None:
 
 
 def _course(anchor: str, verdict: Verdict, found: Compared | Ratios | None) -> Course | None:
-    """Draw what was compared. Return None if two series differ in length, or if there is too little to draw."""
+    """Return the small plot of compared data, or None if two series differ in length or there is too little to draw."""
     if isinstance(found, Ratios):
         image, metric, demanded = _image_of_ratios(found), "", f"{found.demanded:g}x"
         low, high = min(found.by_process.values()), max(found.by_process.values())
@@ -316,7 +325,10 @@ def _outcome(pair: Compared) -> str:
 
 
 def _image_of_ratios(ratios: Ratios) -> Markup | None:
-    """Draw a dot for each process and a line at the demanded ratio. Label demand, minimum and maximum at the left."""
+    """Return an image with a dot for each process and a line at the demanded ratio, or None.
+
+    Labels at the left show the demand, the minimum and the maximum.
+    """
     from markupsafe import Markup
 
     values = list(ratios.by_process.values())
@@ -331,7 +343,7 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
 
 
 def _titles(upright: Mapping[str, int], below: str, first: int, last: int) -> str:
-    """Draw the titles of the upright axes at their heights, and the title of the axis below between its ends."""
+    """Return the titles of the vertical axes at their heights, and of the horizontal axis between its ends."""
     from markupsafe import escape
 
     titles = "".join(f'<text x="52" y="{y}" class="start">{escape(title)}</text>' for title, y in upright.items())
@@ -340,8 +352,10 @@ def _titles(upright: Mapping[str, int], below: str, first: int, last: int) -> st
 
 
 def apart(places: Mapping[float, float]) -> list[float]:
-    """Return the values that get a label. Leave out a value whose label would overlap one that was already kept.
-    places: the vertical position of each value's label."""
+    """Return the values that get a label. A value is left out if its label would overlap a label that was already kept.
+
+    places: the vertical position of each value's label.
+    """
     kept: list[float] = []
     for value, at in places.items():
         if all(abs(at - places[other]) >= LABEL for other in kept):
@@ -350,7 +364,10 @@ def apart(places: Mapping[float, float]) -> list[float]:
 
 
 def _image(pair: Compared) -> Markup | None:
-    """Draw the series, and below them their absolute difference. Label the largest and smallest value at the left."""
+    """Return an image of the series, with their absolute difference below them, or None.
+
+    Labels at the left show the largest and the smallest value.
+    """
     from markupsafe import Markup
 
     ours, theirs, apart = pair.ours, pair.theirs, pair.distances

@@ -1,4 +1,4 @@
-"""Show a run on GitHub Actions as annotations and in the job's summary. Do nothing outside of GitHub Actions."""
+"""Show a run on GitHub Actions, as annotations and in the summary of the job. Outside of GitHub Actions, do nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from harness.report.headline import HELD_SEPARATELY, PARTLY_DECIDED, headline, o
 from harness.report.text import line
 from harness.report.view import ReportView
 
-# Format annotations for GitHub: workflow commands on standard output, at most ten, the worst first.
+# Annotations for GitHub are workflow commands on standard output, at most ten, the worst first.
+# For each step, GitHub shows at most ten annotations of a kind, and drops all others without a message.
 
 # For each step, GitHub shows at most ten annotations of a kind, and silently drops the rest.
 AT_MOST = 10
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Return lines for the log of a GitHub job: broken and violated units, and if the run is a gate, undecided ones.
+    """Return lines for the log of a GitHub job: broken and violated units and, if the run is a gate, undecided units.
 
     Only broken and violated units are errors. Each line has the file and the line number of its claim if these are
     known. The headline comes first if it says more than the lines of the units.
@@ -68,17 +69,20 @@ def _command(level: str, title: str, message: str, place: tuple[str, int] | None
 
 
 def _data(text: str) -> str:
-    """Escape the message of a workflow command."""
+    """Return the message of a workflow command in escaped form."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    """Escape a property of a workflow command, like a message, plus the characters that end a property."""
+    """Return a property of a workflow command in escaped form.
+
+    Characters that would end the property are escaped too.
+    """
     return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")
 
 
 def annotate(view: ReportView, write: Callable[[str], object]) -> None:
-    """Call `write` with each annotation (a line for the log); do nothing outside of GitHub Actions."""
+    """Call `write` with each annotation, which is a line for the log. Outside of GitHub Actions, do nothing."""
     if not _here():
         return
 
@@ -87,9 +91,9 @@ def annotate(view: ReportView, write: Callable[[str], object]) -> None:
 
 
 def append_step_summary(view: ReportView) -> None:
-    """Append the run's Markdown to the step's summary. Do nothing outside of GitHub Actions.
+    """Append the run's Markdown to the summary of the step. Outside of GitHub Actions, do nothing.
 
-    GitHub drops a summary that is too large, so the Markdown may use only the bytes that earlier texts left free.
+    GitHub drops a summary that is too large. So the Markdown uses at most the bytes that earlier texts left free.
     """
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     if not _here() or not place:

@@ -41,8 +41,10 @@ def named_parts(view: ReportView, verdict: Verdict, parts: Sequence[AnyPart]) ->
 
 @dataclass(frozen=True)
 class JudgedPart(Generic[Claim]):
-    """A claim, or a part of a composite claim, with its verdict on one unit. prefix: precedes the names of its
-    figures."""
+    """A claim, or a part of a composite claim, with its verdict on one unit.
+
+    prefix: the start of its figures' names.
+    """
 
     verdict: Verdict
     claim: Claim
@@ -55,22 +57,22 @@ class JudgedPart(Generic[Claim]):
 
     @property
     def where(self) -> str:
-        """Return the contract and the workload, as a heading."""
+        """Return the contract and the workload as a heading."""
         return f"{self.verdict.contract} · {self.verdict.workload}"
 
     def numbers(self, *names: str) -> list[float]:
-        """Return the judge's figures with these names; an empty list if one is missing or is not a number."""
+        """Return the judge's figures with these names, or an empty list if one is missing or is not a number."""
         found = [self.verdict.figures.get(f"{self.prefix}{name}") for name in names]
         values = [float(each.value) for each in found if each is not None and isinstance(each.value, int | float)]
         return values if len(values) == len(names) else []
 
     def drawn(self, plot: Plot) -> JudgedPlot:
-        """Return the plot, marked as a plot of the data from which this unit was judged."""
+        """Return the plot with a mark that this unit was judged by the plotted data."""
         return JudgedPlot(plot, frozenset({self.unit}))
 
 
 def judged_parts(view: ReportView, kind: type[Claim]) -> Iterator[JudgedPart[Claim]]:
-    """Yield each judged claim of a kind, also as a part of a composite claim, in the order of the verdicts."""
+    """Yield each judged claim of a kind, also if it is a part of a composite claim, in the order of the verdicts."""
     for verdict, parts, runs in view.judged():
         for part, prefix in named_parts(view, verdict, parts):
             if isinstance(part, kind):
@@ -84,7 +86,7 @@ def _status_of(verdict: Verdict, prefix: str) -> Status:
 
 
 def counted_ratios(verdict: Verdict, prefix: str) -> dict[int, float]:
-    """Return the ratio of each process that the judge counted, by the process's number."""
+    """Return the ratio of each process that the judge counted, by the number of the process."""
     found = {}
     for name, figure in verdict.figures.items():
         numbered = re.fullmatch(r"ratio\.process_(\d+)", name.removeprefix(prefix))
@@ -96,8 +98,10 @@ def counted_ratios(verdict: Verdict, prefix: str) -> dict[int, float]:
 def glance(
     view: ReportView, verdict: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]
 ) -> Compared | Ratios | None:
-    """Return the data for a unit's small image: the ratios of processes, or the two series that differ most. If the
-    claim has several parts, take the worst part that has such data."""
+    """Return the data for a unit's small image: the ratios of processes, or the two series that differ most, or None.
+
+    If the claim has several parts, the worst part that has such data is used.
+    """
     for part, prefix in named_parts(view, verdict, parts):
         ratios, demanded = counted_ratios(verdict, prefix), part.value_at("at_least")
         if ratios and isinstance(demanded, float):

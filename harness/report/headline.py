@@ -17,7 +17,7 @@ from harness.run_directory.verdict_file import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
 HELD_SEPARATELY = "HELD SEPARATELY"  # the headline of a page about runs that do not form one gate
-MOST_NAMED = 6  # number of claims, workloads or tags that the headline of a narrowed run names
+MOST_NAMED = 6  # largest number of claims, workloads or tags of a limited run that the headline names
 ESTIMATED = ("processes_to_decide", "seeds_to_decide")
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 
@@ -26,7 +26,7 @@ _BROKE = "The harness, a worker, the system or the machine broke: no gate may tr
 class Headline:
     """The top of a report: exit code, word and sentence.
 
-    `word` is a constant above, or `HELD, n waived`. HELD without an addition means that every planned unit held.
+    `word` is a constant above, or `HELD, n waived`. Only HELD without an addition means that every planned unit held.
     """
 
     code: ExitCode
@@ -35,7 +35,7 @@ class Headline:
 
     @property
     def style(self) -> str:
-        """Return the word as a class of the style sheet; a waived violation does not look like a unit that held."""
+        """Return the word as a class of the style sheet. A waived violation must not look like a unit that held."""
         return "waived" if self.word.startswith(f"{HELD},") else self.word.lower().replace(" ", "-")
 
     def __str__(self) -> str:
@@ -43,19 +43,20 @@ class Headline:
 
 
 def headline(view: ReportView) -> Headline:
-    """Return the headline, by the first row of the table of exit codes that applies. If only a part of the contracts
-    was planned, name this part."""
+    """Return the headline. The first row of the table of exit codes that applies determines it.
+
+    If only a part of the contracts was planned, the sentence names this part.
+    """
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the claims was asked for: {part}." if part else ""
-    if view.apart and result.word.startswith(HELD):  # no run judged all units together
+    if view.apart and result.word.startswith(HELD):  # no single run judged all units
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
     return replace(result, sentence=result.sentence + _unfalsified(view, result) + only)
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:
-    """Return a sentence on how many claims of an open gate name no fault that would break them; "" if there are
-    none."""
+    """Return a sentence about the claims of an open gate that name no fault, or "" if there are none."""
     opened = view.gate and not view.is_drill and result.word.startswith(HELD)
     number = len(view.without_fault()) if opened else 0
     name = "claim names" if number == 1 else "claims name"
@@ -63,8 +64,10 @@ def _unfalsified(view: ReportView, result: Headline) -> str:
 
 
 def of_the_whole(view: ReportView, result: Headline) -> bool:
-    """Return True if the headline is about the whole run and not about its units: the evidence proves nothing, or a
-    planted fault survived."""
+    """Return True if the headline is about the whole run and not about its units.
+
+    This is so if the evidence proves nothing, or if a planted fault survived.
+    """
     survived = view.drill is not None and view.of_controls and bool(view.drill.survivors)
     return bool(not_whole(view)) or (survived and result.word == VIOLATED)
 
@@ -76,15 +79,17 @@ def _of_all(view: ReportView) -> Headline:
         return Headline(ExitCode.ERROR, ERROR, sentence[0].upper() + sentence[1:])
     if view.drill is not None and view.of_controls:
         return of_drill(view.drill, [verdict.status for verdict in view.verdicts])
-    # A violation does not count if a waiver for it is in force.
+    # A violation with a valid waiver does not count.
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
     waived = len(view.verdicts) - len(statuses)
     return _failure(statuses) or _without_failures(statuses, waived=waived, gate=view.gate)
 
 
 def not_whole(view: ReportView) -> str:
-    """Return why nothing in a run directory is decided, whatever its verdicts are (altered, unfinished or unsealed); ""
-    if nothing is wrong."""
+    """Return why nothing in a run directory is decided, whatever its verdicts are, or "" if it is whole.
+
+    The directory may be altered, unfinished or unsealed.
+    """
     if view.altered:
         return "evidence differs from the digests recorded with it"
     if view.incomplete:
@@ -96,7 +101,7 @@ def not_whole(view: ReportView) -> str:
 
 
 def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
-    """Return the headline of a run with a broken or violated unit or a surviving fault; None for any other run."""
+    """Return the headline of a run with a broken or violated unit or a surviving fault, or None for any other run."""
     if Status.ERROR in statuses:
         return Headline(ExitCode.ERROR, ERROR, _BROKE)
     if survivors or Status.FAIL in statuses:
@@ -107,7 +112,7 @@ def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
 
 
 def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) -> Headline:
-    """Return the headline of a run that has no errors and no violations except waived ones."""
+    """Return the headline of a run without errors and without violations, except waived ones."""
     counts = {
         "undecided": statuses.count(Status.INCONCLUSIVE),
         "not run": statuses.count(Status.NOT_RUN),
@@ -129,7 +134,7 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
 
 
 def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
-    """Return the headline of a whole drill. controls: the statuses of units run without a fault. They must be PASS."""
+    """Return the headline of a whole drill. controls: the statuses of the units without a fault, which must be PASS."""
     survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
     if cut:  # a fault that was never planted was not killed
         dead = len(record.rows) - survived
@@ -157,7 +162,7 @@ def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Units that share one reason and one message."""
+    """Units with the same reason and the same message."""
 
     units: list[Verdict]
     message: str
@@ -170,7 +175,10 @@ class Undecided:
 
 
 def undecided(view: ReportView) -> list[Undecided]:
-    """Return the units that are undecided or not run, and not waived, grouped by cause, in the planned order."""
+    """Return the units that are undecided or not run, grouped by cause, in the planned order.
+
+    Waived units are left out.
+    """
     groups: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in view.verdicts:
         if verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN} and view.waiver(verdict) is None:
@@ -184,7 +192,9 @@ def not_run(view: ReportView) -> list[Undecided]:
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """Return what would decide a unit: more processes or seeds, as the judge estimates, or the reason code's remedy."""
+    """Return what would decide a unit: more processes or seeds, as the judge estimates, or the remedy of the reason
+    code.
+    """
     for name, figure in verdict.figures.items():
         prefix, _, ending = name.rpartition(".")
         noun = ending.removesuffix("_to_decide")
@@ -199,10 +209,10 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
 
 
 def enough(needed: object, noun: str, run: int, counted: int) -> str:
-    """Return in words how many processes or seeds would probably decide a unit.
+    """Return a text that says how many processes or seeds would probably decide a unit.
 
     needed: the judge's estimate of how many must count. run: how many were run. counted: how many of these count. The
-    result is `needed` scaled by run / counted, and always more than `run`, because `run` of them decided nothing.
+    result is `needed` scaled by run / counted. It is always more than `run`, because `run` of them decided nothing.
     """
     if not isinstance(needed, int | float):
         return f"no number of {noun} would be enough"

@@ -1,6 +1,6 @@
-"""Show runs over time: each run by name with its trainer's commit, and every judged figure with its interval.
+"""Show runs over time: each run by name with the commit of its trainer, and every judged figure with its interval.
 
-A line in a plot joins only runs of one trainer on machines of one kind.
+A line in a plot connects only runs of one trainer on machines of one kind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from harness.report.view import ReportView
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Name the trainer of a run, and the commit of the trainer's repository, which can differ from the harness's repository.
+# The functions below name the trainer of a run, and the commit of the trainer's repository. This repository can be
+# another one than that of the harness.
 
 NOT_RECORDED = "not recorded"
-# Packages that are in the harness's own repository. In runs that did not record a trainer's commit, their commit is the
-# harness's commit.
+# Packages in the harness's repository. If a run did not record the commit of such a trainer, it is the harness's
+# commit.
 _BESIDE = ("reference_impl", "examples")
 
 
@@ -39,10 +40,10 @@ def trainers(view: ReportView) -> list[str]:
 
 
 def trainer_commit(view: ReportView) -> str:
-    """Return the short commits of the trainers, each once, and marked if a trainer had uncommitted changes.
+    """Return the short commits of the trainers, each once, with a mark if a trainer had uncommitted changes.
 
-    With `--baseline`, return the candidate's commit. An old run recorded only the harness's commit, which is also the
-    trainer's if both are in one repository. If neither is known, return `NOT_RECORDED`.
+    With `--baseline`, return the candidate's commit. An old run recorded only the harness's commit. It is also the
+    trainer's if both are in one repository. If no commit is known, return `NOT_RECORDED`.
     """
     commits = view.header.commits
     if commits is not None:
@@ -52,7 +53,7 @@ def trainer_commit(view: ReportView) -> str:
 
 
 def harness_commit(view: ReportView) -> str:
-    """Return the commit of the harness's own checkout, in the same form."""
+    """Return the commit of the harness's checkout, in the same form."""
     commit = view.header.environment.git.commit
     return quoted(commit) if commit else NOT_RECORDED
 
@@ -65,7 +66,7 @@ def _commit_of(view: ReportView, system: str) -> str | None:
     return recorded.git.commit if beside and not recorded.trainers else None
 
 
-# Show each judged figure over the runs, with its interval and what is required of it, even if its value never changed.
+# The functions below show each judged figure over the runs, with its interval and its demand, even if it never changed.
 
 _RUN = ["run", "started_at", "commit", "machine"]
 _NAMED = ["trainer", "contract", "claim", "workload"]
@@ -73,8 +74,7 @@ _UNIT = [*_NAMED, "mechanism"]
 COLUMNS = [*_RUN, *_UNIT, "status", "figure", "unit", "value", "low", "high", "demand", "bound", "judged"]
 PLOTS, BYTES = 60, 260_000  # largest number of plots, and of bytes of all plots, on a page of at most 400 KB
 ROWS = 300
-# A required bound is not drawn if it differs from the values by more than this factor, because it would flatten the
-# curve.
+# A required bound is not drawn if it differs from the values by more than this factor. It would flatten the curve.
 NEAR = 4.0
 TICKS = 7
 UNKNOWN = "unknown"
@@ -83,10 +83,10 @@ UNKNOWN = "unknown"
 def history(runs: Sequence[HistoryRun]) -> DataFrame:
     """Return a row for each figure of each unit of each run, in the order of the runs.
 
-    Columns: `COLUMNS`. `judged` marks a figure that decides the claim. Such a figure has its `demand`, the number in it
-    as `bound`, and `low` and `high` if it has an interval. For other figures these are empty or NaN. A unit without
-    figures has one row with an empty `figure` and NaN as `value`. `machine` is GPU (or CPU), driver and torch,
-    `trainer` the system as `module:Class`. A plot may join only rows with equal machine and trainer by a line.
+    Columns: `COLUMNS`. `judged` marks a figure that decides the claim. Such a figure has its `demand`, the number in
+    the demand as `bound`, and `low` and `high` if it has an interval. For other figures these are empty or NaN. A unit
+    without figures has one row with an empty `figure` and NaN as `value`. `machine` is GPU (or CPU), driver and torch;
+    `trainer` is the system as `module:Class`. In a plot, a line may connect only rows with equal machine and trainer.
     """
     from pandas import DataFrame
 
@@ -115,10 +115,9 @@ def _judged(one: Demanded) -> list[object]:
 
 
 def changes(frame: DataFrame) -> Part:
-    """Return a table with a row for each unit whose verdict differs from that of the previous run on the same kind of
-    machine.
+    """Return a table of the verdicts that changed since the previous run on a machine of the same kind.
 
-    A change of the capture mechanism alone is not listed, because the mechanism is unknown if an arm broke.
+    A change of only the capture mechanism is not listed, because the mechanism is unknown if an arm broke.
     """
     rows: list[list[str]] = []
     units = frame.drop_duplicates(["run", *_NAMED])
@@ -168,8 +167,10 @@ def _unit(claim: str, workload: str, mechanism: str) -> str:
 
 
 def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
-    """Return a table of each judged figure's last value. If later runs of the unit do not have the figure, name the run
-    that has it."""
+    """Return a table with the last value of each judged figure.
+
+    If later runs of the unit do not have the figure, the table names the run that has it.
+    """
     rows = []
     last_run = {key: one["run"].iloc[-1] for key, one in group.groupby(_NAMED, sort=False)}
     for one in judged:
@@ -193,7 +194,7 @@ def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
 
 
 def _range(values: Sequence[float]) -> str:
-    """Return in words the range of a figure's values, and in how many runs the value was NaN."""
+    """Return a text with the range of a figure's values, and with the number of runs in which the value was NaN."""
     known = [value for value in values if not math.isnan(value)]
     missing = f"NaN in {counted(len(values) - len(known), 'run')}" if len(known) < len(values) else ""
     if not missing and min(known) == max(known):
@@ -203,7 +204,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _part(one: DataFrame) -> Part:
-    """Return a figure over its runs: a plot, and a table of each run's number."""
+    """Return a part about a figure over its runs: a plot, and a table with the number of each run."""
     last = one.iloc[-1]
     rows = [
         [run, commit, where, status, value, "–" if math.isnan(low) else f"{number(low)} to {number(high)}"]
@@ -220,7 +221,7 @@ def _part(one: DataFrame) -> Part:
 
 
 def _others(group: DataFrame) -> Part | None:
-    """Return a table of figures that decide nothing but changed between runs on equal machines; None without one."""
+    """Return a table of figures that decide nothing but changed between runs on equal machines, or None."""
     rows = []
     plain = group[~group["judged"] & (group["figure"] != "")]
     keys = ["contract", "claim", "workload", "mechanism", "figure", "unit", "machine"]
@@ -236,7 +237,8 @@ def _others(group: DataFrame) -> Part | None:
 
 
 def plot(one: DataFrame) -> Plot:
-    """Plot a figure over its runs with its intervals and its demand; unknown machines are points without a line.
+    """Plot a figure over its runs, with its intervals and its demand. Runs on unknown machines are points without a
+    line.
 
     one: rows of `history` of one trainer, unit and figure.
     """
@@ -266,7 +268,7 @@ def _near(one: DataFrame) -> bool:
 
 
 def _tick(one: DataFrame, run: str) -> str:
-    """Return the commit's first digits, or the day of the run if no commit was recorded."""
+    """Return the first digits of the commit, or the day of the run if no commit was recorded."""
     first = one[one["run"] == run].iloc[0]
     commit = str(first["commit"])
     return label(str(first["started_at"])[5:10] if commit == NOT_RECORDED else commit[:7])
@@ -274,9 +276,10 @@ def _tick(one: DataFrame, run: str) -> str:
 
 @dataclass(frozen=True)
 class HistoryRun:
-    """A run directory in a history. link: address of its page, relative to the history's page.
+    """A run directory in a history. link: address of its page, relative to the page of the history.
 
-    left_out: why its figures are not drawn. It is "" for a verified run, and for a fire drill, which is only listed.
+    left_out: the reason why its figures are not drawn. It is "" for a verified run, and for a fire drill, which is only
+    listed.
     """
 
     name: str
@@ -286,7 +289,7 @@ class HistoryRun:
 
     @property
     def drawn(self) -> bool:
-        """Return True if its figures are drawn: it was read and not left out, and no fault was planted."""
+        """Return True if its figures are drawn. It must have been read and not left out, and no fault was planted."""
         return self.view is not None and not self.view.is_drill and not self.left_out
 
     @property
@@ -298,7 +301,7 @@ class HistoryRun:
         """Return the name that all parts of one gate share: the run's name without the number, claim or contract at its
         end.
 
-        If the part's name is only a claim or contract, return the folder's name.
+        If the name is only a claim or contract, return the name of its folder.
         """
         folder, _, own = self.name.rpartition("/")
         if self.view is None:
@@ -314,7 +317,7 @@ class HistoryRun:
 
 
 def machine(view: ReportView) -> str:
-    """Return the facts that must be equal for timings to be comparable: GPU or CPU, driver and torch."""
+    """Return the facts that must be equal so that timings can be compared: GPU or CPU, driver and torch."""
     collected = view.header.environment
     device = collected.gpu.name or collected.cpu.model or UNKNOWN
     driver = f"driver {collected.gpu.driver}, " if collected.gpu.driver else ""
@@ -326,10 +329,9 @@ SHOWN = 3  # number of trainers of a run that are named; the others are only cou
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the history, for a run or a gate. link: address of the run's page. parts: names and addresses of a
-    gate's parts.
+    """A row of the history, for a run or a gate. link: address of the run's page. parts: name and address of each part.
 
-    about: start time and machines. harness: the harness's commit; "" if it is also the trainer's commit.
+    about: start time and machines. harness: the harness's commit, or "" if it is also the trainer's commit.
     """
 
     name: str
@@ -343,7 +345,7 @@ class Row:
 
 
 def render_history(runs: Sequence[HistoryRun]) -> str:
-    """Return the history as one self-contained HTML page: every given run, then each judged figure."""
+    """Return the history as one HTML page that needs no other file: every run, then each judged figure."""
     shown = sorted(runs, key=lambda run: (run.started, run.name))
     verified = [run for run in shown if run.drawn]
     drills = [run for run in shown if run.view is not None and run.view.of_controls]
@@ -370,7 +372,10 @@ def _count_line(runs: int, verified: int, drills: int, left_out: int) -> str:
 
 
 def _row(parts: Sequence[HistoryRun], cells: Sequence[object]) -> Row:
-    """Return the row of a run, or of a gate's parts, which have one trainer and commit but perhaps several machines."""
+    """Return the row of a run, or of the parts of a gate.
+
+    They have one trainer and commit, but maybe several machines.
+    """
     views = [part.view for part in parts if part.view is not None]
     named = trainers(views[0])
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
@@ -389,7 +394,7 @@ def _row(parts: Sequence[HistoryRun], cells: Sequence[object]) -> Row:
 
 
 def _gate(parts: Sequence[HistoryRun]) -> Row:
-    """Return a row that counts units and verdicts of one run, or of all parts of a gate together."""
+    """Return a row that counts the units and verdicts of one run, or of all parts of a gate together."""
     statuses = [verdict.status for run in parts if run.view is not None for verdict in run.view.verdicts]
     return _row(parts, [len(statuses), *(statuses.count(status) for status in Status)])
 
@@ -404,10 +409,10 @@ def _drill(run: HistoryRun) -> Row:
 
 
 def gates(runs: Sequence[HistoryRun]) -> list[list[HistoryRun]]:
-    """Group the runs by gate, in the order of the first part of each gate.
+    """Return the runs grouped by gate, in the order of the first part of each gate.
 
-    The parts of a gate have the same name prefix, sources, commits, trainers and contracts. They have no unit in
-    common: a second run of a unit begins another gate.
+    The parts of a gate have the same start of their names, and the same sources, commits, trainers and contracts. They
+    have no unit in common: a second run of a unit begins another gate.
     """
     found: dict[object, list[list[HistoryRun]]] = {}
     ordered: list[list[HistoryRun]] = []
@@ -431,7 +436,7 @@ def _sources(run: HistoryRun) -> tuple[object, ...]:
 
 
 def _fits(run: HistoryRun, parts: Sequence[HistoryRun]) -> bool:
-    """Return True if the run shares no unit with any part, and contracts with the same name have equal digests."""
+    """Return True if the run shares no unit with any part, and contracts of the same name have equal digests."""
     return all(_units(run).isdisjoint(_units(part)) and _alike(_contracts(run), _contracts(part)) for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""Render the report as a single HTML file that loads nothing else and is complete even without its script."""
+"""Render the report as one HTML file that loads nothing else and is complete even without its script."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from harness.report.together import DIFFERS, notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.wording import terms_in
 
-# Keep a page small enough to be sent by mail. Decide what the report of a very large run leaves out, and in which
-# order.
-#
-# Rows of tables can be left out, and texts that also stand elsewhere. Plots are never left out. So a page with many
-# plots can exceed the limit.
+# The code below keeps a page small enough for a mail. It decides what the report of a very large run leaves out, and in
+# which order.
+# Rows of tables can be left out, and texts that are also elsewhere. Plots are never left out, so a page with many plots
+# can exceed the limit.
 
 BYTES = 396_000  # target size of a page in bytes, just below the limit of 400 KB
-BYTES_OF_PARTS = 596_000  # target size in bytes of a page about several run directories, just below the limit of 600 KB
-ROWS = 5  # number of rows that a folded table keeps, if the page is too large
-# takes the sections, and True if the cards of units that held must be short
+BYTES_OF_PARTS = 596_000  # target size of a page about several run directories in bytes, just below the limit of 600 KB
+ROWS = 5  # number of rows that a folded table keeps if the page is too large
+# a function of the sections, and of True if the cards of units that held must be short
 Render = Callable[[Sequence[Section], bool], str]
 
 
@@ -41,8 +40,8 @@ def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet
     """Return the page of these sections. If it has more than `size` bytes, shrink it in up to three steps.
 
     1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held leave out texts that
-    the contract and `verdicts.json` also contain. 3. Other tables lose their rows, the largest table first. Steps 2 and
-    3 keep the tables of the runs `in_question` (runs of units that did not hold).
+    are also in the contract and in `verdicts.json`. 3. Other tables lose their rows, the largest table first. Steps 2
+    and 3 keep the tables about runs of units that did not hold (`in_question`).
     """
     page, brief = render(sections, False), False
     if len(page.encode()) > size:
@@ -59,7 +58,10 @@ def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet
 
 
 def _cut_to(rows: int, sections: Sequence[Section], spared: AbstractSet[str]) -> list[Section]:
-    """Return the sections with at most `rows` rows in a folded table, except in parts about the `spared` runs."""
+    """Return the sections with at most `rows` rows in each folded table.
+
+    Parts about the `spared` runs are not changed.
+    """
     return [
         replace(
             section,
@@ -79,7 +81,10 @@ def _cut(table: Table, rows: int) -> Table:
 
 
 def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
-    """Empty tables of units that held, the largest first, until `surplus` bytes are saved; return the new sections."""
+    """Return the sections without the rows of some tables of units that held, the largest tables first.
+
+    Tables are emptied until `surplus` bytes are saved.
+    """
     held = [part for section in sections for part in section.parts if in_question.isdisjoint(part.runs) and part.runs]
     emptied: set[int] = set()
     for table in sorted((table for part in held for table in part.tables), key=_written, reverse=True):
@@ -100,16 +105,16 @@ def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str],
 
 
 def _written(table: Table) -> int:
-    """Estimate the bytes of a table's HTML, including the tags of the table, its rows and its cells."""
+    """Return an estimate of the bytes of a table in HTML, with the tags of the table, its rows and its cells."""
     return 250 + sum(10 + sum(9 + len(cell.encode()) for cell in row) for row in table.rows)
 
 
-FEW_CARDS = 4  # up to this number of cards, the cards of units that held are open, too
+FEW_CARDS = 4  # with at most this number of cards, the cards of units that held are open too
 _OF_KINDS = tuple(imported(name) for name in SECTIONS)
 
 
 def render(view: ReportView) -> str:
-    """Return the whole report of a view as a self-contained HTML page. Equal views give equal bytes."""
+    """Return the whole report as one HTML page that needs no other file. Equal views give equal bytes."""
     sections = evidence(view)
     rows, cards = claim_rows(view), unit_cards.cards(view, sections)
     values: dict[str, Any] = {
@@ -120,7 +125,8 @@ def render(view: ReportView) -> str:
         "claimed": first_screen.claimed(view, rows),
         "headline": headline(view),
         "gate": first_screen.gate_words(view),
-        "count_line": "" if not_whole(view) else view.count_line(),  # a count of held units would prove something
+        # a count of units that held would suggest that something is proven
+        "count_line": "" if not_whole(view) else view.count_line(),
         "claims": len({(verdict.contract, verdict.claim) for verdict in view.verdicts}),
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
         "parts": _parts(view),
@@ -150,7 +156,7 @@ def render(view: ReportView) -> str:
 
 
 def _page(sections: Sequence[Section], *, cards: Sequence[unit_cards.Card], **values: Any) -> str:
-    """Return the page of these sections, with each judged plot in a card."""
+    """Return the page of these sections. Each judged plot is in a card."""
     found = placed(sections, cards)
     drawn = [figure.plot for figures in found.figures.values() for figure in figures if figure.plot is not None]
     return render_page("report.html.j2", found.sections, drawn, cards=cards, figures=found.figures, **values)
@@ -163,20 +169,20 @@ def _in_question(view: ReportView) -> set[str]:
 
 
 def evidence(view: ReportView) -> list[Section]:
-    """Return the sections for the available evidence, in reading order."""
+    """Return the sections for the available evidence, in the order in which they are read."""
     drawn = [closing.unchecked(view), closing.deaths(view), *_of_kinds(view), costs.section(view)]
     return [section for section in drawn if section is not None]
 
 
 def _of_kinds(view: ReportView) -> Iterator[Section | None]:
-    """Call each section function that a kind of claim names, and yield the returned sections."""
+    """Call each section function that a claim kind names, and yield the returned sections."""
     for section in _OF_KINDS:
         drawn = section(view)
         yield from drawn if isinstance(drawn, list) else [drawn]
 
 
 def _parts(view: ReportView) -> Table | None:
-    """Return a table of run directories with machine, commit and page link; None if there is only one."""
+    """Return a table of run directories with machine, commit and link to the page, or None if there is only one."""
     if not view.parts:
         return None
     names, cells = rows(view)
@@ -208,7 +214,10 @@ class Placed:
 
 
 def placed(sections: Sequence[Section], cards: Sequence[Card]) -> Placed:
-    """Move every judged plot to the first card of a unit judged on it. If no card has one, leave the plot."""
+    """Move every judged plot to the first card of a unit that was judged by its data.
+
+    Without such a card, leave the plot.
+    """
     figures: dict[str, list[Figure]] = {}
     number = 0
     left: list[Section] = []

@@ -1,7 +1,7 @@
-"""Write JUnit XML that GitHub, GitLab and Jenkins read: one suite for each contract, one case for each unit.
+"""Write JUnit XML for GitHub, GitLab and Jenkins: one suite for each contract, and one case for each unit.
 
-The XML follows the schema of Jenkins' xunit plugin, except that a case also has the attributes `file` and `line`:
-GitLab and annotation actions of GitHub read these attributes, and Jenkins' own `junit` step accepts them.
+The XML follows the schema of Jenkins' xunit plugin, with one exception. A case also has the attributes `file` and
+`line`. GitLab and annotation actions of GitHub read these attributes, and Jenkins' `junit` step accepts them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.report.together import of_each_part
 from harness.report.view import ReportView
 from harness.run_directory.shards import name_of
 
-# Keep attributes short. Some readers keep them in memory for every build, or cut them at 255 characters.
+# Attributes must be short. Some readers keep them in memory for every build, or cut them at 255 characters.
 MESSAGE = 240
 BODY = 2000
 OUTPUT = 20_000
@@ -32,10 +32,11 @@ FIGURES = 60  # largest number of figures in a test case
 def render_junit(view: ReportView) -> str:
     """Return the verdicts as JUnit XML. Facts and figures of a unit are the standard output of its case.
 
-    A violated unit is a failure, a broken unit an error. Undecided and not-run units are skipped, or are failures if
-    the run is a gate. A waived violation is skipped, with its waiver as the message. Each suite has the headline, and
-    what was judged where, as properties. A headline that no unit shows (altered evidence, a surviving fault) gets its
-    own case. A run's seconds are divided among the units that are judged from the run.
+    A violated unit is a failure, and a broken unit is an error. Units that are undecided or not run are skipped, or are
+    failures if the run is a gate. A waived violation is skipped, with its waiver as the message. Each suite has the
+    headline, and what was judged where, as properties. If no unit shows the reason of the headline (altered evidence, a
+    surviving fault), the headline gets a case of its own. The seconds of a run are divided among the units that it
+    decides.
     """
     result = headline(view)
     root = ET.Element("testsuites", name="contracts")
@@ -49,13 +50,13 @@ def render_junit(view: ReportView) -> str:
         _count(suite)
     _show(root, view, result)
     _count(root)
-    del root.attrib["skipped"]  # the JUnit schema allows no `skipped` attribute at the root
+    del root.attrib["skipped"]  # the JUnit schema allows no attribute `skipped` at the root
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def _seconds(view: ReportView) -> dict[tuple[str, str, str], float]:
-    """Return the seconds of each unit. A run's seconds are divided equally among the units that are judged from it."""
+    """Return the seconds of each unit. The seconds of a run are divided equally among the units that it decides."""
     serving = Counter(run for unit in view.header.units for run in unit.runs)
     took = {name: sum(phase.seconds for phase in phases) for name, phases in view.costs.by_run.items()}
     return {name_of(unit): sum(took.get(run, 0.0) / serving[run] for run in unit.runs) for unit in view.header.units}
@@ -82,7 +83,7 @@ def _suite(root: ET.Element, view: ReportView, name: str, result: Headline) -> E
 
 
 def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
-    """Add a case for the run as a whole if it did not hold, unless a unit's case already shows the same outcome."""
+    """Add a case for the whole run if it did not hold, unless the case of a unit already shows this."""
     if result.word == HELD:
         return
     tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")
@@ -141,7 +142,7 @@ def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
 
 
 def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
-    """Return the name of the XML element that represents a status; None for a case that passed."""
+    """Return the name of the XML element for a status, or None for a case that passed."""
     if status is Status.PASS:
         return None
     if status is Status.ERROR:
@@ -152,7 +153,7 @@ def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
 
 
 def _count(element: ET.Element) -> None:
-    """Set the totals (`tests`, `failures`, …), which some readers use instead of counting cases."""
+    """Set the totals (`tests`, `failures`, …). Some readers use them instead of counting the cases."""
     element.set("time", f"{sum(float(case.get('time', '0')) for case in element.iter('testcase')):.3f}")
     for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(attribute, str(sum(1 for _ in element.iter(tag))))

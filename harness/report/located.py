@@ -1,4 +1,4 @@
-"""Describe the first difference between two arms: as a sentence, and as table rows for the parts of the step."""
+"""Describe the first difference between two arms, as a sentence, and as table rows for the parts of the step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.judging.verdict import Figure
 from harness.numbers import counted, told_apart
 from harness.report.text import line
 
-# Describe where two trainings first differ: at which step, and in which pass or update of the step.
+# The functions below describe where two trainings first differ: at which step, and in which pass or update of the step.
 
 _DIFFER = ("differs", "exceeds_tolerance")
 
@@ -21,7 +21,10 @@ _DIFFER = ("differs", "exceeds_tolerance")
 def first_difference(
     reason: str, part: AnyPart, figures: dict[str, Figure], candidate: ArmEvidence, baseline: ArmEvidence
 ) -> Iterator[str]:
-    """Yield at most one sentence: the first differing loss, and where to look. figures: those of the part's verdict."""
+    """Yield at most one sentence: the first loss that differs, and where to look.
+
+    figures: the figures of the part's verdict.
+    """
     if reason not in _DIFFER or part.kind not in ("trajectory_match", "gradient_match"):
         return
     found = figures.get("first_exceeding_step", figures.get("first_differing_step"))
@@ -44,7 +47,7 @@ def first_difference(
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
-    """Yield advice on a resumed training that differs although every tensor that the harness found was restored."""
+    """Yield advice if a resumed training differs although every tensor that the harness found was restored."""
     if part.kind == "resume" and reason in ("differs", "end_differs"):
         yield (
             "right after the load every tensor that is found was as it was saved: look for what training reads and no "
@@ -53,7 +56,10 @@ def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
 
 
 def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
-    """Describe the first loss out of tolerance. earlier: the first step whose losses differed within the tolerance."""
+    """Return a description of the first loss out of tolerance.
+
+    earlier: the first step with a difference within the tolerance.
+    """
     ratio = ours / theirs if theirs and math.isfinite(ours) else math.nan
     times = f", {number(ratio)} times" if abs(ratio) >= 1.5 or abs(ratio) <= 1 / 1.5 else ""
     mine, other = told_apart(ours, theirs)
@@ -65,8 +71,10 @@ def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
 
 
 def _look_at(step: int, *, near: bool) -> str:
-    """Return where to look for the cause of a difference at `step`. near: True if the losses before `step` were unequal
-    but within the tolerance."""
+    """Return where to look for the cause of a difference at `step`.
+
+    near: True if the losses before `step` were unequal but within the tolerance.
+    """
     agreed = "came near enough" if near else "agreed"
     if step == 0:
         return "nothing was updated before it, so look at the forward pass, and at what the loss is divided by"
@@ -180,7 +188,10 @@ def path_rows(found: FirstDifference) -> list[tuple[str, str, str]]:
 
 
 def _part(found: FirstDifference, row: PathRow) -> str:
-    """Return the name of a part. Without a backward pass by autograd, all operators form one part named `step`."""
+    """Return the name of a part.
+
+    If autograd made no backward pass, all operators form one part with the name `step`.
+    """
     backward = next((each for each in found.path if each.part == "backward"), None)
     is_whole = backward is not None and not backward.operators and not backward.alone
     return "step" if row.part == "forward" and is_whole and row.operators else PARTS[row.part]

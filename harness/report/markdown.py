@@ -1,4 +1,4 @@
-"""Write a summary in Markdown for `$GITHUB_STEP_SUMMARY` and merge requests: the verdict, then what to do."""
+"""Write a summary in Markdown for `$GITHUB_STEP_SUMMARY` and merge requests: first the verdict, then what to do."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from harness.report.together import notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.what_now import what_now
 
-# Write a unit that did not hold as Markdown. The text is used for the unit's file in the run directory and for its
-# section of the summary.
+# The code below writes a unit that did not hold as Markdown. The text is used for the unit's file in the run directory,
+# and for the unit's section of the summary.
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
-FIGURES = 12  # largest number of a unit's figures that are listed
-# Characters that are markup only at some places: `_` at an end of a word, `:` in an address or around the name of an
+FIGURES = 12  # largest number of figures of a unit that are listed
+# Characters that are markup only in some places: `_` at the end of a word, `:` in an address or around the name of an
 # emoji.
 _SIGNIFICANT = re.compile(
     r"([\\`*\[\]<>#|~$@]|&(?=[#\w]+;)|(?<![^\W_])_|_(?![^\W_])|(?:(?<!\w):(?=[a-z][\w+-]*:)|:(?=//))|^[+-])"
@@ -31,7 +31,7 @@ _SIGNIFICANT = re.compile(
 
 
 def escape(text: object, limit: int = 300) -> str:
-    """Return one line of text in which Markdown and its HTML see no markup, mention or link."""
+    """Return one line of text in which Markdown, and HTML in Markdown, sees no markup, mention or link."""
     return (
         _SIGNIFICANT.sub(r"\\\1", line(text, limit))
         .replace("\\<", "&lt;")
@@ -47,7 +47,7 @@ def problem(view: ReportView, verdict: Verdict) -> str:
 
 
 def problem_files(view: ReportView) -> dict[str, str]:
-    """Return file names with the Markdown of each violated, broken or undecided unit that is not waived."""
+    """Return the Markdown of each violated, broken or undecided unit that is not waived, by file name."""
     files: dict[str, str] = {}
     for each in view.verdicts:
         if each.status in TOLD and view.waiver(each) is None:
@@ -86,7 +86,7 @@ def _advised(each: Advice) -> str:
 
 
 def _code(command: str) -> str:
-    """Return a command as inline code, between more backquotes than occur in a row within the command."""
+    """Return a command as inline code. It is enclosed in more backquotes than occur in a row in the command."""
     fence, blank = "`" * (1 + longest_row(command)), " " if "`" in command else ""
     return f"{fence}{blank}{command}{blank}{fence}"
 
@@ -96,19 +96,19 @@ def longest_row(text: str) -> int:
     return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
-# GitHub drops a step summary that is larger than 1 MiB, so stay below.
+# GitHub drops a step summary that is larger than 1 MiB.
 LIMIT_BYTES = 1_000_000
 
 
 def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
-    """Return the summary as at most `limit` bytes of UTF-8. Units that do not fit are left out entirely and counted."""
+    """Return the summary as at most `limit` bytes of UTF-8. Units that do not fit are left out and counted."""
     head = _head(view, limit // 4)
     ordered = cards.worst_first(view.verdicts)
     blocks = [_row(view, verdict) for verdict in ordered]
     details = [problem(view, verdict) for verdict in ordered if verdict.status in TOLD]
     recorded = view.recorded_sentence()
     tail = repeated(view) + (f"\n{recorded}\n" if recorded else "")
-    # Reserve 400 bytes for the two notes about what was left out.
+    # 400 bytes are reserved for the two notes about what was left out
     room = limit - len((head + tail).encode()) - 400
     table, left_rows = _fitting(blocks, room)
     text, left_details = _fitting(details, room - len(table.encode()))
@@ -118,7 +118,7 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
 
 
 def _head(view: ReportView, room: int) -> str:
-    """Return the headline, next steps (at most `room` bytes), and what was judged, where and when."""
+    """Return the headline, the next steps (at most `room` bytes), and what was judged, where and when."""
     result = headline(view)
     notices = "".join(f"> **{title}.** {escape(text, 2000)}\n\n" for title, text in view.notices())
     steps = what_now(view, escape)
@@ -135,8 +135,10 @@ def _head(view: ReportView, room: int) -> str:
 
 
 def _claimed(view: ReportView) -> str:
-    """Return the first claim of the page, what decided the claim, the confidence, and how many of its planted faults
-    were killed."""
+    """Return a text about the first claim of the page, or "" if no unit was run.
+
+    The text names what decided the claim, the confidence, and how many of its planted faults were killed.
+    """
     found = claimed(view, cards.claim_rows(view))
     if found is None:
         return ""
@@ -148,14 +150,16 @@ def _claimed(view: ReportView) -> str:
 
 
 def _whose(view: ReportView) -> list[str]:
-    """Return what else is known of the run: all trainers and workloads, versions, the start, the CI job's page."""
+    """Return what else is known about the run: all trainers and workloads, versions, the start, and the page of the CI
+    job.
+    """
     facts = [*details(view), *of_each_part(view, machine)]
     jobs = [f"[{escape(service)}](<{page}>)" for service, page in ci_jobs(view)]
     return [*(f"{name}: {escape(text)}" for name, text in facts), *jobs]
 
 
 def _parts(view: ReportView) -> str:
-    """Return notes on several run directories and a table with their machines and commits; "" for a single one."""
+    """Return notes about several run directories, and a table with their machines and commits; "" for a single one."""
     if not view.parts:
         return ""
     names, cells = rows(view)
@@ -173,16 +177,16 @@ def _row(view: ReportView, verdict: Verdict) -> str:
 
 
 def repeated(view: ReportView) -> str:
-    """Return the command that repeats the run, as a block of code."""
+    """Return the command that repeats the run, as a block of code, or "" if there is none."""
     command = repeats(view)
-    # Make the fence longer than any row of backquotes in the command. So the command cannot end the code block.
+    # The fence is longer than any row of backquotes in the command. Otherwise the command could end the code block.
     fence = "`" * max(3, 1 + longest_row(command or ""))
     shown = "\n".join(line(each, 2000) for each in command.split("\n")) if command else ""
     return f"\nReproduce:\n\n{fence}\n{shown}\n{fence}\n" if command else ""
 
 
 def _fitting(blocks: list[str], room: int) -> tuple[str, int]:
-    """Return the first blocks that fit into `room` bytes together, and how many did not."""
+    """Return the first blocks that together fit into `room` bytes, and the number of blocks that did not fit."""
     kept: list[str] = []
     for place, block in enumerate(blocks):
         room -= len(block.encode())

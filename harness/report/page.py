@@ -1,4 +1,4 @@
-"""Render a page without outside requests: templates, style, one script, and a policy that allows nothing else."""
+"""Render a page that loads nothing from outside: templates, style, a script, and a policy that allows nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot] = (), **values: Any) -> str:
-    """Render a template of this package. drawn: plots that are on the page but not in a section.
+    """Return a template of this package as a page. drawn: plots that are on the page but in no section.
 
     Raises `jinja2.UndefinedError` for a name in the template that has no value.
     """
@@ -36,7 +36,7 @@ def script() -> str:
 
 
 def _bare(code: str) -> str:
-    """Return the code without indentation and comment lines, which only readers of the templates need."""
+    """Return the code without indentation and comment lines. Only readers of the templates need them."""
     lines = (line.strip() for line in code.splitlines())
     return "\n".join(line for line in lines if line and not re.match(r"//|/\*.*\*/$", line)) + "\n"
 
@@ -68,7 +68,10 @@ def _environment() -> Environment:
 
 
 def _fit(value: object) -> object:
-    """Clean and shorten a text that is not marked as safe. This is the last check before a text gets into the page."""
+    """Return a text cleaned and shortened, unless it is marked as safe.
+
+    This is the last check before it enters the page.
+    """
     from markupsafe import Markup
 
     return value if isinstance(value, Markup) or not isinstance(value, str) else listing(value)

@@ -1,4 +1,4 @@
-"""Print results on stdout for a terminal, the count line first. `NO_COLOR` is obeyed by rich."""
+"""Print results on stdout for a terminal, with the count line first. rich obeys `NO_COLOR`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from harness.report.view import WORDS, ReportView
 from harness.run_directory.verdict_file import Row
 
 FAILED = ("violated", "error")
-FEW = 3  # largest number of claims that a line names, if units were not run for the same reason
+FEW = 3  # largest number of claims that a line names if units were not run for the same reason
 STYLES = {
     "held": "green",
     "violated": "bold red",
@@ -40,10 +40,10 @@ STYLES = {
 
 
 def print_results(view: ReportView, stream: TextIO | None = None) -> None:
-    """Print the count line, a line for each unit (worst first), advice on failures, and what would decide the rest.
+    """Print the count line, a line for each unit (worst first), advice about failures, and what would decide the rest.
 
-    Units that were not run for the same reason share a line; without a GPU these are most units. So do units that ended
-    with the same error.
+    Units that were not run for the same reason share a line. Without a GPU these are most units. Units that ended with
+    the same error share a line too.
     """
     out = stream or sys.stdout
     print_line((view.count_line(), "bold"), file=out)
@@ -74,7 +74,7 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
 
 
 def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
-    """Print what would decide the undecided units: a line for each remedy."""
+    """Print what would decide the undecided units, with a line for each remedy."""
     remedies = Counter[tuple[str, str]]()
     for group in groups:
         if group.remedy:
@@ -84,14 +84,17 @@ def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
 
 
 def _line_shared(view: ReportView, verdict: Verdict) -> object:
-    """Return a key that is equal for units that share a line: those without a judgement, for the same reason."""
+    """Return a key that is equal for units that share a line: units without a judgement, for the same reason."""
     if verdict.status in {Status.NOT_RUN, Status.ERROR} and view.waiver(verdict) is None:
         return verdict.status, verdict.reason, verdict.message
     return id(verdict)
 
 
 def _print_units(out: TextIO, view: ReportView, units: Sequence[Verdict]) -> None:
-    """Print units that share a line. A reason not to run needs no advice; an error is printed once, with its advice."""
+    """Print units that share a line.
+
+    A reason for not running needs no advice. An error is printed once, with its advice.
+    """
     first, *others = units
     if others and first.status is Status.NOT_RUN:
         word = (f"{view.word(first):>9}  ", STYLES[view.word(first)])
@@ -103,7 +106,7 @@ def _print_units(out: TextIO, view: ReportView, units: Sequence[Verdict]) -> Non
 
 
 def _counted(units: Sequence[Verdict]) -> str:
-    """Return the number of units, with a few of their claims."""
+    """Return the number of units and a few of their claims, as text."""
     claims = list(dict.fromkeys(line(unit.claim, 80) for unit in units))
     return f"{counted(len(units), 'unit')} ({some(claims, FEW)})"
 
@@ -125,16 +128,17 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """Return a line with a unit and the judge's message, or the deciding figure and its demand if the unit held."""
+    """Return a line with a unit and the judge's message or, if the unit held, the deciding figure and its demand."""
     found = decided(verdict) if verdict.status is Status.PASS else None
     seen = opening(verdict.message, 400) if found is None else " ".join(filter(None, (found.text, found.name)))
     return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {seen}"
 
 
-# Show on stderr how a session proceeds: as one line at the bottom of a terminal, and rarely in a log.
-#
+# The code below shows on stderr how a session proceeds: as one line at the bottom of a terminal, and rarely in a log.
 # Results are printed only at the end. So each unit is printed once, even if standard output and standard error go to
-# the same place.
+# the
+# same place.
+# A function that takes runs and returns, by run id, the seconds that similar runs took before.
 
 # takes runs; returns, for each run id, the seconds that similar runs took before
 Recorded = Callable[[Sequence[Run]], Mapping[str, float]]
@@ -142,14 +146,14 @@ QUIET_S = 300.0  # Seconds between two lines in a log. Some CI services end a jo
 
 
 class Progress:
-    """Show a session's progress within a `with` block. Several threads call its methods.
+    """Shows the progress of a session within a `with` block. Several threads call its methods.
 
     recorded: a function that is called once, in the thread `lookup`, while the first runs execute.
     """
 
     def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._tally = Counter[str]()  # number of units and planted faults with each outcome
+        self._tally = Counter[str]()  # number of units and planted faults by outcome
         self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
         self._recorded, self._to_go = recorded, TimeToGo([])
         # for each run that is executing: its phase, and the start of the phase
@@ -195,7 +199,7 @@ class Progress:
 
     @contextmanager
     def out_of_the_way(self) -> Iterator[None]:
-        """Remove the terminal's status line while the `with` block prints, and show it again afterwards."""
+        """Remove the status line of the terminal while the `with` block prints. Show it again afterwards."""
         with self._lock:
             self._status.clear()
             yield
@@ -210,7 +214,7 @@ class Progress:
         return "" if seconds is None or len(self._to_go.ended) == len(self._to_go.runs) else in_words(seconds)
 
     def parts(self) -> list[str]:
-        """Return the parts of the status line, the most important first; an empty list if no run is under way."""
+        """Return the parts of the status line, the most important first, or an empty list if no run is executing."""
         if not self._phases:
             return []
         name, (phase, began) = list(self._phases.items())[-1]
@@ -243,7 +247,7 @@ class Progress:
                     self._show()
 
     def _look_up(self, recorded: Recorded, runs: Sequence[Run]) -> None:
-        with suppress(Exception):  # an error here only means that the estimate is missing
+        with suppress(Exception):  # after an error, only the estimate is missing
             found = recorded(runs)
             with self._lock:
                 self._to_go.recorded = found
@@ -251,10 +255,10 @@ class Progress:
 
 @dataclass
 class TimeToGo:
-    """Estimate the remaining time of one session.
+    """An estimate of the remaining time of one session.
 
-    recorded: by run id, the seconds that an equal run took before. For a run that was never recorded, use the mean of
-    completed runs with the same probe.
+    recorded: the seconds that an equal run took before, by run id. For a run without such a record, the mean of
+    completed runs with the same probe is used.
     """
 
     runs: Sequence[Run]
@@ -268,10 +272,10 @@ class TimeToGo:
         (self.ended if over else self.under_way)[run] = seconds
 
     def seconds(self, elapsed: float) -> float | None:
-        """Return the remaining seconds at `elapsed` seconds after the first run began; None if they are unknown.
+        """Return the remaining seconds, or None if they are unknown. elapsed: seconds since the first run began.
 
         Runs execute in parallel. Their remaining seconds are therefore divided by the mean number of runs at a time so
-        far. Timings begin together but execute one after another, so together they take the sum of their seconds.
+        far. Timings begin together but execute one after another. So together they take the sum of their seconds.
         """
         expected = self._expected()
         left = [run for run in self.runs if run.id not in self.ended]

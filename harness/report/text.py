@@ -1,6 +1,6 @@
 """Make untrusted text safe to show: escape it (`harness.errors`) and limit its length.
 
-Escaping for a format comes afterwards: Jinja escapes for HTML, and the writers of XML and Markdown for theirs.
+The text is escaped for its format afterwards: for HTML by Jinja, for XML and Markdown by their writers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from harness.judging.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:
-    """Return escaped text with its line breaks and tabs kept, cut to `limit` characters, with a note on the cut."""
+    """Return escaped text with its line breaks and tabs, cut to `limit` characters. A note shows how much was cut."""
     return _lines(value, limit, escaped)
 
 
 def listing(value: object, limit: int = 6000) -> str:
-    """Return text as `clean` does, but keep indentation, so that a traceback's carets stay aligned. Only for pages."""
+    """Return text as `clean` does, but with its indentation, so that the carets of a traceback stay aligned.
+
+    Only for pages.
+    """
     return _lines(value, limit, printable)
 
 
@@ -30,7 +33,7 @@ def _lines(value: object, limit: int, made_fit: Callable[[object], str]) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """Cut the middle out of a long text, because long names often differ only at their ends."""
+    """Return a text without its middle part if it is long. Long names often differ only at their ends."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -38,7 +41,7 @@ def _bounded(text: str, limit: int) -> str:
 
 
 def line(value: object, limit: int = 200) -> str:
-    """Return text as `clean` does, on one line."""
+    """Return text as `clean` does, but on one line."""
     text = value if isinstance(value, str) else str(value)
     head = text if len(text) <= 4 * limit else text[: 3 * limit] + text[-limit:]
     short = clean(" ".join(head.split()), limit)
@@ -59,7 +62,10 @@ def opening(value: object, limit: int) -> str:
 
 
 def label(value: object, limit: int = 36) -> str:
-    """Return one line as a label for a plot: never empty, no leading underscore, only characters of the plot's font."""
+    """Return one line as a label for a plot. It is never empty, and has no leading underscore.
+
+    It has only characters of the plot's font.
+    """
     text = "".join(sign if " " <= sign <= "~" or "\xa1" <= sign <= "\xff" else "?" for sign in line(value, 400))
     text = text.replace("\xad", "?").lstrip("_ ")
     return (text if len(text) <= limit else f"{text[: limit - 13]}...{text[-10:]}") or "unnamed"
@@ -87,32 +93,32 @@ def larger(value: float) -> tuple[bool, float]:
 
 
 def several(count: int, noun: str, ending: str = "s") -> str:
-    """Return text such as `1 step` or `1,200 steps`, like `numbers.counted` but with thousands grouped."""
+    """Return text such as `1 step` or `1,200 steps`. Unlike in `numbers.counted`, thousands are grouped."""
     return f"{count:,} {noun if count == 1 else f'{noun}{ending}'}"
 
 
 def figure(value: Figure, name: str = "") -> str:
-    """Return a figure with its unit. Leave out the unit `step`, or a unit that the name already contains."""
+    """Return a figure with its unit. The unit `step` is left out, and also a unit that the name already contains."""
     known = value.unit == "step" or value.value is None or value.unit in words(name).split()
     unit = "" if known else line(value.unit, 40)
     return f"{number(value.value)} {of_count(unit, value.value)}".rstrip()
 
 
 def of_count(unit: str, count: object) -> str:
-    """Return the unit for a count: `step`, not `steps`, for 1. `s`, `ms` and `loss` stay unchanged."""
+    """Return the unit for a count: for 1, `step` and not `steps`. `s`, `ms` and `loss` stay unchanged."""
     if count != 1 or len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
         return unit
     return unit.removesuffix("es") if unit.endswith(("ches", "sses", "shes")) else unit.removesuffix("s")
 
 
 def words(name: str) -> str:
-    """Return a figure's name in words: `capture.first_differing_step` as `capture: first differing step`."""
+    """Return a figure's name in words: `capture.first_differing_step` becomes `capture: first differing step`."""
     plain = name.replace("generous_mean_ratio", "mean_ratio_in_the_candidate's_favour")
     return line(plain.replace("_", " ").replace(".", ": "), 80)
 
 
 def sentence(text: str) -> str:
-    """Capitalize a sentence, unless it begins with a name (`sm_90`, `loss_1`, `gradient_match:`)."""
+    """Return a sentence with a capital letter at its start, unless it begins with a name (`sm_90`, `loss_1`)."""
     first = text.partition(" ")[0]
     return text[:1].upper() + text[1:] if first.isascii() and first.isalpha() and first.islower() else text
 

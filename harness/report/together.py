@@ -1,4 +1,4 @@
-"""Join several run directories in one view: the shards of a gate, or runs side by side that are not one gate."""
+"""Join several run directories in one view: the shards of a gate, or runs that are not one gate."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from harness.run_directory.bundle import Header, Narrowed
 from harness.run_directory.costs import joined
 from harness.run_directory.shards import joined_attempts
 
-# Describe the parts of a page about several run directories: machine, commit and verdict of each part, and what differs
-# between the parts.
-#
+# The functions below describe the parts of a page about several run directories: machine, commit and verdict of each
+# part, and what differs between the parts.
 # A value that most parts share is shown without a mark. Any other value gets the prefix `DIFFERS`.
 
 DIFFERS = "≠ "
-FEW = 3  # number of distinct values of a fact that are shown at the top of the page
+FEW = 3  # number of different values of a fact that are shown at the top of the page
 UNKNOWN = "–"
 
 
 def facts(view: ReportView) -> dict[str, str]:
-    """Return the facts that must be equal in all runs of one gate on one kind of machine; `UNKNOWN` if not recorded."""
+    """Return the facts that must be equal in all runs of one gate on one kind of machine; `UNKNOWN`: not recorded."""
     header = view.header
     collected = header.environment
     known: dict[str, str | None] = {
@@ -44,9 +43,9 @@ def facts(view: ReportView) -> dict[str, str]:
 
 
 def columns(view: ReportView) -> dict[str, list[str]]:
-    """Return each fact's name with its values, one for each part. A value that most parts do not have is marked.
+    """Return the name of each fact with its values, one for each part. A value that most parts do not have is marked.
 
-    Leave out a fact that is unknown in every part.
+    A fact that is unknown in every part is left out.
     """
     of_parts = [facts(part.view) for part in view.parts]
     found = {name: [each[name] for each in of_parts] for name in (of_parts[0] if of_parts else ())}
@@ -54,15 +53,14 @@ def columns(view: ReportView) -> dict[str, list[str]]:
 
 
 def differences(view: ReportView) -> str:
-    """Return a sentence on the facts that differ between the parts, with the number of values of each; "" if none
-    differs."""
+    """Return a sentence about the facts that differ between the parts, with the number of values of each, or ""."""
     found = {name: {value.removeprefix(DIFFERS) for value in values} for name, values in columns(view).items()}
     several = [f"{name} ({len(values)} of them)" for name, values in found.items() if len(values) > 1]
     return f"The parts differ in {', '.join(several)}." if several else ""
 
 
 def notes(view: ReportView) -> list[str]:
-    """Return notes on several parts: why they are not one gate, what differs, which units got several verdicts."""
+    """Return notes about several parts: why they are not one gate, what differs, which units have several verdicts."""
     if not view.parts:
         return []
     apart = f"Not one gate ({'; '.join(view.apart)}): each run is judged by itself." if view.apart else ""
@@ -74,7 +72,7 @@ def notes(view: ReportView) -> list[str]:
 
 
 def rows(view: ReportView) -> tuple[list[str], list[list[str]]]:
-    """Return column names and a row for each part, in the order in which the parts started."""
+    """Return the names of the columns, and a row for each part, in the order in which the parts started."""
     marked = columns(view)
     names = ["part", "verdict", "units held", *marked, "started (UTC)"]
     cells = []
@@ -96,8 +94,10 @@ def part_lines(view: ReportView) -> list[str]:
 
 
 def of_each_part(view: ReportView, facts_of: Callable[[ReportView], list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Call `facts_of` for each part and return the facts of all parts: each distinct value once, at most `FEW` values
-    per name."""
+    """Call `facts_of` for each part and return the facts of all parts by name.
+
+    Each different value is listed once, and at most `FEW` values for each name.
+    """
     found: dict[str, list[str]] = {}
     for one in [part.view for part in view.parts] or [view]:
         for name, value in facts_of(one):
@@ -111,7 +111,7 @@ def _few(values: list[str]) -> str:
 
 
 def _minute(moment: str) -> str:
-    """Return the time of a header without seconds, such as `2026-11-22 16:16`."""
+    """Return the time in a header without seconds, such as `2026-11-22 16:16`."""
     return line(moment, 60)[:16].replace("T", " ")
 
 
@@ -121,7 +121,7 @@ def _marked(values: list[str]) -> list[str]:
 
 
 def _trainers(header: Header) -> str | None:
-    """Return the commits of the trainers' repositories, or only the candidate's if two commits are compared."""
+    """Return the commits of the trainers' repositories or, if two commits are compared, only the candidate's commit."""
     if header.commits is not None:
         return header.commits.candidate.line()
     commits = dict.fromkeys(quoted(facts.commit) for facts in header.environment.trainers.values() if facts.commit)
@@ -176,7 +176,8 @@ def together(
 def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
     """Return one view of run directories that are not one gate, with the units and verdicts of each.
 
-    apart: why they are not one gate. If several parts have a contract of the same name, the part's name is added to it.
+    apart: the reasons why they are not one gate. If several parts have a contract of the same name, the name of the
+    part is added to it.
     """
     often = Counter(contract.id for part in parts for contract in part.view.contracts)
     named = [
@@ -194,7 +195,7 @@ def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
 
 
 def _named(one: JudgedUnit) -> Unit:
-    """Return the unit with the names of its runs in the joined view."""
+    """Return the unit with the names that its runs have in the joined view."""
     if one.part is None:
         return one.unit
     return one.unit.model_copy(update={"runs": [f"{one.part.name}/{run}" for run in one.unit.runs]})
@@ -227,7 +228,7 @@ def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Heade
 
 
 def _commits(commits: Sequence[TwoCommits | None]) -> TwoCommits | None:
-    """Return the commits that all runs compare, with the accepted baselines of each; None if runs differ in commits."""
+    """Return the commits that all runs compare, with all accepted baselines, or None if the runs differ in commits."""
     known = [each for each in commits if each is not None]
     both = [(each.candidate, each.baseline) for each in known]
     if len(known) < len(commits) or any(each != both[0] for each in both):

@@ -1,6 +1,6 @@
-"""Hold the input of a report (contracts, evidence and verdicts of a run directory), with look-ups for renderers.
+"""Contain the input of a report (contracts, evidence and verdicts of a run directory), with look-ups for renderers.
 
-A report is a pure function of this view.
+A report depends on nothing except this view.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ REPLAYED = {
 class RunPart:
     """One of several run directories that share a page. view: the view of this directory alone.
 
-    name: the folder's name, extended by its parent folders if two folders have the same name. page: the relative path
-    from the shared page to the directory's own page.
+    name: the name of the folder, with parent folders if two folders have the same name. page: the relative path from
+    the shared page to the directory's own page.
     """
 
     name: str
@@ -55,14 +55,15 @@ class RunPart:
 class ReportView:
     """One run directory, or the shards of a gate together, ready to be rendered.
 
-    header: its units name the runs that are keys of `evidence`; a run without evidence has no key.
-    altered: a line for each difference from the manifest and each contradiction. incomplete: names of directories that
-    did not finish. unsealed: names of old directories without a manifest. gate: True if every planned unit must be
+    header: its units name runs, which are the keys of `evidence`. A run without evidence has no key.
+    altered: a line for each difference from the manifest and for each contradiction. incomplete: names of directories
+    that did not finish. unsealed: names of old directories without a manifest. gate: True if every planned unit must be
     decided and hold. gpus: for each unit (contract, claim, workload), the GPU facts of the machine that ran it.
-    parts: several run directories in the order of their start; run names are prefixed with the part's name.
+    parts: several run directories in the order of their start. The names of runs then begin with the name of the part.
     origins: for each unit, the name of the part that decides it.
-    places: file and line number of each (contract, claim), relative to the folder where the run was started.
-    apart: why the parts are not one gate; each part is then judged by itself, and they prove nothing together.
+    places: file and line of each (contract, claim), relative to the folder in which the run was started.
+    apart: the reasons why the parts are not one gate. Each part is then judged separately, and they prove nothing
+    together.
     """
 
     header: Header
@@ -80,21 +81,27 @@ class ReportView:
     origins: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     apart: tuple[str, ...] = ()
     places: Mapping[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
-    located: Mapping[tuple[str, str, str], FirstDifference] = field(default_factory=dict)  # key: the unit
+    located: Mapping[tuple[str, str, str], FirstDifference] = field(default_factory=dict)  # by unit
 
     @property
     def is_drill(self) -> bool:
-        """Return True if faults were planted on purpose: a single fault, or those of a whole fire drill."""
+        """Return True if faults were planted on purpose: a single fault, or the faults of a whole fire drill."""
         return self.header.purpose != "verify"
 
     @property
     def of_controls(self) -> bool:
-        """Return True for a whole fire drill. Its units are the controls without a fault; `drill` has the faults."""
+        """Return True for a whole fire drill.
+
+        Its units are the controls without a fault, and `drill` has the faults.
+        """
         return self.header.purpose == "drill"
 
     def narrowed(self, most: int | None = None) -> str:
-        """Return which part of the contracts was requested (tags, claims, workloads, faults), with at most `most` names
-        of each kind. "" means everything."""
+        """Return a text that says which part of the contracts was selected (tags, claims, workloads, faults), or "" for
+        all.
+
+        most: the largest number of names of each kind.
+        """
         if self.apart:
             of_parts = [(part.name, part.view.narrowed(most)) for part in self.parts]
             return "; ".join(f"in {line(name, 200)} {asked}" for name, asked in of_parts if asked)
@@ -111,20 +118,20 @@ class ReportView:
         return len(self.drill.rows), len(self.drill.survivors), len(self.drill.not_run)
 
     def _faults_planned(self) -> tuple[int, int]:
-        """Return how many faults a whole fire drill planned (run or not), and how many faults its claims name."""
+        """Return how many faults a whole fire drill planned, and how many faults its claims name."""
         planted, _, not_run = self._drilled()
         wanted = self.header.narrowed.claims
         claims = [one for contract in self.contracts for one in contract.claims if not wanted or one.id in wanted]
         return planted + not_run, sum(len(claim.falsified_by) for claim in claims) if self.of_controls else 0
 
     def without_fault(self) -> list[str]:
-        """Return the ids of judged claims that name no fault to plant. Nothing shows that such a claim can fail."""
+        """Return the ids of judged claims that name no fault. Nothing shows that such a claim can fail."""
         judged = dict.fromkeys((verdict.contract, verdict.claim) for verdict in self.verdicts)
         found = [self.claim(*names) for names in judged]
         return [claim.id for claim in found if claim is not None and not claim.falsified_by]
 
     def drill_sentence(self) -> str:
-        """Return a sentence on the faults that were planted on purpose, and on what the verdicts therefore mean."""
+        """Return a sentence about the faults that were planted on purpose, and what the verdicts therefore mean."""
         if self.of_controls:
             planted, survived, not_run = self._drilled()
             left = f", {not_run} not run" if not_run else ""
@@ -139,13 +146,15 @@ class ReportView:
         return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
 
     def changed_sentence(self) -> str:
-        """Return a sentence that says if the sources of trainer or harness had uncommitted changes; "" if neither had.
-        It is for outputs that show no commits."""
+        """Return a sentence if the sources of trainer or harness had uncommitted changes, otherwise "".
+
+        It is meant for outputs that show no commits.
+        """
         changed = " and ".join(f"the {who}" for who in self.changed())
         return f"Uncommitted changes: the sources of {changed} differed from their commit." if changed else ""
 
     def changed(self) -> dict[str, None]:
-        """Return `trainer` or `harness` or both as keys, for sources that differed from their commit in any part."""
+        """Return `trainer` or `harness` or both, as keys, if their sources differed from their commit in any part."""
         headers = [part.view.header for part in self.parts] or [self.header]
         named = [("trainer", facts.commit) for each in headers for facts in each.environment.trainers.values()]
         named += [("trainer", CHANGES) for each in headers if each.commits and each.commits.candidate.changes]
@@ -153,13 +162,13 @@ class ReportView:
         return dict.fromkeys(who for who, commit in named if commit and commit.endswith(CHANGES))
 
     def replayed(self) -> str:
-        """Return in words by which mechanisms captured steps were replayed; "" if nothing was captured."""
+        """Return a text about the mechanisms by which captured steps were replayed, or "" if nothing was captured."""
         captures = [one.capture for run in self.evidence.values() for arm in run.arms.values() for one in arm]
         ways = dict.fromkeys(seen.mechanism for seen in captures if seen is not None and seen.captured)
         return "; in other claims ".join(REPLAYED.get(way, line(way, 60)) for way in ways if way)
 
     def gpus_used(self) -> str:
-        """Return the GPUs of the run with most ranks, such as `2 × NVIDIA H200`; "" if there was no GPU.
+        """Return the GPUs of the run with the most ranks, such as `2 × NVIDIA H200`, or "" without a GPU.
 
         Older evidence has only the name of the first GPU.
         """
@@ -180,19 +189,19 @@ class ReportView:
         return known.workloads.get(name) if known else None
 
     def runs_of(self, contract: str, claim: str, workload: str) -> list[RunEvidence]:
-        """Return the evidence from which a unit was judged, in the order of the plan."""
+        """Return the evidence by which a unit was judged, in the order of the plan."""
         names = self._runs_by_unit.get((contract, claim, workload), [])
         return [self.evidence[name] for name in names if name in self.evidence]
 
     @cached_property
     def _runs_by_unit(self) -> dict[tuple[str, str, str], list[str]]:
-        """Return the run names of each unit. If the header has a unit twice, the first entry counts."""
+        """Return the names of the runs of each unit. If the header contains a unit twice, the first entry counts."""
         return {(unit.contract, unit.claim, unit.workload): unit.runs for unit in reversed(self.header.units)}
 
     def title_of(self, run_id: str) -> str:
-        """Return `contract · workload` of a run as a heading, or the run's id if no unit uses the run.
+        """Return `contract · workload` of a run as a heading, or the id of the run if no unit uses it.
 
-        If several parts have units of the contract, the name of the run's part follows.
+        If several parts have units of the contract, the name of the run's part is added.
         """
         unit = next((unit for unit in self.header.units if run_id in unit.runs), None)
         if unit is None:
@@ -202,23 +211,27 @@ class ReportView:
         return " · ".join([unit.contract, unit.workload, *own])
 
     def again(self, verdict: Verdict) -> list[tuple[str, Verdict]]:
-        """Return the verdicts that other parts of the gate gave on the same unit, but that do not count for its result,
-        each with the part's name. Leave out NOT_RUN."""
+        """Return the verdicts of other parts of the gate on the same unit, each with the name of its part.
+
+        These verdicts do not count for the gate. Verdicts with NOT_RUN are left out.
+        """
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = [part for part in self.parts if part.name != self.origins.get(unit)]
         made = [(part.name, one) for part in others for one in part.view.verdicts if one.status is not Status.NOT_RUN]
         return [(name, one) for name, one in made if (one.contract, one.claim, one.workload) == unit]
 
     def contradictory(self) -> list[Verdict]:
-        """Return the verdicts whose status differs from that of the same unit in a part that does not count for it."""
+        """Return the verdicts whose status differs from the status of the same unit in a part that does not count for
+        it.
+        """
         return [unit for unit in self.verdicts if any(one.status is not unit.status for _, one in self.again(unit))]
 
     def waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """Return the waiver that is in force for a unit; None if there is none, or if the unit cannot be waived."""
+        """Return the valid waiver of a unit, or None if there is none or if the unit cannot be waived."""
         return next((waiver for waiver in self._waivers_of(verdict) if not waiver.expired), None)
 
     def expired_waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """Return the expired waiver of a unit; None if there is none, or another waiver is in force."""
+        """Return the expired waiver of a unit, or None if there is none or if another waiver is valid."""
         return None if self.waiver(verdict) else next(iter(self._waivers_of(verdict)), None)
 
     def _waivers_of(self, verdict: Verdict) -> list[WaiverRecord]:
@@ -228,13 +241,16 @@ class ReportView:
         return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
 
     def accepted(self, verdict: Verdict) -> AcceptedRecord | None:
-        """Return the accepted baseline of a unit's claim, also without effect; None if there is none."""
+        """Return the accepted baseline of a unit's claim, even if it has no effect, or None if there is none."""
         accepted = self.header.commits.accepted if self.header.commits is not None else []
         return next((one for one in accepted if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
 
     def tried(self, verdict: Verdict) -> str | None:
-        """Return in words in which other directories a unit was timed or judged, and how often its timing was
-        interrupted; None if it was timed and judged only once."""
+        """Return a text about the other directories in which a unit was timed or judged, and about interruptions of its
+        timing.
+
+        Return None if the unit was timed and judged only once.
+        """
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = self.header.attempts.directories(unit)
         timed = {run.run_id for run in self.runs_of(*unit) if probe_named(run.probe).timed}
@@ -252,12 +268,15 @@ class ReportView:
         return "; ".join(told) or None
 
     def repeated_job(self) -> str:
-        """Return a sentence with the attempt number of the CI job; "" for a first or unknown attempt."""
+        """Return a sentence with the attempt number of the CI job, or "" for a first or unknown attempt."""
         attempt = self.header.attempts.ci
         return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
 
     def resumed_sentence(self) -> str:
-        """Return a sentence on how often the run was resumed, when last, and how many runs were left; "" if never."""
+        """Return a sentence: how often the run was resumed, when last, and how many runs were left.
+
+        Return "" if never.
+        """
         resumed = self.header.resumed
         if not resumed:
             return ""
@@ -267,7 +286,9 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """Return a line for the candidate's and the baseline's commit, by name. Empty unless two are compared."""
+        """Return a line for the candidate's and the baseline's commit, by name, or nothing unless two commits are
+        compared.
+        """
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 
@@ -291,8 +312,7 @@ class ReportView:
         return warnings
 
     def warnings(self) -> list[str]:
-        """Return the warnings of a page: `doubts`, and excuses under `may_end_apart` that should be removed as
-        unneeded."""
+        """Return the warnings of a page: `doubts`, and entries under `may_end_apart` that were not needed."""
         return self.doubts() + [
             f"Idle excuse: nothing needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
             f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; take it out."
@@ -302,7 +322,7 @@ class ReportView:
         ]
 
     def excused_sentence(self) -> str:
-        """Return a sentence on the number of excuses for unequal end states, and of units that needed an excuse."""
+        """Return a sentence with the number of excuses for unequal end states, and of units that needed one, or ""."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
@@ -311,18 +331,20 @@ class ReportView:
         return f"{counted(excuses, 'excuse')} for ends that lie apart; {counted(needed, 'unit')} needed one."
 
     def recorded_sentence(self) -> str:
-        """Return a sentence on which process recorded the evidence, and by which mechanism steps were captured."""
+        """Return a sentence: which process recorded the evidence, and by which mechanism steps were captured."""
         captured = f" Captured: {self.replayed()}." if self.replayed() else ""
         return f"The trainer ran in the process that recorded it.{captured}" if self.evidence else ""
 
     def unchecked_sentence(self) -> str:
-        """Return a sentence on how many listed claims have no executable check; "" if there are none."""
+        """Return a sentence about the number of listed claims without an executable check, or "" if there are none."""
         number = sum(len(contract.unchecked) for contract in self.contracts)
         listed = f"{counted(number, 'listed claim')} {'has' if number == 1 else 'have'}"
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Return each verdict with its claim's parts (bounds resolved) and the runs from which it was judged."""
+        """Return each verdict with the parts of its claim, with plain numbers as bounds, and the runs by which it was
+        judged.
+        """
         return self._judged
 
     @cached_property
@@ -340,10 +362,10 @@ class ReportView:
         return rows
 
     def units_judged_by(self, run_id: str, section: str, candidate: str = "") -> frozenset[tuple[str, str, str]]:
-        """Return the units (contract, claim, workload) that were judged from the run and whose cards link to this
+        """Return the units (contract, claim, workload) that were judged by the run and whose cards link to this
         section.
 
-        candidate: if given, only claims whose candidate is this arm.
+        candidate: if given, only claims whose candidate is this arm count.
         """
         return frozenset(
             (verdict.contract, verdict.claim, verdict.workload)
@@ -354,7 +376,7 @@ class ReportView:
         )
 
     def count_line(self) -> str:
-        """Return the count line of the units; see `harness.judging.verdict.count_line`."""
+        """Return the count line of the units. See `harness.judging.verdict.count_line`."""
         words = Counter(self.word(verdict) for verdict in self.verdicts)
         numbers = {word: words[word] for word in (*WORDS.values(), "waived") if word != "error"}
         return count_line({**numbers, "errors": words["error"]})
@@ -365,6 +387,9 @@ class ReportView:
 
 
 def _listed(names: Sequence[str], most: int | None) -> str:
-    """Return the names joined by commas. Of more than `most`, return the first names and the number of the rest."""
+    """Return the names joined by commas.
+
+    If there are more than `most`, return the first ones and the number of the others.
+    """
     left = 0 if most is None else len(names) - most
     return f"{', '.join(names[:most])} and {left} more" if left > 0 else ", ".join(names)

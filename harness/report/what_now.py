@@ -18,23 +18,23 @@ from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
 FEW = 3  # number of claims that are named if units are undecided for the same reason
-LONG = 150  # a command with more characters is not repeated here, because it stands at the end of the page
+LONG = 150  # a command with more characters is not repeated here, because it is at the end of the page
 MOST = 20  # largest number of steps of each kind; further steps are only counted
 Shown = Callable[[object, int], str]
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do. command: its shell command, for the folder in which the run was started; "" if there is none."""
+    """Something to do. command: a shell command for the folder in which the run was started, or ""."""
 
     text: str
     command: str = ""
 
 
 def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
-    """Return the steps, the most urgent first. Return none if all claims are decided and proven able to fail, and all
-    sources are committed.
+    """Return the steps, the most urgent first.
 
+    Return none if all claims are decided and proven able to fail, and if all sources are committed.
     shown: a function that escapes a text for the output format and cuts it to a number of characters.
     """
     kinds = [_broken(view, shown), _survived(view, shown), _open(view, shown), _unplanted(view)]
@@ -76,7 +76,7 @@ def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
 
 
 def _unplanted(view: ReportView) -> Iterator[Step]:
-    """Yield a step for each reason why faults were not planted. The step names the number of faults and the remedy."""
+    """Yield a step for each reason why faults were not planted. It names the number of faults and the remedy."""
     not_run = view.drill.not_run if view.drill is not None and view.of_controls else []
     for reason, number in Counter(one.reason for one in not_run).most_common():
         why = [f"plant {counted(number, 'fault')} ({line(reason, 60)})", reason_text(reason).remedy]

@@ -1,6 +1,6 @@
 """Read the texts that explain verdicts from data files.
 
-If only one family of kinds uses a reason code, its texts are in the folder of that family.
+If only one family of kinds uses a reason code, its texts are in the folder of this family.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NextStep = Annotated[str, Field(pattern=r"^[a-z`][^\n]*[^\n.]$")]
 
 
 class ReasonText(BoundedModel):
-    """Meaning, usual cause and remedy of a reason code; codes of kinds in installed packages have no texts."""
+    """Meaning, usual cause and remedy of a reason code. Codes of kinds in installed packages have no texts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,13 +32,13 @@ class ReasonText(BoundedModel):
     cause: Sentence | None = None
     remedy: NextStep | None = None
     where_below_one: dict[str, Sentence] = Field(default_factory=dict)
-    """By figure of the verdict, the sentence to use as the cause if the figure is below 1."""
+    """The sentence that becomes the cause if a figure of the verdict is below 1, by name of the figure."""
     where_it_says: dict[str, Sentence] = Field(default_factory=dict)
-    """By words of the verdict's message, the sentence to use as the cause if the message contains these words."""
+    """The sentence that becomes the cause if the verdict's message contains certain words, by these words."""
     own: bool = False
 
     def cause_of(self, verdict: Verdict) -> str | None:
-        """Return the cause that the verdict's figures or message select, else the usual cause."""
+        """Return the cause that the verdict's figures or message select, otherwise the usual cause."""
         for name, figure in verdict.figures.items():
             told = self.where_below_one.get(name.rpartition(".")[2])
             if told is not None and isinstance(figure.value, int | float) and figure.value < 1:
@@ -46,7 +46,7 @@ class ReasonText(BoundedModel):
         return next((told for words, told in self.where_it_says.items() if words in verdict.message), self.cause)
 
 
-OF_PACKAGE = ReasonText()  # the text for codes of installed packages, whose claims describe the cause
+OF_PACKAGE = ReasonText()  # used for codes of installed packages, whose claims describe the cause
 
 
 def reason_text(code: str) -> ReasonText:
@@ -63,7 +63,7 @@ def reasons() -> Mapping[str, ReasonText]:
 
 
 def reason_files() -> list[Path]:
-    """Return the files with reason codes: the shared file, then the file of each family that has its own."""
+    """Return the files with reason codes: the shared file, and then the file of each family that has one."""
     return [TEXTS / "reasons.yaml", *sorted(KINDS.glob("*/reasons.yaml"))]
 
 
@@ -79,9 +79,9 @@ def _data(path: Path) -> Any:
 
 
 def terms_in(texts: Iterable[str]) -> dict[str, str]:
-    """Return the terms that occur in any of these texts, with their explanations, in the glossary's order.
+    """Return the terms that occur in any of these texts, with their explanations, in the order of the glossary.
 
-    A plural counts as well. A term that is only part of a longer term (`sync` in `host sync`) does not count.
+    A plural counts too. A term that is only part of a longer term (`sync` in `host sync`) does not count.
     """
     joined = "\n".join(texts).replace("_", " ").casefold()
     found = set()

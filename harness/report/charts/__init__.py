@@ -1,1 +1,1 @@
-"""Draw the charts of the report with matplotlib, as small SVG in the page's own colours."""
+"""Draw the charts of the report with matplotlib, as small SVG images in the colors of the page."""

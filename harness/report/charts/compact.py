@@ -1,7 +1,7 @@
-"""Rewrite matplotlib's SVG to be small inside a page: a flat list of shapes, classes for styles, relative paths.
+"""Rewrite matplotlib's SVG so that it is small: a flat list of shapes, classes for styles, relative paths.
 
-A report has dozens of images and must stay small enough to mail. Most of matplotlib's output is nesting, names without
-references, and digits beyond the resolution of a screen.
+A report has dozens of images and must stay small enough for a mail. Most of matplotlib's output is nesting, names that
+nothing refers to, and digits that no screen can show.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 ID = "\ue000"  # prefix of every id in an image; the page replaces it by a prefix that is unique on the page
-ALONG = "along"  # id of the texts that label a place on the horizontal axis, such as tick labels
+ALONG = "along"  # id of texts that label a place on the horizontal axis, such as tick labels
 _SVG = "{http://www.w3.org/2000/svg}"
-# prefix of a group's id -> name of the attribute that holds the rest of the id
+# prefix of a group's id -> name of the attribute that contains the rest of the id
 _NAMES = {"series:": "data-s", "mark:": "data-n"}
 _INHERITED = ("class", "clip-path", *_NAMES.values(), "data-t")
-# image units in one point; that is two units in one CSS pixel, so rounding to whole numbers is exact enough
+# Image units in one point. One CSS pixel has two image units, so whole numbers are exact enough.
 UNITS = 8 / 3
 _LONG = 100  # a repeated path is defined only once if it has at least this number of characters
 
 
 @dataclass
 class _Looks:
-    """Styles by class name. The name is derived from the style, so equal styles share a class on the whole page."""
+    """Styles by class name. The name is computed from the style, so equal styles share a class on the whole page."""
 
     rules: dict[str, str] = field(default_factory=dict)
 
     def of(self, style: str) -> str:
         said = [part.strip().replace(": ", ":").replace(", ", ",") for part in style.split(";")]
-        # leave out the font family, which the page sets
+        # leave out the font family, because the page sets it
         rule = ";".join(_scaled(part) for part in said if part and not part.startswith("font-family"))
         name = f"s{hashlib.sha256(rule.encode()).hexdigest()[:5]}"
         self.rules[name] = rule
@@ -51,7 +51,7 @@ def _scaled(rule: str) -> str:
 
 @dataclass
 class _Ids:
-    """Short ids for an image's elements, numbered in order of first use."""
+    """Short ids for the elements of an image, numbered in the order of their first use."""
 
     given: dict[str, str] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class _Ids:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A drawn shape: tag, attributes and text."""
+    """A shape that is drawn: tag, attributes and text."""
 
     tag: str
     attributes: dict[str, str]
@@ -75,8 +75,10 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class Scale:
-    """The position of a pair of axes in an image: left and upper end, in points. attributes: data with which the page's
-    script converts positions to values."""
+    """The position of a pair of axes in an image: its left and upper end, in points.
+
+    attributes: data with which the page's script converts positions to values.
+    """
 
     left: float
     top: float
@@ -84,11 +86,13 @@ class Scale:
 
 
 def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str, str]]:
-    """Return, for an image by matplotlib: its view box, the content of the `svg` element, and styles by class.
+    """Return three things for an image by matplotlib: its view box, the content of its `svg` element, and styles by
+    class.
 
     Attributes are in single quotes, and ids begin with `ID`. Metadata is removed, because it contains the date and
-    equal runs must give equal bytes. Data for the page's script is kept: names of series (`data-s`) and other marks
-    (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale at the clipping rectangle of each axes.
+    equal runs must give equal bytes. Data for the script of the page is kept: names of series (`data-s`) and other
+    marks (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale of each axes at its clipping
+    rectangle.
     """
     root = ET.fromstring(svg)  # noqa: S314 - matplotlib's own output
     looks, ids = _Looks(), _Ids()
@@ -103,7 +107,7 @@ def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str,
 
 
 def _leaves(node: ET.Element, inherited: Mapping[str, str], looks: _Looks, ids: _Ids) -> Iterator[_Leaf]:
-    """Yield each drawn shape in order, with its attributes and those of the groups around it."""
+    """Yield each shape that is drawn, in order, with its attributes and the attributes of the groups around it."""
     for child in node:
         tag, attributes = child.tag.removeprefix(_SVG), {**inherited, **_attributes(child, looks, ids)}
         if tag == "g":
@@ -139,19 +143,19 @@ def _attributes(node: ET.Element, looks: _Looks, ids: _Ids) -> dict[str, str]:
 
 
 def _named(group: str) -> dict[str, str]:
-    """Return the attributes for all shapes in a group, derived from the id that the group has in matplotlib's SVG."""
+    """Return the attributes for all shapes in a group. They come from the group's id in matplotlib's SVG."""
     if group.startswith(("xtick", ALONG)):
         return {"data-t": ""}
     return {name: _quoted(group.removeprefix(begins)) for begins, name in _NAMES.items() if group.startswith(begins)}
 
 
 def _quoted(text: str) -> str:
-    """Escape a text for an attribute in single quotes."""
+    """Return the text escaped for an attribute in single quotes."""
     return escape(text, {"'": "&#39;"})
 
 
 def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
-    """Replace a reference to a marker by a path at its position. A round marker becomes a dot with a round stroke."""
+    """Return a path for a marker that is drawn by reference. A round marker becomes a dot with a round stroke."""
     if leaf.tag != "use":
         return leaf
     mark, rule = marks[leaf.attributes["href"]], looks.rules[leaf.attributes.get("class", "")]
@@ -168,7 +172,7 @@ def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
 
 
 def _clips(root: ET.Element, ids: _Ids, scales: Sequence[Scale]) -> Iterator[str]:
-    """Yield the clipping rectangles that shapes refer to. Each one gets the attributes of the scale of its axes."""
+    """Yield the clipping rectangles that shapes refer to. Each one has the attributes of the scale of its axes."""
     for clip in root.iter(f"{_SVG}clipPath"):
         name = clip.get("id", "")
         if name in ids.given:
@@ -186,7 +190,7 @@ def _scale_of(rectangle: ET.Element, scales: Sequence[Scale]) -> Mapping[str, st
 
 
 def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
-    """Join consecutive lines and markers of the same style into one path."""
+    """Return the shapes, with consecutive lines and markers of the same style joined into one path."""
     joined: list[_Leaf] = []
     for leaf in shapes:
         last = joined[-1] if joined else None
@@ -198,7 +202,7 @@ def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
 
 
 def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
-    """Define a repeated path only once and draw it by reference, because arms that train alike have equal curves."""
+    """Return definitions of repeated paths, and shapes that refer to them. Arms that train alike have equal curves."""
     times = Counter(leaf.attributes.get("d", "") for leaf in shapes)
     often = {path: ids.of(path) for path, count in times.items() if count > 1 and len(path) > _LONG}
     drawn = [
@@ -211,7 +215,7 @@ def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
 
 
 def _grouped(leaves: list[_Leaf]) -> Iterator[str]:
-    """Yield the shapes. Put consecutive shapes of the same style into one group with that style."""
+    """Yield the shapes as markup. Consecutive shapes of the same style are put into one group with this style."""
     for look, run in itertools.groupby(leaves, key=lambda leaf: leaf.look):
         members = list(run)
         if len(members) == 1:
@@ -235,12 +239,12 @@ def _start(tag: str, attributes: Mapping[str, str]) -> str:
 
 
 def _units(points: str | float) -> int:
-    """Convert a length or coordinate from points to whole units of the image."""
+    """Return a length or coordinate in points as whole units of the image."""
     return round(float(points) * UNITS)
 
 
 def _path(text: str) -> str:
-    """Rewrite a path of straight lines: absolute starts, then relative steps from point to point."""
+    """Return a path of straight lines in short form: absolute starts, then relative steps from point to point."""
     written: list[str] = []
     points: list[tuple[int, int]] = []
     for command, x, y in re.findall(r"([MLz])(?:\s*(-?[\d.]+)\s+(-?[\d.]+))?", text):
@@ -255,7 +259,10 @@ def _path(text: str) -> str:
 
 
 def _steps(points: list[tuple[int, int]]) -> str:
-    """Return `M` to the first point, then relative steps. Leave out points on the line between their neighbours."""
+    """Return `M` to the first point, and then relative steps.
+
+    Points on the line between their neighbors are left out.
+    """
     steps: list[tuple[int, int]] = []
     for (x, y), (next_x, next_y) in itertools.pairwise(points):
         right, down = next_x - x, next_y - y

@@ -40,22 +40,22 @@ from harness.report.text import label, number, several
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Reduce the number of points of a series for drawing, but keep its spikes.
+# The function below reduces the number of points of a series for drawing, but keeps spikes.
 
 Doubles = NDArray[np.float64]
 
 
 def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
-    """Return indices and values of at most max(points, 4) finite values. The values are divided into buckets by index,
-    and each bucket keeps its minimum and maximum.
+    """Return indices and values of at most max(points, 4) finite values. If there are at most `points`, return all of
+    them.
 
-    values: [T], by step. Return all finite values if there are at most `points`.
+    values: [T], by step. The values are divided by index into buckets. Each bucket keeps its minimum and its maximum.
     """
     index = np.flatnonzero(np.isfinite(values))
     finite = values[index]
     if len(finite) <= points:
         return index.astype(np.float64), finite
-    # each bucket keeps two values, and the first and the last value of the series are kept, too
+    # Each bucket keeps two values. The first and the last value of the series are kept too.
     buckets = max(1, (points - 2) // 2)
     size = -(-len(finite) // buckets)
     starts = np.arange(0, len(finite), size)
@@ -72,7 +72,7 @@ MARKS = ("o", "s", "^", "D", "v", "P")
 
 @dataclass(frozen=True)
 class Curve:
-    """One arm's series [T]."""
+    """The series [T] of one arm."""
 
     name: str
     role: Role
@@ -85,7 +85,7 @@ class Curve:
 
 @drawn_once
 def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
-    """Plot the loss or another metric by step, with a line for each arm in the style of the arm's role."""
+    """Plot the loss or another metric by step. Each arm has a line in the style of its role."""
 
     def paint(axes: list[Axes]) -> None:
         for curve in sorted(curves, key=lambda curve: list(Role).index(curve.role)):
@@ -108,7 +108,7 @@ def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
 def difference(
     values: Doubles, *, tolerances: Sequence[float], floor: float | None, first: int | None, name: str
 ) -> Plot:
-    """Plot |candidate - baseline| [T] on a logarithmic axis, with a separate line for zeros at the bottom."""
+    """Plot |candidate - baseline| [T] on a logarithmic axis. A separate line at the bottom shows zeros."""
     limits = [value for value in (*tolerances, floor) if value is not None and 0 < value < math.inf]
     positive = values[np.isfinite(values) & (values > 0)]
     lowest = min([*limits, float(positive.min())] if len(positive) else limits, default=1.0)
@@ -125,7 +125,7 @@ def difference(
             axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
-            # Draw the noise floor as a broad band below the curve, because a difference is often equal to the floor.
+            # The noise floor is a broad band below the curve, because a difference is often equal to the floor.
             axis.axhline(height, color=FLOOR, lw=4.0, label=f"noise floor {number(floor)}")
         if first is not None:
             axis.axvline(first, color=INK, lw=1.0, ls=":", label=f"first differing step {first}")
@@ -157,7 +157,7 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
             mine = [(layer, value) for layer, name, value in points if name == kind]
             heights = [_height(value, bottom, beyond) for _, value in mine]
             top = max([top, *heights])
-            # Draw the kinds side by side, because points at 0 would hide each other.
+            # draw the kinds side by side, because points at 0 would cover each other
             shift = (place - len(kinds) / 2) * 0.1
             layers = [layer + shift for layer, _ in mine]
             axis.plot(layers, heights, color=SERIES[place], marker=MARKS[place], ms=3.5, ls="", label=label(kind, 30))
@@ -174,13 +174,15 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
 
 
 def _height(value: float, bottom: float, beyond: float) -> float:
-    """Return the height of a difference on an axis in powers of ten: zero at the bottom, non-finite values at the
-    top."""
+    """Return the height of a difference on an axis in powers of ten.
+
+    Zero is at the bottom, and values that are not finite are at the top.
+    """
     return beyond if not math.isfinite(value) else math.log10(value) if value > 0 else bottom
 
 
 def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
-    """Return the points. If there are more kinds than styles, give the kinds that differ least one common name."""
+    """Return the points. If there are more kinds than styles, the kinds that differ least get one common name."""
     worst: dict[str, float] = {}
     for _, kind, value in points:
         worst[kind] = max(worst.get(kind, 0.0), value)
@@ -194,7 +196,7 @@ def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, s
 
 @drawn_once
 def memory(arm: str, levels: Mapping[str, Doubles], *, per: str) -> Plot:
-    """Plot the growth of the candidate's allocated and reserved memory [T] since its first sample, in MiB."""
+    """Plot by how much the candidate's allocated and reserved memory [T] grew since the first sample, in MiB."""
 
     def paint(axes: list[Axes]) -> None:
         for name, values in levels.items():
@@ -225,7 +227,10 @@ def _ticks(axis: Axes) -> None:
 
 
 def _decades(axis: Axes, bottom: float, top: float, beyond: float | None = None) -> None:
-    """Label the vertical axis in powers of ten, with one line for zero (bottom) and one for non-finite values (top)."""
+    """Label the vertical axis in powers of ten.
+
+    One line stands for zero (bottom), and one for non-finite values (top).
+    """
     highest = math.ceil((top if beyond is None else beyond - 1) + 1e-9)
     stride = max(1, round((highest - bottom) / 7))
     ticks = [*range(highest, int(bottom), -stride)]
@@ -262,7 +267,7 @@ def _difference_words(
     return text + (f"; first differing step {first}." if first is not None else "; no step differs.")
 
 
-BROAD = 5.0  # width of the baselines' lines, in points: this band stays visible on both sides of a line that covers it
+BROAD = 5.0  # Width of a baseline's line in points. It stays visible on both sides of a line that covers it.
 
 
 class Role(StrEnum):
@@ -292,21 +297,24 @@ _LINES: Mapping[Role, Mapping[str, Any]] = {
 
 
 def line_of(role: Role) -> dict[str, Any]:
-    """Return the style of a line. The baseline's line is drawn below all others, so an equal arm is visible as well."""
+    """Return the style of a line.
+
+    The baseline's line is drawn below all others. An equal arm stays visible above it.
+    """
     return {"color": COLOURS[role], **_LINES[role]}
 
 
 def name_of(arm: str, role: Role) -> str:
-    """Return an arm's name in a legend, with its role."""
+    """Return the name of an arm with its role, for a legend."""
     return f"{arm} ({role})" if role else arm
 
 
-# Plots for single kinds of claims: kernels over time, seeds, and blocks of a long replay.
+# Plots for single claim kinds: kernels over time, seeds, and blocks of a long replay.
 
 
 @drawn_once
 def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: Mapping[str, float]) -> Plot:
-    """Plot compiles, disk-cache hits and loads over time, with the phases prewarm, upload and train as bands."""
+    """Plot compilations, hits in the disk cache and loads over time. The phases prewarm, upload and train are bands."""
     rows = ["compile", "disk_hit", "load", *(["handle"] if handles else [])]
     ends = [float(event.seconds) for event in events] + [float(value) for value in handles.values()]
     starts = sorted(((float(at), name) for name, at in phases.items()))
@@ -317,7 +325,7 @@ def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: M
         for place, (at, name) in enumerate(starts):
             until = starts[place + 1][0] if place + 1 < len(starts) else end
             axis.axvspan(at, until, color=GRID, alpha=(0.9, 0.3)[place % 2], lw=0, zorder=0)
-            # Write the names at different heights, because a phase can be shorter than its name.
+            # write the names at different heights, because a phase can be shorter than its name
             axis.text(at, len(rows) - 0.45 + 0.5 * place, label(name, 16), fontsize=8.5, color=INK, gid=ALONG)
         for place, row in enumerate(rows):
             seen = [float(event.seconds) for event in events if event.event == row]
@@ -374,8 +382,11 @@ def seed_differences(
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot milliseconds per step by block, and the yardstick's time (a fixed piece of work), scaled to the same median.
-    Below, plot the growth of memory in MiB."""
+    """Plot milliseconds per step by block, and the time of a fixed piece of work (yardstick), scaled to the same
+    median.
+
+    Below, plot the growth of memory in MiB.
+    """
     scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
 
     def paint(axes: list[Axes]) -> None:
@@ -409,9 +420,10 @@ def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Ma
     return draw(paint, alt=alt, heights=(1.8, 1.4) if memory else (1.8,))
 
 
-# Plot a timing: the ratio and the blocks of each process, and the machine's clocks and throttling during that time.
+# The code below plots a timing: the ratio and the blocks of each process, and the machine's clocks and throttling
+# meanwhile.
 
-SAMPLES = 160  # number of samples of one reading that are drawn, for all processes together
+SAMPLES = 160  # largest number of samples that are drawn for one reading, for all processes together
 Reading = Callable[[TelemetrySample], float | None]
 READINGS: dict[str, Reading] = {
     "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
@@ -431,13 +443,13 @@ class TimedBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessTiming:
-    """One process of a timing comparison; all times are seconds on the axis."""
+    """One process of a timing that compares two arms. All times are seconds on the axis."""
 
     process: int
-    # the judge's ratio; for a process that the judge left out: the baseline's undisturbed step divided by the
-    # candidate's
+    # The judge's ratio. For a process that the judge left out: the baseline's undisturbed step divided by the
+    # candidate's.
     ratio: float
-    disturbed: int  # number of rounds during which other work ran on the processor
+    disturbed: int  # number of rounds in which other work ran on the processor
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]
@@ -458,10 +470,10 @@ class ProcessTiming:
 def timing(
     processes: Sequence[ProcessTiming], *, demanded: float, interval: Sequence[float], shares_clock: bool
 ) -> Plot:
-    """Plot each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
+    """Plot ratio, A/A ratios and blocks of each process, and the machine's clocks and throttle reasons, in one figure.
 
-    demanded: the smallest ratio that the claim allows; interval: that of the mean ratio; shares_clock: True if the
-    start of each block was recorded, so that the time axis also shows gaps.
+    demanded: the smallest ratio that the claim allows; interval: the interval of the mean ratio; shares_clock: True if
+    the start of each block was recorded. The time axis then also shows gaps.
     """
     samples = [pair for item in processes for pair in item.samples]
     reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
@@ -480,7 +492,7 @@ def timing(
             axis.set_xlim(-0.01 * processes[-1].end, 1.01 * processes[-1].end)
             axis.xaxis.set_major_formatter(plain)
             axis.tick_params(axis="x", labelbottom=axis is axes[-1])
-            axis.grid(visible=False, axis="x")  # the lines between processes replace the vertical lines of the grid
+            axis.grid(visible=False, axis="x")  # the lines between processes replace the vertical grid lines
             for before, after in itertools.pairwise(processes):
                 axis.axvline((before.end + after.start) / 2, color=GRID, lw=0.8)
         whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
@@ -508,7 +520,7 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: equally fast")
     axis.set_ylabel("speed ratio")
     axis.yaxis.set_major_formatter(plain)
-    axis.margins(y=0.2)  # leave room at the bottom for the numbers of the processes
+    axis.margins(y=0.2)  # room at the bottom for the numbers of the processes
     for item, middle in zip(processes, middles, strict=True):
         at = axis.get_xaxis_transform()
         axis.text(middle, 0.01, str(item.process), transform=at, ha="center", va="bottom", color=MUTED, gid=ALONG)
@@ -516,11 +528,10 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
 
 
 def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot each process's A/A ratios in separate axes. Next to a large ratio of the arms, A/A ratios would not be
-    distinguishable."""
+    """Plot the A/A ratios of each process in separate axes. Next to a large ratio, they could not be distinguished."""
     processes = [item for item in processes if item.counts]
     middles = [(item.start + item.end) / 2 for item in processes]
-    # Draw the baseline's marks broad and below the other marks, as its lines are drawn.
+    # The baseline's marks are broad and below the other marks, like its lines.
     axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
     axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
@@ -530,7 +541,7 @@ def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
 
 
 def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot every block as a line from its start to its end, at the height of its milliseconds per step."""
+    """Plot every block as a line from its start to its end. Its height is its milliseconds per step."""
     for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
         blocks = [block for item in processes for block in item.blocks if block.arm == role]
         spans = [(block.start, block.end, block.step_ms) for block in blocks]
@@ -546,7 +557,7 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
     for item in processes:
         seen = [(at, value) for at, sample in item.samples if (value := READINGS[name](sample)) is not None]
         places, shown = decimate(np.array([value for _, value in seen], dtype=np.float64), SAMPLES // len(processes))
-        # NaN, so that no line connects one process with the next
+        # NaN, so that no line connects two processes
         moments.extend([*(seen[int(place)][0] for place in places), math.nan])
         values.extend([*shown.tolist(), math.nan])
     axis.plot(moments, values, color=SERIES[0], lw=1.1, label=name)
@@ -555,9 +566,9 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
 
 
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
-    """Plot a row for each throttle reason, with a line while samples had this reason."""
+    """Plot a row for each throttle reason. The row has a line while samples had this reason."""
     for lane, reason in enumerate(reasons):
-        least = 0.006 * processes[-1].end  # the shortest length of a line, so that a single sample stays visible
+        least = 0.006 * processes[-1].end  # shortest length of a line, so that a single sample stays visible
         spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
         _spans(axis, spans, LIMIT, 7.0, "_" if lane else "throttled")
         named(axis.lines[-1], "throttled")
@@ -570,8 +581,10 @@ def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence
 
 
 def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
-    """Return the start and end of each series of consecutive samples with this throttle reason. A series that lasts
-    less than `least` seconds is drawn with a length of `least`."""
+    """Return start and end of each series of consecutive samples with this throttle reason.
+
+    A series that lasts less than `least` seconds is drawn with a length of `least`.
+    """
     stretches = []
     for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
         moments = [at for at, _ in run]
@@ -581,18 +594,20 @@ def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[flo
 
 
 def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:
-    """Plot horizontal strokes (start, end, height) as a single line with gaps."""
+    """Plot horizontal strokes (start, end, height) as one line with gaps."""
     across = list(itertools.chain(*((start, end, math.nan) for start, end, _ in spans)))
     heights = list(itertools.chain(*((height, height, math.nan) for _, _, height in spans)))
     axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)
 
 
-# Plot a figure over several runs.
+# The code below plots a figure over several runs.
 
 
 class MachineRuns(NamedTuple):
-    """Runs on one machine, for a plot. places: positions on the horizontal axis. ends: lower and upper ends of
-    intervals (or NaN)."""
+    """Runs on one machine, for a plot. places: positions on the horizontal axis.
+
+    ends: pairs of the lower and upper end of an interval, or NaN.
+    """
 
     name: str
     joined: bool  # True: a line connects the runs
@@ -604,7 +619,7 @@ class MachineRuns(NamedTuple):
 def over_runs(
     machines: Sequence[MachineRuns], ticks: Mapping[int, str], demand: tuple[float, str] | None, unit: str, alt: str
 ) -> Plot:
-    """Plot a figure over several runs with its intervals, one colour for each machine, and the labelled demand."""
+    """Plot a figure over several runs with its intervals. Each machine has one color. The demand has a label."""
 
     def paint(axes: list[Axes]) -> None:
         for place, one in enumerate(machines):

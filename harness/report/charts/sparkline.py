@@ -1,4 +1,4 @@
-"""Draw small images of series without axes, as inline SVG in the page's own colours (`style.css`)."""
+"""Draw small images of series without axes, as inline SVG in the colors of the page (`style.css`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from harness.report.charts.plots import Doubles, decimate
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-WIDTH, HEIGHT = 96, 18  # width and height of a sparkline in CSS pixels
-POINTS = 40  # largest number of points of a sparkline's line
+WIDTH, HEIGHT = 96, 18  # width and height of a small image in CSS pixels
+POINTS = 40  # largest number of points of a line
 
 
 @dataclass(frozen=True)
 class Box:
-    """A drawing area, in CSS pixels from the image's upper left corner. low, high: the values at the area's lower and
-    upper edge."""
+    """A drawing area, in CSS pixels from the upper left corner of the image.
+
+    low, high: the values at the lower and the upper edge of the area.
+    """
 
     left: float
     top: float
@@ -35,15 +37,17 @@ class Box:
         return _short(self.top + self.height * (1 - ((value - self.low) / span if span else 0.5)))
 
     def path(self, role: str, values: Doubles, last: float, points: int = POINTS) -> str:
-        """Draw the values [steps] as a line of the style `role`, from step 0 at the left to `last` at the right."""
+        """Return the values [steps] as a line of the style `role`, from step 0 at the left to `last` at the right."""
         at, shown = (each.tolist() for each in decimate(values, points))
         places = (f"{_short(self.left + self.width * x / last)} {self.y(y)}" for x, y in zip(at, shown, strict=True))
         return f'<path class="{role}" d="M{"L".join(places)}"/>'
 
 
 def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
-    """Draw the candidate's series [steps] as a line over a broad line for the baseline's. None if the candidate has
-    fewer than two finite values."""
+    """Return an image of the candidate's series [steps] as a line over a broad line for the baseline's series.
+
+    Return None if the candidate has fewer than two finite values.
+    """
     drawn = [values for values in (baseline, candidate) if values is not None and finite(values)]
     if not finite(candidate):
         return None
@@ -54,15 +58,19 @@ def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
 
 
 def of_ratios(ratios: Mapping[int, float], demanded: float) -> Markup | None:
-    """Draw a dot for each process's ratio and a line at the demanded ratio. None if there are fewer than two ratios."""
+    """Return an image with a dot for each process's ratio and a line at the demanded ratio, or None for fewer than two
+    ratios.
+    """
     values = np.array([*ratios.values(), demanded])
     body = dots(ratios, demanded, around([values], Box(3, 3, WIDTH - 6, HEIGHT - 6))) if finite(values) else None
     return None if body is None else _image(body)
 
 
 def dots(ratios: Mapping[int, float], demanded: float, box: Box) -> str | None:
-    """Draw each process's ratio at the process's number, and a line at the demanded ratio. Return None for fewer than
-    two ratios. A process without a ratio leaves a gap."""
+    """Return markup with a dot for each process's ratio, at the process's number, and a line at the demanded ratio.
+
+    Return None for fewer than two ratios. A process without a ratio leaves a gap.
+    """
     shown = {process: ratio for process, ratio in ratios.items() if ratio > 0 and math.isfinite(ratio)}
     if len(shown) < 2 or demanded <= 0:
         return None
@@ -74,18 +82,18 @@ def dots(ratios: Mapping[int, float], demanded: float, box: Box) -> str | None:
 
 
 def finite(values: Doubles) -> bool:
-    """Return True if the values have at least two finite points."""
+    """Return True if at least two of the values are finite."""
     return int(np.isfinite(values).sum()) > 1
 
 
 def around(series: Sequence[Doubles], box: Box) -> Box:
-    """Return the box with the smallest and largest value of all series [steps] as `low` and `high`."""
+    """Return the box with the smallest and the largest value of all series [steps] as `low` and `high`."""
     values = np.concatenate([each[np.isfinite(each)] for each in series])
     return replace(box, low=float(values.min()), high=float(values.max()))
 
 
 def _image(body: str) -> Markup:
-    """Return the image, hidden from screen readers, because the text next to the image has the same content."""
+    """Return the image. Screen readers skip it, because the text next to it has the same content."""
     from markupsafe import Markup
 
     return Markup(f'<svg class="spark" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{body}</svg>')  # noqa: S704

@@ -1,6 +1,6 @@
-"""Draw matplotlib figures as small, deterministic SVG inside the page, in the page's colour scheme.
+"""Draw matplotlib figures as small SVG images in the color scheme of the page. Equal input gives equal bytes.
 
-The drawing code uses placeholder colours, such as `INK` and `SERIES`. This module replaces them by CSS variables.
+The drawing code uses placeholder colors, such as `INK` and `SERIES`. This module replaces them by CSS variables.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 PAPER, INK, MUTED, GRID = "#010101", "#010102", "#010103", "#010104"
 BASELINE, CANDIDATE, CONTROL, REPLICA, FLOOR, LIMIT = (f"#01020{place}" for place in range(1, 7))
-SERIES = tuple(f"#01030{place}" for place in range(1, 7))  # colors for series that have no role
-# For each color, its value in light and in dark mode. The contrast is at least 4.5:1 for text and 3:1 for lines. The
-# values can be distinguished with color blindness.
+SERIES = tuple(f"#01030{place}" for place in range(1, 7))  # colors of series without a role
+# For each color, its value in light and in dark mode. The contrast is at least 4.5:1 for text and 3:1 for lines. People
+# with color blindness can distinguish the values.
 _COLOURS = {
     PAPER: ("#ffffff", "#16191d"),
     INK: ("#1b1f24", "#e6e8ea"),
@@ -65,7 +65,7 @@ _SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "text.color": INK,
-    # Draw no tick marks, because there are grid lines.
+    # no tick marks, because there are grid lines
     "xtick.bottom": False,
     "ytick.left": False,
     "xtick.labelcolor": INK,
@@ -75,16 +75,16 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-MOST_KEPT = 256  # largest number of figures that are kept in memory, of about 20 KB each
-_drawn: dict[bytes, Plot] = {}  # digest of a figure's input -> the figure; the oldest entry comes first
+MOST_KEPT = 256  # largest number of figures in memory; each has about 20 KB
+_drawn: dict[bytes, Plot] = {}  # digest of the input of a figure -> the figure; the oldest entry comes first
 Given = ParamSpec("Given")
 
 
 @dataclass(frozen=True)
 class Plot:
-    """An image and its description in words (`alt`); width and height in CSS pixels.
+    """An image and its description in words (`alt`). width, height: in CSS pixels.
 
-    `body` is markup in which every id has the prefix `ID`; `looks` has the styles of its classes.
+    body: markup in which every id has the prefix `ID`. looks: the styles of its classes.
     """
 
     box: str
@@ -102,9 +102,9 @@ class Plot:
 
 
 def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float, ...] = (2.6,)) -> Plot:
-    """Call `paint` with axes stacked vertically, one for each of `heights` (inches), all 5.2 inches wide.
+    """Call `paint` with axes that are stacked vertically, one for each of `heights` (inches). All are 5.2 inches wide.
 
-    The canvas is created without pyplot, which has global state, so that any thread may render.
+    The canvas is created without pyplot, which has global state. So any thread may render.
     """
     os.environ.update(moved_caches())
     from matplotlib import rc_context
@@ -123,35 +123,35 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
         for axis in axes:
             axis.patch.set_visible(False)
             _name_marks(axis)
-        # Do not use `savefig`: it gives the same bytes, but draws everything twice because of the layout.
+        # Do not use `savefig`. It gives the same bytes, but draws everything twice because of the layout.
         canvas.print_svg(stream)  # type: ignore[no-untyped-call]
         scales = [_scale(axis, 72 * width, 72 * height) for axis in axes]
     return Plot(*compact(stream.getvalue(), scales), alt, round(width * 96), round(height * 96))
 
 
 def legend(axis: Axes, *, columns: int = 2) -> None:
-    """Add a legend above the axes, in a single column if a name is long."""
+    """Add a legend above the axes. It has a single column if a name is long."""
     _, names = axis.get_legend_handles_labels()
     fits = max(map(len, names), default=0) <= 72 // columns
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns if fits else 1, borderaxespad=0.2)
 
 
 def named(mark: Artist, name: str) -> None:
-    """Name a mark that is not in the legend itself after the legend entry with the same style."""
+    """Give a mark that is not in the legend the name of the legend entry with the same style."""
     mark.set_gid(f"mark:{name}")
 
 
 def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: float | None = None) -> None:
-    """Record for the page's script how to read the horizontal axis: whole numbers, tick labels or events. By default it
-    reads seconds.
+    """Record for the page's script how to read the horizontal axis: whole numbers, tick labels or events.
 
-    zero: on a vertical axis in powers of ten, the position of the line for 0.
+    Without this call, the axis is read as seconds. zero: on a vertical axis in powers of ten, the position of the line
+    for 0.
     """
     axis.set_gid(f"{kind} {'' if zero is None else f'{zero:g}'}")
 
 
 def _name_marks(axis: Axes) -> None:
-    """Give each mark the name that it has in the legend. A line along the horizontal axis is named as a series."""
+    """Give each mark its name from the legend. A line along the horizontal axis is named as a series."""
     for mark in (*axis.lines, *axis.patches):
         name = str(mark.get_label())
         if mark.get_gid() is None and not name.startswith("_"):
@@ -174,9 +174,9 @@ def _scale(axis: Axes, width: float, height: float) -> Scale:
 
 
 def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
-    """Return `function` with a cache, so that equal arguments (plain values and arrays) are drawn only once.
+    """Return `function` with a cache. For equal arguments (plain values and arrays) a figure is drawn only once.
 
-    Drawing takes 0.1 to 0.2 s, and figures of claims that hold in bits are often equal (13 of 67 figures in one gate).
+    Drawing takes 0.1 to 0.2 s. Figures of claims that hold in bits are often equal (13 of 67 figures in one gate).
     """
 
     @wraps(function)
@@ -193,12 +193,12 @@ def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
 
 
 def forget() -> None:
-    """Clear the cache of drawn figures."""
+    """Remove all figures from the cache."""
     _drawn.clear()
 
 
 def stylesheet(plots: Iterable[Plot]) -> str:
-    """Return the CSS for the images of a page: the light and dark value of each colour, and all classes."""
+    """Return the CSS for the images of a page: the light and the dark value of each color, and all classes."""
     looks = {name: rule for plot in plots for name, rule in plot.looks.items()}
     if not looks:
         return ""
@@ -212,10 +212,10 @@ def stylesheet(plots: Iterable[Plot]) -> str:
 
 
 def decade(value: float, _position: float = 0) -> str:
-    """Return `1e-3` for a tick at -3 on an axis in powers of ten. matplotlib's own label would need math text."""
+    """Return `1e-3` for a tick at -3 on an axis in powers of ten. matplotlib's label would need its math text."""
     return f"1e{value:.0f}" if not -2 < value < 4 else f"{10**value:g}"
 
 
 def plain(value: float, _position: float = 0) -> str:
-    """Return a tick's number as text, without math text or offsets."""
+    """Return the number of a tick as text, without math text or offsets."""
     return f"{value:.6g}"

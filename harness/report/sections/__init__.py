@@ -1,1 +1,1 @@
-"""Make the evidence sections of the report, in their order. A section without content is left out."""
+"""The evidence sections of the report, in their order. A section without content is left out."""

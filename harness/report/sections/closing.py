@@ -15,13 +15,12 @@ from harness.report.text import line, listing, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 
-# largest number of characters for the claims, workloads or tags of a narrowed run, which only this section lists in
-# full
+# Largest number of characters for the claims, workloads or tags of a limited run. Only this section lists all of them.
 NAMES = 6000
 
 
 def unchecked(view: ReportView) -> Section | None:
-    """Return a section about listed claims without an executable check, with the reasons; None if there are none."""
+    """Return a section about listed claims without an executable check, with the reasons, or None if there are none."""
     parts = []
     for contract in view.contracts:
         if contract.unchecked:
@@ -34,7 +33,9 @@ def unchecked(view: ReportView) -> Section | None:
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Return a section about workers, arms and parts of evidence that did not complete, with their last stacks."""
+    """Return a section about workers, arms and parts of evidence that did not complete, with their last stacks, or
+    None.
+    """
     parts = []
     for run in view.evidence.values():
         broken: list[tuple[str, Death | ArmFailed | PartFailed]] = []
@@ -54,9 +55,9 @@ def deaths(view: ReportView) -> Section | None:
 
 
 def environment(view: ReportView) -> Section | None:
-    """Return a section with the machine, software and digests of `run.json`, and with facts that systems state.
+    """Return a section with machine, software and digests from `run.json`, and with facts that systems state, or None.
 
-    If there are several run directories, each gets a folded part.
+    If there are several run directories, each has a folded part.
     """
     parts = [Part(part.name, tables=_fingerprint(part.view.header, folded=True)) for part in view.parts]
     parts = parts or [Part("Fingerprint", tables=_fingerprint(view.header))]
@@ -80,7 +81,7 @@ def _fingerprint(header: Header, *, folded: bool = False) -> list[Table]:
 
 
 def _stated(view: ReportView) -> list[list[object]]:
-    """Return rows (fact, value, arms) of what systems state about themselves. Values common to all arms come first."""
+    """Return rows (fact, value, arms) of what systems state about themselves. Values that all arms share come first."""
     speakers: dict[tuple[str, str], list[str]] = {}
     arms = [(run, arm, items[0]) for run in view.evidence.values() for arm, items in run.arms.items() if items]
     for run, arm, item in arms:
@@ -100,7 +101,7 @@ def _named(speakers: list[str], of: int) -> str:
 
 
 def flatten(record: BaseModel) -> dict[str, Scalar]:
-    """Return a record's values by path. A list is one value. Leave out empty and unknown values."""
+    """Return the values of a record by path. A list is one value. Empty and unknown values are left out."""
     return dict(_leaves(record.model_dump(), ""))
 
 

@@ -12,7 +12,7 @@ from harness.report.view import ReportView
 from harness.run_directory.costs import Costs, Kind, PhaseSeconds
 
 NAMED = 4  # number of kinds of cost that the one-line summary names
-COLUMNS = 6  # number of kinds of cost that have their own column in the table of runs
+COLUMNS = 6  # number of kinds of cost that have a column of their own in the table of runs
 RUNS = 5  # number of runs in the open table; the other runs are in a folded table
 UNCLOCKED = (
     "These are sums over the runs, as if they had gone one after the other, each from its first record to its last: "
@@ -29,7 +29,7 @@ _LOOKS = {
 
 
 def section(view: ReportView) -> Section | None:
-    """Return the folded section about costs; None if no run recorded times."""
+    """Return the folded section about costs, or None if no run recorded times."""
     costs = view.costs
     if not costs.by_kind:
         return None
@@ -45,7 +45,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def summary(costs: Costs) -> str:
-    """Return one line: how long the runs took, and the most costly kinds; "" if nothing was recorded."""
+    """Return one line about how long the runs took and about the most costly kinds, or "" if nothing was recorded."""
     if not costs.by_kind:
         return ""
     ordered = sorted(costs.by_kind.items(), key=lambda item: -item[1])
@@ -60,7 +60,7 @@ def summary(costs: Costs) -> str:
 
 
 def changes(before: Costs, after: Costs) -> Iterator[str]:
-    """Yield lines that compare the seconds of two run directories. Yield none if a directory has no recorded times."""
+    """Yield lines that compare the seconds of two run directories. Yield none if one of them has no recorded times."""
     if not before.by_kind or not after.by_kind:
         return
     for name, costs in (("before", before), ("after", after)):
@@ -75,7 +75,7 @@ def changes(before: Costs, after: Costs) -> Iterator[str]:
 
 
 def seconds(value: float) -> str:
-    """Return seconds as text, with one decimal if there are few."""
+    """Return seconds as text. Small numbers have one decimal."""
     return f"{value:,.0f} s" if value >= 10 else f"{value:.1f} s"
 
 
@@ -102,7 +102,7 @@ def _kinds(costs: Costs) -> Table:
 
 
 def _runs(costs: Costs) -> list[Table]:
-    """Return tables of the runs, the longest first, with columns for the `COLUMNS` most costly kinds."""
+    """Return tables of the runs, the longest first. The `COLUMNS` most costly kinds have columns."""
     kinds = sorted(costs.by_kind, key=lambda kind: -costs.by_kind[kind])
     spent = {run: _by_kind(phases) for run, phases in costs.by_run.items()}
     ordered = sorted(spent.items(), key=lambda item: -sum(item[1].values()))
@@ -123,7 +123,9 @@ def _by_kind(phases: Sequence[PhaseSeconds]) -> Mapping[Kind, float]:
 
 
 def _figures(took: Mapping[Kind, float], kinds: Sequence[Kind]) -> list[float]:
-    """Return a run's total seconds, then its seconds of the first `COLUMNS` kinds, then the sum of all other kinds."""
+    """Return the total seconds of a run, then its seconds of the first `COLUMNS` kinds, then the sum of all other
+    kinds.
+    """
     each = [took.get(kind, 0.0) for kind in kinds]
     return [sum(each), *each[:COLUMNS], sum(each[COLUMNS:])]
 
@@ -138,8 +140,10 @@ def _tenths(value: float) -> str:
 
 
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
-    """Draw a bar for the run seconds of each kind of cost, with its GPU seconds filled. If no GPU was used, fill the
-    bars completely."""
+    """Return an image with a bar for the run seconds of each kind of cost. Its filled part shows the GPU seconds.
+
+    If no GPU was used, the bars are filled completely.
+    """
     scale = (WIDTH - LABELS - VALUES) / max(spent.values())
     filled = of_gpus or spent
     names = ("seconds of runs", "of these, seconds of GPUs" if of_gpus else "")
@@ -159,7 +163,7 @@ def _of_a_gpu(took: float) -> str:
 
 
 def _legend(names: tuple[str, str]) -> str:
-    """Draw the legend: a sample and the name of each of a bar's two parts."""
+    """Return the legend as markup: a sample and the name of each of the two parts of a bar."""
     of_runs, of_gpus = names
     first = f'<rect class="{"cost" if of_gpus else "cost-gpu"}" x="4" y="4" width="24" height="{LINE - 8}"/>'
     second = (

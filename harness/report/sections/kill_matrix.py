@@ -1,4 +1,4 @@
-"""Show the kill matrix of a fire drill: small tables of each planted fault against each claim that it must break.
+"""Show the kill matrix of a fire drill: small tables of planted faults against the claims that they must break.
 
 Claims of a contract share only some faults, so one table of all claims would be mostly empty. Therefore claims that
 share faults are grouped in tables in which at least half of the cells are planned.
@@ -25,17 +25,19 @@ LEGEND = {
     NOT_RUN: ("–", "could not be planted here"),
     NOT_PLANNED: ("·", "not for this claim"),
 }
-FILLED = 0.5  # smallest share of cells of a table that must have a planned fault
+FILLED = 0.5  # smallest share of the cells of a table that must have a planned fault
 LISTED = 300  # largest number of rows in a table of faults
 WHOLE = 1200  # largest number of characters in a cell with a message, as in a card
-REASONS = 5  # number of reasons for faults that were not run; other reasons are only counted
+REASONS = 5  # largest number of reasons for faults that were not run; further reasons are only counted
 _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The outcome of one fault in one claim. slips: True if upstream's bound alone would have passed the fault. link:
-    address of the judgement."""
+    """The result of one fault in one claim. slips: True if upstream's bound alone would not have detected the fault.
+
+    link: the address of the judgement.
+    """
 
     word: str
     slips: bool = False
@@ -48,10 +50,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A claim, its title, and the outcome of each of its faults, by the fault's name.
+    """A claim, its title, and the result of each of its faults, by the name of the fault.
 
     control: word and sign of the claim's verdict without a fault. anchor: the card with this verdict. slipped: how many
-    faults would have passed with upstream's bound alone, such as `5 of 8`; "" without such a bound.
+    faults upstream's bound alone would not have detected, such as `5 of 8`, or "" without such a bound.
     """
 
     name: str
@@ -68,7 +70,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Group:
-    """Claims that share faults: one table, with a row for each fault."""
+    """Claims that share faults. They form one table, with a row for each fault."""
 
     columns: list[Column]
     rows: list[tuple[str, list[Cell]]]
@@ -80,7 +82,10 @@ class Group:
 
 @dataclass(frozen=True)
 class OfContract:
-    """The faults of one contract. upstream: a table of the faults that would pass with upstream's bounds alone."""
+    """The faults of one contract.
+
+    upstream: a table of the faults that upstream's bounds alone would not have detected.
+    """
 
     name: str
     system: str
@@ -91,22 +96,22 @@ class OfContract:
 
 @dataclass(frozen=True)
 class KillMatrix:
-    """The top of a drill's page: contracts with a survivor first, contracts without any killed fault last.
+    """The top of a drill's page. Contracts with a survivor come first, contracts without any killed fault last.
 
-    Row n of `survivors` has the anchor `survivor-n`; `killed` is a folded table of the killed faults.
+    Row n of `survivors` has the anchor `survivor-n`. `killed` is a folded table of the killed faults.
     """
 
     lead: str
     legend: list[tuple[str, str, str]]  # each entry: sign, word and meaning
-    slips: bool  # True: at least one fault would pass by upstream's bound alone
+    slips: bool  # True: upstream's bound alone would not have detected at least one fault
     contracts: list[OfContract]
-    left_out: list[str]  # why faults were not run
+    left_out: list[str]  # the reasons why faults were not run
     survivors: Table | None
     killed: Table | None
 
 
 def kill_matrix(view: ReportView) -> KillMatrix | None:
-    """Return the matrix of a whole drill. None if the run is not one, or if no fault was planned."""
+    """Return the matrix of a whole drill, or None if the run is not one or no fault was planned."""
     record = view.drill
     if record is None or not view.of_controls or not record.planned:
         return None
@@ -118,7 +123,7 @@ def kill_matrix(view: ReportView) -> KillMatrix | None:
 
 
 def _told_later(contract: OfContract) -> tuple[bool, bool]:
-    """Return a key that sorts contracts with a surviving fault first, and contracts without any killed fault last."""
+    """Return a sort key: contracts with a surviving fault come first, and contracts without any killed fault last."""
     words = _words(contract)
     return SURVIVED not in words, KILLED not in words
 
@@ -131,7 +136,7 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
     cells = _cells(record)
     placed = list(enumerate(view.verdicts, start=1))
     best_first = sorted(placed, key=lambda each: WORST_FIRST.index(each[1].status), reverse=True)
-    # for each claim: its worst control, and the position of this control
+    # For each claim: the index of its worst control, and this control.
     verdicts = {(item.contract, item.claim): (at, item) for at, item in best_first}
     made = []
     for name in dict.fromkeys(contract for contract, _ in cells):
@@ -158,7 +163,10 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
 
 
 def _cells(record: DrillRecord) -> dict[tuple[str, str], dict[str, Cell]]:
-    """Return each fault's cell by contract and claim. A fault planted twice counts as survived if it survived once."""
+    """Return the cell of each fault by contract and claim.
+
+    If a fault was planted twice, it survived if it survived once.
+    """
     survivors = {id(row): f"survivor-{at}" for at, row in enumerate(record.survivors[:LISTED], start=1)}
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
     items: list[Row | NotDrilled] = [*record.not_run, *sorted(record.rows, key=lambda row: not row.killed)]
@@ -193,9 +201,10 @@ def _column(
 
 
 def groups(columns: Sequence[Column]) -> list[list[Column]]:
-    """Group claims that share faults, claims with many faults first, so that each table is at least half filled.
+    """Return groups of claims that share faults, so that each table is at least half filled.
 
-    A claim joins the group whose table stays fullest, among groups that have at least half of the claim's faults.
+    Claims with many faults are placed first. A claim joins the group whose table stays fullest, among the groups that
+    have at least half of the claim's faults.
     """
     found: list[list[Column]] = []
     for column in sorted(columns, key=lambda one: -len(one.cells)):
@@ -221,7 +230,10 @@ def _share(columns: Sequence[Column]) -> float:
 
 
 def _group(columns: Sequence[Column]) -> Group:
-    """Return a table: survivors first, then faults that most claims share. Faults with equal claims are neighbours."""
+    """Return a table of these claims. Survivors come first, then faults that most claims share.
+
+    Faults that are planned for the same claims are next to each other.
+    """
     faults = dict.fromkeys(fault for column in columns for fault in column.cells)
     rows = [(fault, [column.cells.get(fault, Cell(NOT_PLANNED)) for column in columns]) for fault in faults]
 
@@ -237,7 +249,7 @@ def _killed(cells: Sequence[Cell]) -> str:
 
 
 def _lead(record: DrillRecord) -> str:
-    """Return sentences on how many faults were killed, and how many would have passed with upstream's bounds alone."""
+    """Return sentences: how many faults were killed, and how many upstream's bounds alone would not have detected."""
     survived, left = len(record.survivors), len(record.not_run)
     dead = f"{len(record.rows) - survived} of {counted(record.planned, 'planned fault')} killed"
     killed = f"{dead}, {survived} survived, {left} not run."
@@ -259,7 +271,10 @@ def _left_out(record: DrillRecord) -> list[str]:
 
 
 def _meaning(reason: str) -> str:
-    """Return the meaning of a reason code. Messages in `drill.json` are not shown, because no check verifies them."""
+    """Return the meaning of a reason code.
+
+    The messages in `drill.json` are not shown, because no check verifies them.
+    """
     return "The drill ended before." if reason == INTERRUPTED else explanation(reason) or ""
 
 
@@ -303,7 +318,7 @@ def survived(view: ReportView) -> list[str]:
 
 
 def _others(record: DrillRecord) -> Table | None:
-    """Return a table of the killed faults with what the judge found; None if no fault was killed."""
+    """Return a table of the killed faults with what the judge found, or None if no fault was killed."""
     killed = [row for row in record.rows if row.killed]
     rows = [[row.fault, row.claim, _triple(row.seen), _UPSTREAM[row.upstream_alone_passes]] for row in killed]
     columns = ["killed fault", "claim", "expected and seen", "upstream's number alone"]
