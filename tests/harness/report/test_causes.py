@@ -113,7 +113,7 @@ def test_a_capture_that_failed_for_a_known_reason_shows_this_cause(said: str, ca
 def test_repeated_batches_are_explained_as_a_data_problem() -> None:
     found = told(view_of(of_code("vacuous_batches_repeat")))
     assert labelled(found, "what usually causes this")[0].startswith("The data gives the same batch again")
-    assert labelled(found, "next")[0].startswith("give every step a batch of its own")
+    assert labelled(found, "next")[0].startswith("give every step a different batch")
     assert labelled(found, "what the contract says") == []
 
 
