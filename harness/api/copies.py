@@ -90,7 +90,7 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
         if _decided(before) != _decided(after):
             was, now = (f"{verdict.status} {verdict.reason}" for verdict in (before, after))
             raise EvidenceError(
-                "a run without names must be judged like the original run",
+                "the copy without names must get the same verdicts as the original run",
                 where=str(source.bundle.path),
                 got=f"{before.claim} on {before.workload}: {now} instead of {was}",
                 remedy="collect the evidence again with --redact",
@@ -116,10 +116,10 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
     except OSError as error:
         raise takes_nothing(out, error) from error
     if held:
-        got = f"a folder that holds {held[0]}"
-        raise UsageError("--out must not overwrite anything", where=str(out), got=got, remedy=_REMEDY)
+        got = f"a folder that contains {held[0]}"
+        raise UsageError("the folder of --out must be empty", where=str(out), got=got, remedy=_REMEDY)
     if taken:
-        raise UsageError("--out takes a folder", where=str(out), got="a file", remedy=_REMEDY)
+        raise UsageError("--out must name a folder", where=str(out), got="a file", remedy=_REMEDY)
     refuse_within_run(out, runs)
 
 

@@ -192,7 +192,7 @@ class Known:
             if self.commit is not None and trained != {self.commit}:
                 rule, remedy = (
                     "the run must be of the requested commit, without uncommitted changes",
-                    f"verify {self.commit} anew",
+                    f"verify {self.commit} again",
                 )
                 got = ", ".join(sorted(trained))
                 if not got:
@@ -203,7 +203,7 @@ class Known:
                 raise EvidenceError(rule, where=where, got=got, remedy=remedy)
             if self.not_before is not None and started(header) < self.not_before:
                 rule = f"the run must have started at {self.not_before.isoformat()} or later"
-                raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify anew")
+                raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify again")
 
     def with_signed(self, header: Header) -> Header:
         """Return a header with the waivers of the given contracts. Expiry is checked for the run's start or
@@ -227,7 +227,7 @@ def started(header: Header) -> datetime:
     try:
         return datetime.fromisoformat(header.started_at).astimezone(UTC)
     except ValueError:
-        raise EvidenceError("`started_at` of a run must be a time", got=header.started_at) from None
+        raise EvidenceError("`started_at` of a run must be a valid time", got=header.started_at) from None
 
 
 NOTHING_KNOWN = Known()
@@ -347,7 +347,9 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
             got = its_own or "no manifest"
             raise EvidenceError("the directory's manifest must have the requested digest", where=str(run), got=got)
     if left := wanted - set(found.values()):
-        raise EvidenceError("every requested digest must belong to a directory", got=f"no directory with {min(left)}")
+        raise EvidenceError(
+            "every requested digest must belong to a directory", got=f"no directory with the digest {min(left)}"
+        )
 
 
 def replaced(bundle: Bundle, *more: str) -> set[str]:
@@ -378,7 +380,7 @@ def rewritten(
     others = unfit(bundle, judgement, names)
     if others or view.incomplete:
         raise EvidenceError(
-            "only a run that is as it was recorded can be rewritten",
+            "only an unchanged run can be written again",
             where=str(bundle.path),
             got="; ".join(others[:5]) or bundle.seal.missing,
             remedy="see all differences with `harness judge --check`",
@@ -419,7 +421,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
         # If a copy was changed, report changed evidence instead of an error in the contract.
         for bundle in bundles:
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
-                rule = "a run's contracts must be as they were recorded"
+                rule = "the contracts in a run directory must not be changed"
                 raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem
         if isinstance(problem, UsageError):
             raise

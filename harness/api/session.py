@@ -296,7 +296,7 @@ def baselines(
     Raises ContractErrors for an accepted baseline of a claim that compares no numbers with a baseline.
     """
     if options.baseline is not None and options.fault is not None:
-        rule = "--baseline compares two commits without planted faults"
+        rule = "--baseline cannot be combined with a planted fault"
         raise UsageError(rule, got="--fault", remedy="leave out one of them")
     known = {loaded.contract.id for loaded in contracts}
     accepted = [each for each in signed if isinstance(each, AcceptedBaseline) and each.contract in known]
@@ -312,9 +312,9 @@ def plan_something(
     planned = plan_contracts(contracts, options, checkout)
     if not planned.units:
         raise UsageError(
-            "nothing is planned",
-            got="no unit matches",
-            remedy="widen --claim or --workload",
+            "the options must select at least one unit",
+            got="none",
+            remedy="leave out --claim, --tag or --workload",
         )
     return planned
 

@@ -64,7 +64,9 @@ def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
     planned = session.plan_contracts(contracts, session.VerifyOptions()).runs
     timing = next((run for run in planned if probe_named(run.probe).timed), None)
     if timing is None:
-        raise UsageError("the search needs a throughput claim as its load", got="no claim that can run here")
+        raise UsageError(
+            "the search needs a throughput claim, whose work loads the GPUs", got="no claim that can run here"
+        )
     return timing.model_copy(
         update={
             "probe": "steady",
@@ -81,7 +83,9 @@ def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadi
 
     death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})
     if death is not None:
-        raise HarnessError("a worker must be running to be measured", where=gpu, got=f"{death.cause}: {death.detail}")
+        raise HarnessError(
+            "the worker must run until its GPU is measured", where=gpu, got=f"{death.cause}: {death.detail}"
+        )
     samples = read_model(directory / layout.TELEMETRY, Telemetry).samples
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz]
     power = [sample.power_w for sample in samples if sample.power_w]

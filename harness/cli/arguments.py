@@ -88,7 +88,9 @@ Gpus = Annotated[
 def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
     """Raise UsageError for `--plan` with `--resume`. The plan would also contain runs that have already ended."""
     if plan and resume is not None:
-        raise UsageError("--plan is only for a new run", got=f"--resume {resume}", remedy="leave out one of them")
+        raise UsageError(
+            "--plan cannot be combined with --resume", got=f"--resume {resume}", remedy="leave out one of them"
+        )
 
 
 def redact_words(redact: bool | None) -> list[str]:

@@ -35,7 +35,9 @@ def attest(
     place = file or beside(run_directory)
     if (key is None) is not unsigned or (verify and unsigned):
         given = [name for name, there in (("--key", key), ("--verify", verify), ("--unsigned", unsigned)) if there]
-        raise UsageError("attest needs --key, or --verify and --key, or --unsigned", got=" and ".join(given) or "none")
+        raise UsageError(
+            "attest needs --key, or both --verify and --key, or --unsigned", got=" and ".join(given) or "none"
+        )
     if verify and key is not None:
         raise typer.Exit(check(run_directory, place, key))
     refuse_within_run(place, [run_directory])

@@ -35,7 +35,7 @@ def write_history(reports: Path, out: Path) -> str:
         if run.left_out:
             print_error(f"left out: {reports / run.name} {run.left_out}")
     if all(run.left_out for run in runs):
-        raise UsageError("a history needs run directories", where=str(reports), got="no finished one")
+        raise UsageError("a history needs at least one finished run directory", where=str(reports), got="none")
     write_named(out, render_history(runs))
     left_out = sum(bool(run.left_out) for run in runs)
     drawn = counted(len(runs) - left_out, "run")

@@ -30,7 +30,9 @@ def import_contracts(
 ) -> None:
     """List every claim of an upstream project's contracts: executable here, or without a check, with the reason."""
     if write is not None and (write.exists() or write.is_symlink()):
-        raise UsageError("--write must name a new file", where=str(write), got="one that exists", remedy="name another")
+        raise UsageError(
+            "--write must name a new file", where=str(write), got="a file that exists", remedy="name another file"
+        )
     if write is not None:
         refuse_within_run(write)
     imported, errors = import_files(paths)

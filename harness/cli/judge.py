@@ -81,7 +81,7 @@ def judge(
         printed |= {"--claim": claim, "--tag": tag, "--workload": workload}
         refuse_of_printed("--check" if check else "--write", printed)
     if check and write:
-        raise UsageError("--check writes nothing", got="--write", remedy="leave out --check or --write")
+        raise UsageError("--check and --write cannot be combined", got="both", remedy="leave out --check or --write")
     if out is not None:
         refuse_beside_out({"--check": check, "--write": write})
         refuse_used(out, run_directories)
@@ -97,9 +97,9 @@ def judge(
         not_before = not_before.replace(tzinfo=UTC)
     asked = Narrowed(claims=claim or [], tags=tag or [], workloads=workload or [])
     if asked != Narrowed() and not (gate and contracts and len(run_directories) == 1):
-        rule = "a selection needs one run directory, --gate and --contracts"
+        rule = "--claim, --tag and --workload need a single run directory, --gate and --contracts"
         raise UsageError(
-            rule, remedy="judge several run directories without a selection, or give both options for one directory"
+            rule, remedy="leave out the selection, or name one run directory with both --gate and --contracts"
         )
     known = Known(contracts or (), None if commit is None else whole_commit(commit), not_before, asked=asked)
     code = print_verdicts(run_directories, known, gate=gate, as_json=json, out=out, badge=badge)
@@ -137,7 +137,7 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
     """Raise UsageError if `option` is combined with one of `options`. They apply only to verdicts that are printed."""
     for name, value in options.items():
         if value is not None:
-            rule = f"{name} is only for verdicts that are printed"
+            rule = f"{name} can be used only if the verdicts are printed"
             raise UsageError(rule, got=option, remedy=f"leave out {name} or {option}")
 
 
@@ -146,7 +146,7 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
     for name, given in options.items():
         if given:
             raise UsageError(
-                "--out is only for verdicts that are judged now", got=name, remedy=f"leave out --out or {name}"
+                "--out can be used only if the verdicts are judged now", got=name, remedy=f"leave out --out or {name}"
             )
 
 

@@ -54,7 +54,10 @@ def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) 
     """
     if os.path.lexists(out):
         raise UsageError(
-            "a run can be published only once", where=str(out), got="it exists", remedy="name another folder with --out"
+            "the folder of a published run must not exist yet",
+            where=str(out),
+            got="one that exists",
+            remedy="name another folder with --out",
         )
     refuse_within_run(out, [run])
     given = rejudged(run)
@@ -81,7 +84,7 @@ def _refuse_unfit(source: Rejudged) -> None:
     place = source.bundle.place
     if source.problems:
         raise EvidenceError(
-            "a published run must be complete and as it was recorded",
+            "only a complete and unchanged run can be published",
             where=str(place.named),
             got="; ".join(source.problems[:3]),
             remedy="see all differences with `harness judge --check`",
@@ -89,7 +92,7 @@ def _refuse_unfit(source: Rejudged) -> None:
     missing = [name for name in _BESIDE if not (place.derived / name).is_file()]
     if missing:
         raise EvidenceError(
-            "a published run must show its pages",
+            "a run can be published only with its pages",
             where=str(place.named),
             got=f"no {missing[0]}",
             remedy="draw the pages with `harness report`",
@@ -111,4 +114,4 @@ def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
     """Raise EvidenceError unless the packed run reads like its source. It must have no problems and the same header."""
     if packed.problems or packed.bundle.header != source.bundle.header:
         got = "; ".join(packed.problems[:3]) or "another header"
-        raise EvidenceError("a packed run must read like the original run", where=str(out), got=got)
+        raise EvidenceError("the packed run must have the same content as the original run", where=str(out), got=got)

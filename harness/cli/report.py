@@ -30,7 +30,7 @@ def report(
         folder, warnings = out, render_together(run_directories, out)
     elif len(run_directories) > 1:
         remedy = "name a folder for the pages with --out, or name one run directory"
-        raise UsageError("the pages of several runs need a folder of their own", got="no --out", remedy=remedy)
+        raise UsageError("the pages of several runs need a separate folder", got="no --out", remedy=remedy)
     else:
         [folder] = run_directories
         warnings = render(folder)

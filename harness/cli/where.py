@@ -66,7 +66,12 @@ def _chosen(verdicts: Sequence[Verdict], claim: str, workload: str | None) -> Ve
     if len(failed) != 1:
         got = ", ".join(f"{each.workload}: {each.status.value}" for each in of_claim)
         remedy = "name one with --workload" if failed else "name a claim that failed"
-        raise UsageError("exactly one failed unit can be located", where=claim, got=got, remedy=remedy)
+        raise UsageError(
+            "the first difference of exactly one failed unit can be located at a time",
+            where=claim,
+            got=got,
+            remedy=remedy,
+        )
     return failed[0]
 
 
@@ -78,7 +83,7 @@ def _looked_for(
     run = run_of(bundle, claim, verdict, limit_s)
     if run is None:
         raise UsageError(
-            "a first difference can be located only between two trainings that must be alike",
+            "a first difference can be located only if the claim compares two trainings and they differ",
             where=verdict.claim,
             got=verdict.reason,
             remedy="name a claim that compares the trainings of two arms of one rank",

@@ -270,7 +270,7 @@ def _recorded(
     elif not repository.contains(candidate.commit, commit):
         problem = f"{short}, which HEAD ({candidate.commit[:SHORT]}) does not contain"
     if problem:
-        rule = "an accepted baseline is a commit between --baseline and HEAD"
+        rule = "an accepted baseline must be a commit between --baseline and HEAD"
         remedy = "after a merge, squash or rebase, accept the commit that now has the change, or remove the entry"
         raise UsageError(rule, where=entry.where, got=problem, remedy=f"fetch the whole history; {remedy}")
     return AcceptedRecord(

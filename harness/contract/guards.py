@@ -144,7 +144,7 @@ def _of_bookkeeping(name: str) -> str:
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
             "no_bookkeeping",
-            "Input should be the name of a count as a verdict shows it, such as `optimizer group0.step`, and not a "
+            "Input should be a count's name in the form that verdicts use, such as `optimizer group0.step`, and not a "
             "parameter, a buffer, a generator or a moment",
         )
     return name

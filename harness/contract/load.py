@@ -113,9 +113,9 @@ def _excused_ends(claim: AnyClaim, here: Place) -> Iterator[Problem]:
     """Yield a problem if a claim has `may_end_apart` although none of its parts compares the state at the end."""
     kinds = [part.kind for part in parts_of(claim)]
     if claim.may_end_apart and all("equal_ends" in kind_of(kind).leaves_out for kind in kinds):
-        rule = "`may_end_apart` is only for claims that compare how arms end"
+        rule = "`may_end_apart` is only for claims that compare the state at the end"
         yield Problem(
-            (*here, "may_end_apart"), rule, f"`{kinds[0]}`, which compares no ends", "leave `may_end_apart` out"
+            (*here, "may_end_apart"), rule, f"`{kinds[0]}`, which does not compare it", "leave `may_end_apart` out"
         )
 
 
@@ -155,7 +155,7 @@ def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) 
             (*path, *control.split(".")),
             rule,
             got,
-            "use the baseline's settings, because the harness itself starts the control a rounding away",
+            "use the baseline's settings; the harness itself changes the control's start by a rounding",
         )
     systems = {arms[role].system or contract.system for role in ("candidate", "baseline")}
     if control == "ends.control" and len(systems) > 1:
@@ -183,7 +183,7 @@ def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Pl
             )
         elif part.judged_at == "all ranks" and field == part.candidate_path and ranks == 1:
             yield Problem(
-                place, "a claim about ranks needs an arm with several ranks", f"'{arm}' has 1", "say `ranks: 2`"
+                place, "a claim about ranks needs an arm with several ranks", f"'{arm}' has 1", "write `ranks: 2`"
             )
         elif field == "in_turn" and of_candidate is not None and (candidate > 2 or of_candidate.shares < candidate):
             # only a sum of two values has one result; the communication library chooses the order of a longer sum
@@ -447,7 +447,7 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
     for path in paths:
         found = files_of_folder(path).contracts if path.is_dir() else [path]
         if not found:
-            errors.append(ContractError(f"a folder must hold contracts ({RULE})", where=str(path), got="none"))
+            errors.append(ContractError(f"a folder must contain contracts ({RULE})", where=str(path), got="none"))
         for file in found:
             files.setdefault(real(file), file)
     return list(files.values())

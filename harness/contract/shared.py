@@ -148,7 +148,7 @@ class SharedFiles:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return []  # the validation of the contract reports this error
         if len(names) > MOST_FILES:
-            rule = f"a contract must use at most {MOST_FILES} files"
+            rule = f"a contract must use at most {MOST_FILES} shared files"
             raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of the files")
         found = [self._place(document, path, number, name) for number, name in enumerate(names)]
         # A run directory stores shared files under the digests of their contents. There, two files with equal contents
@@ -197,7 +197,7 @@ def read_shared(path: Path) -> SharedFile:
         remedy = f"write `schema: {SCHEMA_VERSION}`"
         raise document.error(("schema",), f"{WHAT} must name its schema", got=got, remedy=remedy)
     if foreign := [key for key in value if key in _OF_CONTRACTS]:
-        rule, got = "a shared file must hold only workloads and arms", ", ".join(map(repr, foreign))
+        rule, got = "a shared file may contain only workloads and arms", ", ".join(map(repr, foreign))
         remedy = f"write `schema: {CONTRACT_VERSION}`, or move these keys into a contract"
         raise document.error(("schema",), rule, got=f"{got}, which only contracts may have", remedy=remedy)
     if errors := document.unportable_errors():
@@ -251,7 +251,10 @@ WAIVERS_FILE, ACCEPTED_FILE = SIGNED_FILES = ("waivers.yaml", "accepted-baseline
 # as in `layout`, which cannot be imported here, because `layout` imports this package
 RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")
 SUFFIXES = frozenset({".yaml", ".yml"})
-RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files, {WAIVERS_FILE} and {ACCEPTED_FILE}"
+RULE = (
+    "every .yaml and .yml file in it at any depth, except hidden files, shared files, "
+    f"{WAIVERS_FILE} and {ACCEPTED_FILE}"
+)
 
 
 @dataclass(frozen=True)

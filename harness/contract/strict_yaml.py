@@ -231,7 +231,7 @@ def read_text(path: Path, what: str = "a contract") -> str:
         if not path.exists():
             raise ContractError("no such file", where=where, remedy="check the path")
         if not path.is_file():
-            raise ContractError(f"{what} must be a regular file", where=where, got="something else")
+            raise ContractError(f"{what} must be a regular file", where=where, got="a pipe, a socket or a device")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -324,7 +324,10 @@ class _Reader:
         event = self._next()
         if not isinstance(event, yaml.StreamEndEvent):
             self._refuse(
-                event, "a file must hold only one document", got="a second one", remedy="use one file for each document"
+                event,
+                "a file must contain only one document",
+                got="a second one",
+                remedy="use one file for each document",
             )
         return Document(self.where, self.text, value, self.keys, self.values, self.unportable)
 

@@ -160,7 +160,7 @@ def _copies_to_host(node: Any) -> bool:
 def _checked(answer: tuple[Any, ...], call: str) -> tuple[Any, ...]:
     error, *values = answer
     if int(error) != 0:
-        raise CensusError("the CUDA runtime must describe a captured graph", where=call, got=str(error))
+        raise CensusError("the CUDA runtime could not describe a captured graph", where=call, got=str(error))
     return tuple(values)
 
 
@@ -309,7 +309,7 @@ class CudaGraph:
     def capture_end(self) -> None:
         """End the capture and make the graph executable. Raises `CudaGraphError` for an empty graph."""
         if self._capturing is None:
-            raise CudaGraphError("a capture must have begun before it ends", remedy="call capture_begin() first")
+            raise CudaGraphError("a capture cannot end before it has begun", remedy="call capture_begin() first")
         graph, self._capturing = self._capturing, None
         try:
             with warnings.catch_warnings():
@@ -326,7 +326,7 @@ class CudaGraph:
             torch.cuda.set_stream(self._previous_stream)
         if node_count(graph.raw_cuda_graph()) == 0:
             graph.reset()
-            raise CudaGraphError("a captured graph must do some work", got="an empty graph")
+            raise CudaGraphError("the capture recorded no GPU work", got="an empty graph")
         graph.instantiate()
         self._graph = graph
 

@@ -97,7 +97,7 @@ class LaunchCounter:
         if status == _REFUSED:
             raise _Unavailable(f"CUPTI already has a subscriber (status {status}): a profiler ran in this process")
         if status != 0:
-            raise _Unavailable(f"cuptiSubscribe answered {status}")
+            raise _Unavailable(f"cuptiSubscribe returned status {status}")
         self._subscribed = True
 
     def _see_planted(self) -> None:
@@ -116,7 +116,7 @@ class LaunchCounter:
         if counting is None:
             raise _Unavailable(
                 f"the planted graph launch was seen {seen[_DRIVER]} times by the driver's callback and "
-                f"{seen[_RUNTIME]} times by the runtime's"
+                f"{seen[_RUNTIME]} times by the runtime's callback"
             )
         for domain, identifiers in callbacks.items():
             if domain != counting:
@@ -140,7 +140,9 @@ class LaunchCounter:
         for identifier in identifiers:
             status = self._functions["cuptiEnableCallback"](int(on), self._handle, domain, identifier)
             if status != 0:
-                raise _Unavailable(f"cuptiEnableCallback({int(on)}) of {domain}, {identifier} returned {status}")
+                raise _Unavailable(
+                    f"cuptiEnableCallback({int(on)}) of domain {domain}, callback {identifier} returned status {status}"
+                )
 
     def _unsubscribe(self) -> None:
         if self._subscribed:

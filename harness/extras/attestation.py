@@ -170,7 +170,7 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
     again = rejudged(directory)
     if again.problems:
         raise EvidenceError(
-            "only a complete run that is as it was recorded can be attested",
+            "only a complete and unchanged run can be attested",
             where=str(directory),
             got="; ".join(again.problems[:3]),
             remedy="see all differences with `harness judge --check`",
@@ -243,7 +243,7 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
     own, gate = statement_of(directory)
     if text != statement_text(own):
         raise EvidenceError(
-            "the attestation must state what its run directory states", where=str(file), got=_difference(text, own)
+            "the attestation must be the statement about its run directory", where=str(file), got=_difference(text, own)
         )
     return Attested(key_id, own, gate)
 

@@ -238,7 +238,7 @@ def seconds_of(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None:
         rule = "a budget must be a number of seconds, minutes or hours"
-        raise UsageError(rule, got=text, remedy="say `90s`, `20m` or `2h`")
+        raise UsageError(rule, got=text, remedy="write `90s`, `20m` or `2h`")
     return float(found[1]) * _UNITS[found[2]]
 
 

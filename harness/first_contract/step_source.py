@@ -69,7 +69,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
         names, folder = [folder.name, *names], folder.parent
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         raise UsageError(
-            "the file's name must be a module name: an identifier that is not a keyword of Python",
+            "the file's name must be a Python identifier that is not a keyword",
             where=str(path),
             got=".".join(names),
             remedy="rename the file",
@@ -99,7 +99,7 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
     if Path(spec.origin).resolve() not in {module.with_suffix(".py"), module / "__init__.py"}:
         where = spec.origin if spec.has_location else "Python's own"
         raise UsageError(
-            "Python must find this file as the first module with its name",
+            "Python must import this file, and no other module of the same name",
             where=str(path),
             got=f"another `{module.name}`: {where}",
             remedy="rename the file; or, if the other module is a copy of it, install this one in place: `pip install "
@@ -110,7 +110,7 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
 def _by_module(name: str) -> tuple[Path, Path, str]:
     """Return file, working directory and name of the module that `import name` would find."""
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
-        raise UsageError("a module's name must be made of identifiers", got=f"`{name}`")
+        raise UsageError("a module's name must consist of identifiers, joined by dots", got=f"`{name}`")
     add_working_directory()
     first, *rest = name.split(".")
     for folder in _places_of(first):
@@ -120,7 +120,7 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
                 _require_as_imported([first, *rest], file)
                 return file.resolve(), Path.cwd(), name
     raise UsageError(
-        "the module must be one that Python finds",
+        "Python must be able to find the module",
         got=f"no `{name}` in {Path.cwd()} or among the installed packages",
         remedy="run from the folder that holds the module, or name its file: `path/to/file.py:function`",
     )

@@ -153,7 +153,7 @@ def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, A
     workloads = dict(contract.workloads)
     for name in names:
         if name not in workloads:
-            raise UsageError("no such workload", got=f"'{name}'", remedy=nearest(name, workloads))
+            raise UsageError("the contract has no such workload", got=f"'{name}'", remedy=nearest(name, workloads))
         try:
             workloads[name] = Workload.model_validate({**workloads[name].model_dump(), **overrides})
         except ValidationError as error:

@@ -96,7 +96,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = ""
     Then the caller must remove the folder.
     """
     if not archive.is_file():
-        raise EvidenceError("an archive of a run must be a plain file", where=str(archive), got="something else")
+        raise EvidenceError("an archive of a run must be a plain file", where=str(archive), got="no plain file")
     size = archive.stat().st_size
     if size > limits.compressed:
         raise EvidenceError(
@@ -145,7 +145,7 @@ class _XzFile:
             if data := self._decoder.decompress(chunk, size):
                 return data
         if self._decoder.unused_data or self._file.read(1):
-            raise lzma.LZMAError("bytes after the end of the compressed stream")
+            raise lzma.LZMAError("there are bytes after the end of the compressed stream")
         return b""
 
 
@@ -234,7 +234,7 @@ class _Unpacking:
         path = self._inside(member.name)
         if member.issparse() or not (member.isdir() or member.type in _PLAIN):
             got = "a sparse file" if member.issparse() else _KINDS.get(member.type, "something else")
-            self._refuse(member.name, "must hold only plain files and folders", got)
+            self._refuse(member.name, "must contain only plain files and folders", got)
         if hasattr(tarfile, "data_filter"):
             tarfile.data_filter(member, str(self.folder))
         if not path.parts and member.isdir():  # the entry of the folder itself, which `tar` writes for `.`
@@ -281,7 +281,9 @@ class _Unpacking:
 
     def _copy(self, member: tarfile.TarInfo, target: Path) -> None:
         if not 0 <= member.size <= self.limits.file:
-            self._refuse(member.name, f"must hold files of at most {self.limits.file} bytes", f"{member.size} bytes")
+            self._refuse(
+                member.name, f"must contain only files of at most {self.limits.file} bytes", f"{member.size} bytes"
+            )
         self.unpacked += member.size
         if self.unpacked > self.limits.unpacked:
             self._refuse(member.name, f"must unpack to at most {self.limits.unpacked} bytes", "more")

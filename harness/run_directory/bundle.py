@@ -281,7 +281,7 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _unreadable(path: Path, root: Path, damage: Damaged) -> EvidenceError:
-    rule, where = f"a run directory must hold a readable {layout.HEADER}", str(path)
+    rule, where = f"a run directory must contain a readable {layout.HEADER}", str(path)
     if os.path.lexists(root / layout.HEADER):
         return EvidenceError(rule, where=where, got=str(damage))
     if (root / layout.SUMMARY).is_file():

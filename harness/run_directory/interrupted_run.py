@@ -290,7 +290,7 @@ def made_directory(
     the user chose the name. Raises UsageError or EvidenceError if the directory cannot be resumed.
     """
     if resume is not None and named:
-        raise UsageError("a resumed run directory keeps its name", got="--name", remedy="leave out --name")
+        raise UsageError("--name cannot be combined with --resume", got="--name", remedy="leave out --name")
     return _new(described, final, named=named) if resume is None else _interrupted(described, resume)
 
 

@@ -185,7 +185,7 @@ class _Together:
             folder.rmdir()
 
 
-_RULE = "evidence can be read only from a run directory or an archive of one"
+_RULE = "evidence can be read only from a run directory or from an archive of a run directory"
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def _root(folder: Path, archive: Path) -> Path:
     if len(inside) > 1:
         other = next(path.name for path in inside if path != runs[0])
         raise EvidenceError(
-            "an archive of a run must hold only that run",
+            "an archive of a run must contain nothing except this run",
             where=str(archive),
             got=f"{shown(other)} next to {shown(runs[0].name)}",
         )

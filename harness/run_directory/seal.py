@@ -317,7 +317,7 @@ def manifest_of(
     if found.unfit:
         name, what = min(found.unfit.items())
         got = f"{shown(name)}: {what}"
-        raise EvidenceError("a run directory must hold only plain files and folders", where=str(folder), got=got)
+        raise EvidenceError("a run directory must contain only plain files and folders", where=str(folder), got=got)
     files = [listed_file(folder, name) for name in sorted(found.files) if only(name)]
     still_listed = empty_folders(before) - set(files) if before is not None else set()
     folders = sorted(name for name in found.folders | still_listed if only(name))

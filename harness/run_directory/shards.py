@@ -250,13 +250,13 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
             raise EvidenceError("each run must be named only once", where=str(bundle.path), got=got, remedy=remedy)
         if header.purpose != "verify":
             planted = f"fault `{header.fault}`" if header.purpose == "fault" else "a fire drill"
-            raise EvidenceError("a shard of a gate must not plant a fault", where=str(bundle.path), got=planted)
+            raise EvidenceError("no fault may be planted in a shard of a gate", where=str(bundle.path), got=planted)
         outside = next((unit for unit in header.units if not header.narrowed.asks_for(unit)), None)
         if outside is not None:
             raise EvidenceError(
-                "a run must plan only units of its selection",
+                "a run may plan only units that its command line selected",
                 where=str(bundle.path),
-                got=f"{outside.claim} on {outside.workload}, which the run's `narrowed` leaves out",
+                got=f"{outside.claim} on {outside.workload}, which the run's selection (`narrowed`) leaves out",
             )
 
 

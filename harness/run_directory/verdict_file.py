@@ -118,7 +118,7 @@ def read_verdicts(directory: Path) -> VerdictFile:
         return read_model(directory / layout.VERDICTS, VerdictFile)
     except Damaged as damage:
         raise EvidenceError(
-            "a finished run directory must hold its verdicts",
+            "a finished run directory must contain its verdicts",
             where=str(directory),
             got=str(damage),
             remedy="create them again from the evidence with `harness judge --write`",

@@ -297,7 +297,7 @@ def test_a_lightning_feature_that_the_step_cannot_repeat_is_refused_but_runs_in_
     monkeypatch.chdir(tmp_path)
     untouched("lightning_module")
     system = own_steps(settings, attributes)
-    with pytest.raises(Exception, match=rf"each batch must be one update of one optimizer.*found {found}"):
+    with pytest.raises(Exception, match=rf"one update of one optimizer for each batch.*found {found}"):
         system.open(workload("lightning_module"), Arm.model_validate(DRIVES["steps"]))
     with system.open(workload("lightning_module"), Arm()) as run:
         assert len({run.step(index).item() for index in range(4)}) == 4

@@ -121,7 +121,7 @@ def test_an_empty_graph_is_an_error_and_the_previous_stream_is_current_again() -
 
 
 def test_ending_a_capture_that_never_began_is_an_error() -> None:
-    with pytest.raises(CudaGraphError, match="must have begun"):
+    with pytest.raises(CudaGraphError, match="before it has begun"):
         CudaGraph().capture_end()
 
 

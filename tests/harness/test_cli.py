@@ -205,7 +205,7 @@ def test_a_drill_is_refused_as_a_gate_and_stays_unchanged(contracts: Path, playe
     directory = Path("harness-reports/here")
     before = (directory / "report.html").stat().st_mtime_ns
     refused = called("judge", "--gate", "--write", directory)
-    assert (refused.returncode, "a shard of a gate must not plant a fault" in refused.stderr) == (12, True)
+    assert (refused.returncode, "no fault may be planted in a shard of a gate" in refused.stderr) == (12, True)
     assert (directory / "report.html").stat().st_mtime_ns == before
 
 
@@ -303,7 +303,7 @@ def test_compare_and_history_print_changes_and_write_a_page(contracts: Path, pla
     assert "digests" not in compared.stdout.split("Verdicts")[1].split("Seconds")[0]
     (after / "INCOMPLETE").touch()
     drawn = called("history", "after")
-    assert (drawn.returncode, "no finished one" in drawn.stderr) == (2, True)
+    assert (drawn.returncode, "at least one finished run directory" in drawn.stderr) == (2, True)
     drawn = called("history", "before", "--out", "page.html")
     assert (drawn.returncode, drawn.stdout) == (0, "1 run: page.html\n")
     assert f'<a href="before/{before.name}/report.html">{before.name}</a>' in Path("page.html").read_text()
@@ -341,7 +341,7 @@ def test_doctor_names_a_system_that_is_broken(contracts: Path) -> None:
         (["verify", "contracts", "--wall-limit", "0"], 2, "--wall-limit"),
         (["verify", "contracts", "--data", "nowhere"], 2, "nowhere: the path must exist"),
         (["judge", "nowhere"], 2, "nowhere: the path must exist"),
-        (["history", "contracts"], 2, "a history needs run directories"),
+        (["history", "contracts"], 2, "a history needs at least one finished run directory"),
     ],
     ids=["no contract", "no claim", "no argument", "no limit", "no data", "no run", "no runs"],
 )

@@ -141,7 +141,7 @@ def test_a_missing_path_is_reported_with_the_nearest_existing_name(tmp_path: Pat
 def test_a_plan_of_a_run_that_began_earlier_is_refused(ended: Ended, command: str) -> None:
     done = ended(command, "contracts", "--plan", "--resume", "begun")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--plan is only for a new run; found --resume begun; leave out one of them" in done.stderr
+    assert "--plan cannot be combined with --resume; found --resume begun; leave out one of them" in done.stderr
 
 
 class Collector:

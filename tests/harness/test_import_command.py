@@ -162,7 +162,7 @@ def test_an_existing_file_is_kept(call: Call) -> None:
     Path("ours.yaml").write_text("mine")
     code, lines, error = call("up", "--write", "ours.yaml")
     assert (code, lines) == (2, [])
-    assert "ours.yaml: --write must name a new file; found one that exists; name another" in error
+    assert "ours.yaml: --write must name a new file; found a file that exists; name another file" in error
     assert Path("ours.yaml").read_text() == "mine"
 
 
@@ -174,7 +174,7 @@ def test_hidden_files_and_waivers_of_a_folder_are_read_too(call: Call) -> None:
 
 def test_a_folder_without_files_is_an_error(call: Call) -> None:
     Path("empty").mkdir()
-    assert call("empty")[::2] == (11, "empty: the folder must hold .yaml or .yml files; found none\n")
+    assert call("empty")[::2] == (11, "empty: the folder must contain .yaml or .yml files; found none\n")
 
 
 def test_the_json_output_of_import_contains_every_item(call: Call) -> None:

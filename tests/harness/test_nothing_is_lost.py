@@ -133,7 +133,9 @@ def test_a_part_that_lacks_one_of_its_units_keeps_the_gate_closed(folder: Path) 
 
 def test_a_header_that_contradicts_its_narrowing_is_refused(run: Path) -> None:
     edit(lambda header: header.update(narrowed={"claims": ["TWO-001"], "workloads": []}))
-    with pytest.raises(EvidenceError, match="a run must plan only units of its selection; found SCRIPT-001 on"):
+    with pytest.raises(
+        EvidenceError, match="a run may plan only units that its command line selected; found SCRIPT-001 on"
+    ):
         judged([run], gate=True)
 
 

@@ -277,7 +277,7 @@ def test_a_run_that_redaction_would_change_the_verdicts_of_is_not_packed(
 
     run = verified(contracts, redact=False)
     monkeypatch.setattr(Redaction, "directory", too_much)
-    rule = "judged like the original run; found SCRIPT-001 on error: ERROR worker_incomplete instead of ERROR worker_"
+    rule = "verdicts as the original run; found SCRIPT-001 on error: ERROR worker_incomplete instead of ERROR worker_"
     with pytest.raises(EvidenceError, match=rule):
         published(run, contracts.parent / "published", redact=True)
     assert not (contracts.parent / "published").exists()

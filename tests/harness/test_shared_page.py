@@ -216,9 +216,9 @@ def test_a_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) 
     [
         (
             "full",
-            "full: --out must not overwrite anything; found a folder that holds kept.txt; name a folder that is new",
+            "full: the folder of --out must be empty; found a folder that contains kept.txt; name a folder that is new",
         ),
-        ("file", "file: --out takes a folder; found a file"),
+        ("file", "file: --out must name a folder; found a file"),
         ("harness-reports/a/gate", "harness-reports/a/gate: nothing may be written into an existing run"),
     ],
     ids=["a full folder", "a file", "inside a run"],
@@ -244,9 +244,15 @@ def test_an_empty_folder_is_written_into(shards: Shards) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["report", A, B], "the pages of several runs need a folder of their own; found no --out"),
-        (["judge", A, B, "--out", OUT, "--check"], "--out is only for verdicts that are judged now; found --check"),
-        (["judge", A, B, "--out", OUT, "--write"], "--out is only for verdicts that are judged now; found --write"),
+        (["report", A, B], "the pages of several runs need a separate folder; found no --out"),
+        (
+            ["judge", A, B, "--out", OUT, "--check"],
+            "--out can be used only if the verdicts are judged now; found --check",
+        ),
+        (
+            ["judge", A, B, "--out", OUT, "--write"],
+            "--out can be used only if the verdicts are judged now; found --write",
+        ),
         (["report", A, "nowhere", "--out", OUT], "nowhere: the path must exist"),
     ],
     ids=["several without --out", "--check", "--write", "nothing there"],
@@ -262,12 +268,12 @@ def test_invalid_options_of_shared_pages_are_refused(shards: Shards, arguments: 
 @pytest.mark.parametrize(
     ("second", "said"),
     [
-        ("contracts", "contracts: a run directory must hold a readable run.json"),
+        ("contracts", "contracts: a run directory must contain a readable run.json"),
         (
             "harness-reports/../harness-reports/a",
             "each run must be named only once; found harness-reports/a again; leave out one",
         ),
-        ("harness-reports/drill", "a shard of a gate must not plant a fault; found fault `nan_tail`"),
+        ("harness-reports/drill", "no fault may be planted in a shard of a gate; found fault `nan_tail`"),
     ],
     ids=["no run directory", "twice", "a drill"],
 )

@@ -94,12 +94,14 @@ def test_steady_watches_each_gpu_with_a_worker_that_sees_only_that_gpu(gpus: lis
 
 def test_a_worker_that_dies_is_an_error(gpus: list[tuple[str, Run]], monkeypatch: pytest.MonkeyPatch) -> None:
     show_gpus(monkeypatch, "GPU-a", "GPU-z")
-    with pytest.raises(HarnessError, match="GPU-z: a worker must be running to be measured; found signal: SIGKILL"):
+    with pytest.raises(
+        HarnessError, match="GPU-z: the worker must run until its GPU is measured; found signal: SIGKILL"
+    ):
         steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
 
 
 def test_steady_without_a_throughput_claim_is_a_usage_error(gpus: list[tuple[str, Run]]) -> None:
-    with pytest.raises(UsageError, match="the search needs a throughput claim as its load"):
+    with pytest.raises(UsageError, match="the search needs a throughput claim, whose work loads the GPUs"):
         steady.look(contracts(CAPTURE), 8)
 
 

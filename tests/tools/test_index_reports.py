@@ -72,7 +72,7 @@ def test_claims_with_the_same_result_share_a_row_in_the_reports_index(reports: P
 
 def test_a_published_directory_without_verdicts_is_refused(reports: Path) -> None:
     (reports / "1-plain" / "verdicts.json").unlink()
-    with pytest.raises(EvidenceError, match="must hold its verdicts"):
+    with pytest.raises(EvidenceError, match="must contain its verdicts"):
         index_reports.published(reports)
 
 

@@ -78,7 +78,11 @@ def engine(on: str | None, gpus: str | None = None) -> Engine:
         rule, remedy = "--on must be local, slurm or slurm:KEY=VALUE,…", "choose GPUs of this machine with --gpus"
         raise UsageError(rule, got=repr(on), remedy=remedy)
     if name == SLURM and gpus is not None:
-        raise UsageError("--gpus must name GPUs of this machine", got="--on slurm", remedy="leave out one of them")
+        raise UsageError(
+            "--gpus names GPUs of this machine, so it cannot be combined with Slurm",
+            got="--on slurm",
+            remedy="leave out one of them",
+        )
     if find_spec("submitit") is None:
         raise UsageError("--on and --gpus need submitit", got="no such package", remedy=command_for("fleet"))
     if name == SLURM:
@@ -94,7 +98,7 @@ def gpu_names(wanted: str) -> list[str]:
         raise UsageError(
             "--gpus needs a CUDA device",
             got=devices().problem or repr(wanted),
-            remedy="leave the option out: then everything that this machine can decide is decided",
+            remedy="leave out --gpus, to decide everything that this machine can decide",
         )
     return names
 
@@ -199,7 +203,7 @@ def _slurm(*command: str) -> str:
     if done.returncode != 0:
         got = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise HarnessError(
-            "Slurm's commands must answer",
+            "a command of Slurm failed",
             where=command[0],
             got=got,
             remedy="check that this machine is a client of a running Slurm",
@@ -253,7 +257,7 @@ def run_shards(
         directory.mkdir()
     except FileExistsError:
         raise UsageError(
-            "the shards need a folder that does not exist yet", where=str(directory), got="one that exists"
+            "the folder for the shards must not exist yet", where=str(directory), got="one that exists"
         ) from None
     except OSError as error:
         raise takes_nothing(directory, error) from error
@@ -342,7 +346,7 @@ def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
     found = {shard.name: moved.run_directories(directory / shard.name) for shard in shards}
     if missing := [name for name, paths in found.items() if not paths]:
         raise EvidenceError(
-            "every shard must leave a run directory",
+            "every shard must have a run directory",
             where=str(directory),
             got=f"no run directory of {', '.join(missing)}",
             remedy=f"read the output of each shard in NAME.txt, and of its job in {JOBS}",

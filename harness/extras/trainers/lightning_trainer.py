@@ -114,9 +114,9 @@ def _require_own_order(loader: Any) -> None:
     """
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
-            "a loader that is read step by step must shuffle by a generator of its own",
+            "a data loader that is read step by step must shuffle with its own generator",
             where=type(loader.sampler).__name__,
-            got="the process's generator",
+            got="the process's global generator",
             remedy=OWN_ORDER,
         )
 
@@ -134,10 +134,10 @@ def _require_one_update(trainer: Any, module: Any) -> None:
     got = [text for text, present in found.items() if present]
     if got:
         raise UnsuitableTrainerError(
-            "step by step, each batch must be one update of one optimizer, made by Lightning",
+            "with `drive: steps`, Lightning must make one update of one optimizer for each batch",
             where=type(module).__name__,
             got=" and ".join(got),
-            remedy="train the module by its own loop, `drive: loop`",
+            remedy="use Lightning's own loop: `drive: loop`",
         )
 
 

@@ -75,7 +75,7 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
                 continue
             found = sorted([*folder.contracts, *folder.signed, *folder.hidden])
             if not found:
-                errors.append(ContractError("the folder must hold .yaml or .yml files", where=str(path), got="none"))
+                errors.append(ContractError("the folder must contain .yaml or .yml files", where=str(path), got="none"))
         for file in found:
             files.setdefault(real(file), file)
     return list(files.values())

@@ -94,7 +94,7 @@ def test_an_incomplete_or_changed_run_is_not_attested(folder: Path) -> None:
     (directory / "INCOMPLETE").touch()
     with pytest.raises(
         EvidenceError,
-        match="only a complete run that is as it was recorded can be attested; found the run did not finish",
+        match="only a complete and unchanged run can be attested; found the run did not finish",
     ):
         statement_of(directory)
     (directory / "INCOMPLETE").unlink()
@@ -111,7 +111,7 @@ def test_verdicts_that_the_evidence_does_not_give_are_not_attested(folder: Path)
 
 
 def test_a_run_with_a_planted_fault_is_not_attested(folder: Path) -> None:
-    with pytest.raises(EvidenceError, match="a shard of a gate must not plant a fault"):
+    with pytest.raises(EvidenceError, match="no fault may be planted in a shard of a gate"):
         statement_of(verified("held", fault="nan_tail"))
 
 
@@ -127,7 +127,7 @@ def test_an_unsigned_statement_is_written_for_another_signer(folder: Path, capsy
     "given", [{}, {"verify": True}, {"key": Path("k"), "unsigned": True}, {"verify": True, "unsigned": True}]
 )
 def test_attest_without_usable_options_lists_the_options_to_give(folder: Path, given: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="attest needs --key, or --verify and --key, or --unsigned"):
+    with pytest.raises(UsageError, match="attest needs --key, or both --verify and --key, or --unsigned"):
         attest(Path("run"), **given)
 
 

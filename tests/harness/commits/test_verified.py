@@ -192,7 +192,7 @@ def test_without_a_commit_equal_arms_are_not_compared(repository: UserRepository
 
 
 def test_planting_a_fault_is_refused_when_two_commits_are_compared(repository: UserRepository) -> None:
-    with pytest.raises(UsageError, match="--baseline compares two commits without planted faults; found --fault"):
+    with pytest.raises(UsageError, match="--baseline cannot be combined with a planted fault; found --fault"):
         verify([repository.root], VerifyOptions(baseline="main", fault="stale_batch"))
 
 

@@ -222,14 +222,14 @@ def _parts(*parts: str) -> str:
         (
             _excusing("{parameters 0.weight: why}"),
             (
-                "toy.yaml:31:21: a name must be the name of a count as a verdict shows it, such as `optimizer "
+                "toy.yaml:31:21: a name must be a count's name in the form that verdicts use, such as `optimizer "
                 "group0.step`, and not a parameter, a buffer, a generator or a moment; found 'parameters 0.weight'"
             ),
         ),
         (
             _excusing("{optimizer 0.weight.exp_avg: why}"),
             (
-                "toy.yaml:31:21: a name must be the name of a count as a verdict shows it, such as `optimizer "
+                "toy.yaml:31:21: a name must be a count's name in the form that verdicts use, such as `optimizer "
                 "group0.step`, and not a parameter, a buffer, a generator or a moment; found "
                 "'optimizer 0.weight.exp_avg'"
             ),
@@ -243,8 +243,8 @@ def _parts(*parts: str) -> str:
                 "may_end_apart: {optimizer group0.step: why}",
             ),
             (
-                "toy.yaml:30:20: `may_end_apart` is only for claims that compare how arms end; "
-                "found `ptx_target`, which compares no ends; leave `may_end_apart` out"
+                "toy.yaml:30:20: `may_end_apart` is only for claims that compare the state at the end; "
+                "found `ptx_target`, which does not compare it; leave `may_end_apart` out"
             ),
         ),
     ],
@@ -341,6 +341,6 @@ def test_a_directory_without_contracts_is_an_error(tmp_path: Path, monkeypatch: 
     with pytest.raises(ContractErrors) as error:
         load_contracts([Path("empty")])
     assert str(error.value) == (
-        "empty: a folder must hold contracts (every .yaml and .yml in it at any depth, but hidden ones, shared files, "
-        "waivers.yaml and accepted-baselines.yaml); found none"
+        "empty: a folder must contain contracts (every .yaml and .yml file in it at any depth, except hidden files, "
+        "shared files, waivers.yaml and accepted-baselines.yaml); found none"
     )

@@ -24,8 +24,7 @@ TWO_DTYPES = "parameter_dtypes: {candidate: bfloat16, baseline: float32}"
 NEAR = "ends: {control: waiting, at_most: 0.01}"
 NOT_THE_BASELINE = (
     "the control of `ends` must have the baseline's settings; found 'waiting', whose settings differ from those of "
-    "'plain'; use the baseline's settings, because the harness "
-    "itself starts the control a rounding away"
+    "'plain'; use the baseline's settings; the harness itself changes the control's start by a rounding"
 )
 ACCUMULATED = ("candidate: fast", "baseline: plain", "micro_batches: 2", "max_relative_difference: 0.1")
 TWO_PRECISIONS = "precisions: {candidate: bfloat16, baseline: float32}"

@@ -151,7 +151,7 @@ def test_a_contract_with_the_schema_of_a_shared_file_is_refused(folder: Path) ->
     changed(folder / "two.yaml", "contract/v2", "shared/v2")
     assert refusals(folder) == [
         (
-            "contracts/two.yaml:1:9: a shared file must hold only workloads and arms; found 'id', 'title', 'uses', "
+            "contracts/two.yaml:1:9: a shared file may contain only workloads and arms; found 'id', 'title', 'uses', "
             "'system', 'claims', which only contracts may have; write `schema: contract/v2`, or move these keys into a "
             "contract"
         )

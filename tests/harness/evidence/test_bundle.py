@@ -98,7 +98,7 @@ def test_deleting_the_manifest_and_lowering_the_format_version_is_still_reported
 def test_a_damaged_header_is_an_evidence_error(tmp_path: Path, text: str) -> None:
     bundle = finished(tmp_path / "run", header())
     (bundle.path / "run.json").write_text(text)
-    with pytest.raises(EvidenceError, match="a run directory must hold a readable run"):
+    with pytest.raises(EvidenceError, match="a run directory must contain a readable run"):
         read_bundle(bundle.path)
 
 

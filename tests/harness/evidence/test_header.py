@@ -60,7 +60,7 @@ def test_an_error_in_a_run_header_names_the_invalid_field(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     path = rewritten(tmp_path / "run", **changes)
-    with pytest.raises(EvidenceError, match="a run directory must hold a readable run") as error:
+    with pytest.raises(EvidenceError, match="a run directory must contain a readable run") as error:
         judged([path])
     assert message in str(error.value)
 

@@ -86,5 +86,5 @@ def test_a_verdict_file_with_a_repeated_key_does_not_equal_the_stored_verdicts()
 @pytest.mark.parametrize("text", ["", "{}", '{"format_version": 2}', "[" * 50_000])
 def test_damaged_verdicts_are_an_evidence_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "verdicts.json").write_text(text)
-    with pytest.raises(EvidenceError, match="must hold its verdicts"):
+    with pytest.raises(EvidenceError, match="must contain its verdicts"):
         read_verdicts(tmp_path)

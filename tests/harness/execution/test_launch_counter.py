@@ -151,7 +151,7 @@ def test_a_second_cupti_subscriber_is_reported_as_the_reason_for_not_counting() 
 
 
 def test_an_unknown_cupti_error_is_reported_with_its_status() -> None:
-    assert unable(Cupti(subscribed=999)) == "cuptiSubscribe answered 999"
+    assert unable(Cupti(subscribed=999)) == "cuptiSubscribe returned status 999"
 
 
 def test_the_launch_counter_is_unable_without_graph_launch_callbacks() -> None:
@@ -163,14 +163,14 @@ def test_the_launch_counter_is_unable_without_graph_launch_callbacks() -> None:
 def test_the_launch_counter_is_unable_if_a_callback_cannot_be_enabled() -> None:
     cupti = Cupti()
     cupti.cuptiEnableCallback = Function(lambda *_: 5)
-    assert unable(cupti, cupti.replay) == "cuptiEnableCallback(1) of 1, 514 returned 5"
+    assert unable(cupti, cupti.replay) == "cuptiEnableCallback(1) of domain 1, callback 514 returned status 5"
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
 def test_a_planted_graph_launch_that_the_counter_misses_is_reported() -> None:
     cupti = Cupti()
     assert unable(cupti, lambda: None) == (
-        "the planted graph launch was seen 0 times by the driver's callback and 0 times by the runtime's"
+        "the planted graph launch was seen 0 times by the driver's callback and 0 times by the runtime's callback"
     )
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 

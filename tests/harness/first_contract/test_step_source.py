@@ -84,7 +84,7 @@ def test_a_file_whose_module_python_finds_elsewhere_is_refused(
         (project / "typing" / "__init__.py").touch()
     with pytest.raises(UsageError) as refused:
         find_step_source(f"{file}:make")
-    assert str(refused.value).startswith(f"{file}: Python must find this file as the first module with its name")
+    assert str(refused.value).startswith(f"{file}: Python must import this file, and no other module of the same name")
     assert found.format(elsewhere=elsewhere) in str(refused.value)
 
 
@@ -161,9 +161,9 @@ def test_a_function_that_builds_no_step_is_refused_with_its_place(text: str, fou
         ("train", "a function must be named `module:function`, or `path/to/file.py:function`; found `train`"),
         ("train:make step", "a function must be named"),
         ("missing.py:main", "missing.py: the path must exist"),
-        ("missing:main", "the module must be one that Python finds; found no `missing`"),
-        ("tr-ain:main", "a module's name must be made of identifiers; found `tr-ain`"),
-        ("class.py:main", "the file's name must be a module name: an identifier"),
+        ("missing:main", "Python must be able to find the module; found no `missing`"),
+        ("tr-ain:main", "a module's name must consist of identifiers, joined by dots; found `tr-ain`"),
+        ("class.py:main", "the file's name must be a Python identifier"),
         ("latin.py:main", "latin.py: the file must be valid Python"),
         ("folder.py:main", "folder.py: the file must exist; found no file there"),
     ],

@@ -42,7 +42,8 @@ def test_an_unknown_engine_is_refused(on: str, message: str, commands: Path) -> 
 
 def test_gpus_of_this_machine_are_refused_together_with_a_cluster() -> None:
     with pytest.raises(
-        UsageError, match="--gpus must name GPUs of this machine; found --on slurm; leave out one of them"
+        UsageError,
+        match="so it cannot be combined with Slurm; found --on slurm; leave out one of them",
     ):
         engine("slurm", "all")
 
@@ -62,7 +63,7 @@ def test_missing_slurm_commands_are_named_in_the_error(commands: Path) -> None:
 def test_a_cluster_that_does_not_answer_is_an_error(commands: Path) -> None:
     write(commands / "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(
-        HarnessError, match="sinfo: Slurm's commands must answer; found slurm_load_partitions: Unable to contact slurm"
+        HarnessError, match="sinfo: a command of Slurm failed; found slurm_load_partitions: Unable to contact slurm"
     ):
         engine("slurm")
 

@@ -329,7 +329,7 @@ def test_each_shard_runs_once_even_if_a_different_shard_fails(gpus: list[str], p
     [place] = [place for name, place, _ in ended if name == "says"]
     assert (tmp_path / "out" / "says.txt").read_text().strip() == place
     assert not (tmp_path / "out" / ".submitter").exists()
-    with pytest.raises(UsageError, match="a folder that does not exist yet"):
+    with pytest.raises(UsageError, match="must not exist yet"):
         gate.run_shards([], Local(gpus), tmp_path / "out", lambda *_: None)
 
 

@@ -98,7 +98,8 @@ def test_an_incomplete_or_changed_run_is_not_packed(run: Path, change: Callable[
 
 def test_a_published_run_is_never_replaced(run: Path) -> None:
     Path("published").mkdir()
-    with pytest.raises(UsageError, match="published: a run can be published only once; found it exists"):
+    problem = "published: the folder of a published run must not exist yet; found one that exists"
+    with pytest.raises(UsageError, match=problem):
         pack.published(run, Path("published"))
 
 
@@ -110,7 +111,9 @@ def test_a_packed_run_that_reads_differently_is_refused(run: Path, monkeypatch: 
         return rejudged(path)
 
     monkeypatch.setattr(pack, "rejudged", spoilt)
-    with pytest.raises(EvidenceError, match="out/published: a packed run must read like the original run; found "):
+    with pytest.raises(
+        EvidenceError, match="out/published: the packed run must have the same content as the original run; found "
+    ):
         pack.published(run, Path("out/published"))
     assert list(Path("out").iterdir()) == []
 

@@ -91,14 +91,15 @@ def test_an_error_in_an_archived_contract_names_the_archive(run: Path, temporary
 def test_a_changed_contract_in_an_archive_is_reported_as_altered(run: Path, temporary: Path) -> None:
     [copy] = (run / "contracts").iterdir()
     copy.write_text("schema: contract/v9\n", encoding="utf-8")
-    with pytest.raises(EvidenceError, match=rf"as they were recorded; found contracts/{copy.name}: changed"):
+    with pytest.raises(EvidenceError, match=rf"must not be changed; found contracts/{copy.name}: changed"):
         judged([packed(run, Path("a.tar"), "1-run")])
 
 
 def test_an_archive_with_an_extra_file_is_refused_with_the_files_name(run: Path, temporary: Path) -> None:
     (run.parent / "notes.txt").touch()
     with pytest.raises(
-        EvidenceError, match=r"a\.tar: an archive of a run must hold only that run; found notes.txt next to 1"
+        EvidenceError,
+        match=r"a\.tar: an archive of a run must contain nothing except this run; found notes.txt next to 1",
     ):
         read_bundle(packed(run.parent, Path("a.tar"), "."))
 
@@ -160,7 +161,7 @@ def test_history_lists_every_run_below_a_folder_with_its_page(run: Path, capsys:
     assert sorted(re.findall(r'href="(\.\.[^"]+)/report.html"', page)) == links
     assert "5 runs: 3 verified, 2 left out" in page
     assert "outer</a>: differs from its recorded digests" in page
-    assert "damaged</a>: cannot be read: a run directory must hold a readable run.json; found run.json:" in page
+    assert "damaged</a>: cannot be read: a run directory must contain a readable run.json; found run.json:" in page
 
 
 def test_checking_and_rewriting_a_published_run_uses_the_files_next_to_its_archive(

@@ -69,7 +69,7 @@ def test_a_run_with_changed_evidence_is_never_sealed_again(run: Path, name: str)
     with (run / name).open("a") as file:
         file.write("\n")
     before = (run / "manifest.json").read_bytes()
-    with pytest.raises(EvidenceError, match="only a run that is as it was recorded can be rewritten"):
+    with pytest.raises(EvidenceError, match="only an unchanged run can be written again"):
         judge_command.replace_recorded([run])
     assert any(name in warning for warning in render(run))
     assert (run / "manifest.json").read_bytes() == before
@@ -125,7 +125,7 @@ def test_an_incomplete_or_changed_run_is_reported_by_every_reader(
     text, code = comparison(Path("whole"), run)
     told = "WARNING, after: Incomplete: 1-run did not finish"
     assert (any(line.startswith(told) for line in text), code) == (True, 12)
-    with pytest.raises(EvidenceError, match="complete and as it was recorded"):
+    with pytest.raises(EvidenceError, match="only a complete and unchanged run can be published"):
         published(run, Path("published"))
 
 
@@ -163,7 +163,7 @@ def test_a_run_without_a_manifest_keeps_the_gate_closed_until_it_is_judged_again
 def test_sealing_a_run_without_a_manifest_first_checks_its_recorded_digests(run: Path, name: str) -> None:
     of_before(run)
     (run / name).write_text((run / name).read_text() + "\n")
-    with pytest.raises(EvidenceError, match=re.escape(f"can be rewritten; found 1-run: {name}: changed")):
+    with pytest.raises(EvidenceError, match=re.escape(f"can be written again; found 1-run: {name}: changed")):
         judge_command.replace_recorded([run])
 
 
@@ -197,7 +197,7 @@ def test_a_forged_run_is_refused_by_its_earlier_digest(run: Path) -> None:
 
 
 def test_every_expected_digest_needs_a_directory_and_each_directory_a_digest(run: Path) -> None:
-    with pytest.raises(EvidenceError, match=f"no directory with {'0' * 64}"):
+    with pytest.raises(EvidenceError, match=f"no directory with the digest {'0' * 64}"):
         refuse_others([run], [digest(run), "0" * 64])
     with pytest.raises(UsageError, match="--digest must be the SHA-256 of a manifest"):
         refuse_others([run], ["abc"])
