@@ -10,15 +10,13 @@ def main() -> None:
     """Run the command line. Signals are delayed from the start, because the import of the application takes a while."""
     first_signals.hold()
     # Imported objects stay in use until the end, so collecting garbage frees nothing. It took a tenth of the time of a
-    # short
-    # command.
+    # short command.
     gc.disable()
     try:
         from harness.cli.application import main as run
     except BaseException as error:
         # Catch every exception, even a SystemExit that a module raises on import. Otherwise Python would exit with code
-        # 1, which
-        # means a violated claim.
+        # 1, which means a violated claim.
         _refuse_to_start(error)
     try:
         run()

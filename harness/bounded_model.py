@@ -55,8 +55,7 @@ def _ending_early(schema: Any) -> Any:
     if schema.get("type") == "list":
         return bounded | {"fail_fast": True}
     # JSON has no tuples, only lists. Strict validation in a function validator refuses a list for a tuple. So convert
-    # it
-    # first.
+    # it first.
     if schema.get("type") == "tuple":
         return core_schema.no_info_before_validator_function(_tuple, bounded)
     if schema.get("type") == "dict":

@@ -207,9 +207,9 @@ def judgement_json(judgement: Judgement) -> str:
 
 
 # The code below judges each unit early, when all its arms are complete, with the same judges as at the end.
+#
 # Early verdicts are only shown to people, and are never written to files. At the end all units are judged again, and
-# only
-# these verdicts count.
+# only these verdicts count.
 
 Part = tuple[str, str]  # the name of a run, and one of its arms
 # the runs or arms that must be complete, and the function that is called then
@@ -276,8 +276,7 @@ def units_as_they_end(
     """
     models = [loaded.contract for loaded in contracts]
     # Runs whose arms can be judged one by one, when each arm is complete. Runs with several commits or ranks are left
-    # out,
-    # because the evidence of one of their arms is in several folders.
+    # out, because the evidence of one of their arms is in several folders.
     apart = {run.id: run for run in runs if probe_named(run.probe).arm_by_arm and run.ranks == 1}
     if bundle.header.commits:
         apart = {}

@@ -108,12 +108,11 @@ class Forecast(Record):
 
 
 # The seconds of a run are estimated only from runs on a machine of the same kind.
+#
 # An equal run is the best source. If a recorded run differs only in its number of steps or in its other arms, its
-# seconds
-# per step of each arm are used, and its seconds for imports, start and end.
-# Two runs must agree in the fields below. Otherwise a step of an arm may take longer in one of them.
+# seconds per step of each arm are used, and its seconds for imports, start and end.
 
-# Fields of a run that must agree. Otherwise a step of one arm may take longer in one run than in the other.
+# Fields in which two runs must agree. Otherwise a step of an arm may take longer in one of them.
 AS_LONG = {
     **dict.fromkeys(SHARED, IGNORED),
     **{name: SHARED[name] for name in ("probe", "arms", "arm", "system", "commit", "nudged")},

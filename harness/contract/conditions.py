@@ -9,8 +9,7 @@ from typing import Literal
 
 OTHERWISE = "otherwise"
 # Data types that a condition may name, by torch's names. Other names are refused. Otherwise a condition with a
-# misspelled
-# name would never be met, without any message.
+# misspelled name would never be met, without any message.
 Dtype = Literal[
     "float64",
     "float32",

@@ -152,8 +152,7 @@ class SharedFiles:
             raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of the files")
         found = [self._place(document, path, number, name) for number, name in enumerate(names)]
         # A run directory stores shared files under the digests of their contents. There, two files with equal contents
-        # have the
-        # same path, which is not an error.
+        # have the same path, which is not an error.
         if self._locate is None:
             self._refuse_twice(document, names, found)
         return [self.read(each) for each in found]

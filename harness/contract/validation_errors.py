@@ -35,8 +35,7 @@ def explain(
             alternatives.add(path)
         found.setdefault(path, []).append(detail)
     # pydantic reports two errors for a wrong list where a list or a number is allowed: one inside the list, and one
-    # because
-    # the list is not a number. Report only the error inside the list.
+    # because the list is not a number. Report only the error inside the list.
     outer = alternatives & {path[:length] for path in found for length in range(len(path))}
     places = sorted((path for path in found if path not in outer), key=document.position)
     errors = [_merge([_one(detail, path, document, root) for detail in found[path]]) for path in places[:MOST_ERRORS]]

@@ -19,8 +19,7 @@ from harness.devices.device import has_cuda, synchronize
 from harness.evidence.arm_records import MemorySample
 
 # These functions read how much memory torch's caching allocator holds on the CUDA device, and make the allocator
-# release
-# unused memory.
+# release unused memory.
 
 
 class Growth(NamedTuple):
@@ -163,14 +162,12 @@ def _free(library: Any, addresses: list[int | None]) -> None:
 
 
 # Give kernels output memory that is filled with a fixed value (the poison) and has guard areas before and after it.
-# Where
-# the poison is still there, the kernel wrote nothing. A changed guard area shows a write outside the output.
+# Where the poison is still there, the kernel wrote nothing. A changed guard area shows a write outside the output.
+#
 # The poison is a NaN with bits that no computation produces. The guard areas are filled with poison too.
+
 # Data type -> integer type of the same size, and the poison as this integer. The poison is a quiet NaN with a payload
 # that no arithmetic produces.
-
-# Data type -> integer type of the same size, and the poison as such an integer: a quiet NaN whose payload no arithmetic
-# gives.
 _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.float32: (torch.int32, 0x7FC0DEAD),
     torch.bfloat16: (torch.int16, 0x7FDE),

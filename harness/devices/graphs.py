@@ -318,8 +318,7 @@ class CudaGraph:
                 graph.capture_end()
         except BaseException:
             # After a failed capture, torch leaves its generator in capturing mode. Otherwise every later eager random
-            # number would
-            # raise an error.
+            # number would raise an error.
             _generator().graphsafe_set_state(self._generator_state)
             raise
         finally:

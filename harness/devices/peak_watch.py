@@ -194,9 +194,8 @@ class PeakWatch:
 
 
 # The code below reads a CUDA device's memory use from torch and NVML, for the classes above.
-# The device counts as at rest after REST_S seconds without a change. Wait at most REST_LIMIT_S seconds for this.
 
-# the device counts as at rest after REST_S seconds without a change; wait at most REST_LIMIT_S seconds
+# The device counts as at rest after REST_S seconds without a change. Wait at most REST_LIMIT_S seconds for this.
 REST_S, REST_LIMIT_S = 0.2, 5.0
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 

@@ -38,8 +38,8 @@ _DRIVER = {
     (12, 9): (8, 8), (13, 0): (9, 0), (13, 1): (9, 1),
 }  # fmt: skip
 
-# Target -> family. sm_101 was renamed to sm_110 and does not belong to the family of sm_100 (PTX manual,
-# section about family-specific targets).
+# Target -> family. sm_101 was renamed to sm_110 and does not belong to the family of sm_100 (PTX manual, section about
+# family-specific targets).
 _FAMILIES = {101: "110", 110: "110"}
 
 

@@ -77,8 +77,7 @@ class Sampler:
         """Return the samples. If the run had a timed phase, only its samples are returned."""
         timed = [sample for phase, sample in self._samples if _is_timed(phase)]
         # Time from the first to the last sample of the timed phase. The phase itself may be longer by up to two
-        # sampling
-        # intervals.
+        # sampling intervals.
         seconds = timed[-1].seconds - timed[0].seconds if timed else None
         return Telemetry(
             samples=timed or [sample for _, sample in self._samples], began=self._started, timed_seconds=seconds
@@ -209,16 +208,15 @@ class Gpu:
 
 
 # Measure the current pace of a processor: the processor time that a thread needs for a fixed piece of Python code.
+#
 # A lower clock slows every step that the host submits, and so does other work on the same core. Such work may run on
-# the
-# core's other hyperthread, often in a process that is not visible here. The pace shows both effects. Time in which the
-# thread waits for a processor or for the interpreter's lock is not counted.
+# the core's other hyperthread, often in a process that is not visible here. The pace shows both effects. Time in which
+# the thread waits for a processor or for the interpreter's lock is not counted.
 
 PASSES = 20_000  # loop passes of the fixed piece of code; together they take about a millisecond
 LOOKS = 5
 # Other threads of this process may use at most this share of the processor time of the fixed piece of code. The number
-# is
-# a choice; counting the time itself costs less.
+# is a choice; counting the time itself costs less.
 OWN_SHARE = 0.1
 
 
@@ -280,12 +278,10 @@ def slower(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else max(one, other)
 
 
-# Wait until no work of another process delays the kernels of this process.
+# The code below waits until no work of another process delays the kernels of this process.
+
 # The number of seconds is a choice. If the device is free, a kernel and the wait for it take far less. A time slice of
 # another process takes longer.
-
-# Seconds; a choice. A kernel and the wait for it take far less if the device is free. A time slice of another process's
-# context takes longer.
 SHORT_S = 0.5e-3
 QUIET_S = 0.02  # seconds; the number is a choice, and longer than several time slices of the GPU
 # seconds; a stopped process has at most 50 submitted steps left, and the device finishes them in this time

@@ -26,11 +26,12 @@ from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
 # The functions below plan to execute only the arms that a fault can change. The other arms come from the control run,
 # which has no fault.
+#
 # An arm without the fault is the same program on the same input as in the control run. Equal runs on one machine give
 # equal bits (claim FALSIFY-GPUTRAIN-006), so such an arm is executed once for all faults. If equal runs gave different
 # bits, the arms would differ from step 0 on and not from the step that the fault declares. The drill would then fail.
-# It
-# would never pass by mistake. Gradients are compared on the device, so both arms of such a comparison need one process.
+# It would never pass by mistake. Gradients are compared on the device, so both arms of such a comparison need one
+# process.
 
 
 def arms_to_execute(run: Run) -> set[str]:

@@ -114,6 +114,7 @@ def _short(error: Exception) -> str:
 
 
 # The statement that is signed: an in-toto Statement about one complete run directory, computed only from the directory.
+#
 # It is a Statement v1 with the predicate test-result v0.1 (https://in-toto.io/attestation/test-result/v0.1). Equal
 # directories give equal bytes. So a verifier can compute the statement again and compare the bytes.
 

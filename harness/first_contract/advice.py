@@ -50,8 +50,7 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
         # A folder of a project can contain a virtual environment or the harness. Code there is not user code, unless
-        # the step
-        # itself belongs to a library.
+        # the step itself belongs to a library.
         if is_harness(place) or (is_library(place) and not is_library(folder)):
             continue
         try:

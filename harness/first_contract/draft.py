@@ -443,8 +443,7 @@ def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
     """Return those of the requested arms that this machine can run."""
     timed = speed and environment.machine().cuda
     # MEMORY is never drafted. For a small step, the memory that libraries allocate for each stream can be four times
-    # the
-    # memory of the plain step. The ratio must first be measured on GPUs. The museum of field bugs has this claim.
+    # the memory of the plain step. The ratio must first be measured on GPUs. The museum of field bugs has this claim.
     return Arms(compiled=compiled and not compiler_missing(), timed=timed, memory=False)
 
 

@@ -23,6 +23,7 @@ from harness.report.view import ReportView
 from harness.run_directory.writer import KEPT
 
 # The functions below use another commit of the repository that contains the step: `harness try --baseline`.
+#
 # The commit is checked out in a temporary worktree (`harness.commits.checkout`). The function at that commit may have
 # other arguments. Therefore an adapter is drafted from it and written into the worktree. The project stays unchanged.
 

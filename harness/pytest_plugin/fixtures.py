@@ -31,9 +31,11 @@ from harness.pytest_plugin.items import failure_text, properties
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns
 
 # The fixture `verify_contract`: a Python test verifies a claim for its own system.
+#
 #     @pytest.mark.contract("F-GRAPH-BWD-001")
 #     def test_my_trainer(verify_contract):
 #         verify_contract(system="my_trainer.system:MySystem", workload="tiny", batch_size=8)
+#
 # Overrides change the workload. They cannot change what the claim requires.
 
 
@@ -166,9 +168,8 @@ def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, A
 
 # The fixture `check_step`: a Python test tries a step as `harness try` does, without a contract. Example:
 # `check_step("train.py:make_step", baseline="main")`.
-# Number of steps: a prime number like the default of `harness try`, but smaller, so that a test takes only seconds.
 
-# number of steps: a prime number like the default of `harness try`, but small, so that a test takes only seconds
+# number of steps: a prime number like the default of `harness try`, but smaller, so that a test takes only seconds
 STEPS = 23
 
 

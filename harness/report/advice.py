@@ -27,9 +27,8 @@ from harness.report.wording import reason_text
 
 # The functions below find the failed part of a claim, and what its captured steps did that a replay does not repeat:
 # changes of host state, and questions whether a capture is running.
-# For these reasons the judge compared only losses, although the evidence also has the end states of both arms.
 
-# For these reasons the judge compared only losses, although the evidence also has the end states of both arms.
+# With these reason codes the judge compared only losses, although the evidence also has the end states of both arms.
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
 TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
 
@@ -85,10 +84,9 @@ def first_execution(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None
 
 
 # The functions below build the commands that repeat a run or a unit, from the folder in which the run was started.
+#
 # The commands have no output options, because the name of the run directory is already in use. There is no command if
-# one
-# of its paths was redacted.
-# Options that are not followed by a value.
+# one of its paths was redacted.
 
 # options that are not followed by a value
 FLAGS = ("--gate", "--json", "--no-where", "--plan", "--redact", "--no-redact")

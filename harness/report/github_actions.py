@@ -15,9 +15,8 @@ from harness.report.text import line
 from harness.report.view import ReportView
 
 # Annotations for GitHub are workflow commands on standard output, at most ten, the worst first.
-# For each step, GitHub shows at most ten annotations of a kind, and drops all others without a message.
 
-# For each step, GitHub shows at most ten annotations of a kind, and silently drops the rest.
+# For each step, GitHub shows at most ten annotations of a kind, and drops all others without a message.
 AT_MOST = 10
 
 

@@ -26,6 +26,7 @@ from harness.report.wording import terms_in
 
 # The code below keeps a page small enough for a mail. It decides what the report of a very large run leaves out, and in
 # which order.
+#
 # Rows of tables can be left out, and texts that are also elsewhere. Plots are never left out, so a page with many plots
 # can exceed the limit.
 

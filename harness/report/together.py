@@ -20,6 +20,7 @@ from harness.run_directory.shards import joined_attempts
 
 # The functions below describe the parts of a page about several run directories: machine, commit and verdict of each
 # part, and what differs between the parts.
+#
 # A value that most parts share is shown without a mark. Any other value gets the prefix `DIFFERS`.
 
 DIFFERS = "≠ "

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
 # `journal.json` is in a run directory only while the directory is written. The file records how the run was started,
-# and
-# the digest of each completed run.
+# and the digest of each completed run.
+#
 # After an interruption, only this file shows which runs are complete. Therefore it is rewritten after each run. It is
 # removed when the directory is sealed, because the manifest then contains the digests.
 

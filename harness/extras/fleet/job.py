@@ -217,10 +217,10 @@ def _is_timed(claim: AnyClaim) -> bool:
 
 
 # The functions below handle a shard whose job was started again on another machine.
+#
 # The interrupted directory is renamed and stays unchanged. Claims whose runs are all complete are copied to a separate
 # directory, which is sealed. The other claims are started again on the new machine, so that two machines never decide
-# one
-# claim together.
+# one claim together.
 
 ENDED, LEFT = ".ended-", ".left-"  # suffixes of the shard's name; a number follows them
 
@@ -323,8 +323,8 @@ class ShardJob:
         code = self._execute(self._words())
         if code < 0 or code in {ExitCode.INTERRUPTED, ExitCode.TERMINATED}:
             # The signal may soon end this process too: the processes of an ended job, or on a lost node, die in any
-            # order. The job
-            # will be started again. So return no result now, because a result would count as the end of the shard.
+            # order. The job will be started again. So return no result now, because a result would count as the end of
+            # the shard.
             raise SystemExit(128 - code if code < 0 else code)
         facts = environment.job_facts()
         return Outcome(code, facts.node or "", facts.restarts or 0)

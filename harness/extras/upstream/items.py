@@ -66,8 +66,7 @@ CONTAINERS = frozenset({"equations", "qa_gate", "kernel_structure", "parity_tool
 FREE_NAMES = frozenset({"equations"})
 
 # Keys that are left out, with the reason. Sections of claims below such a key are still read. Below an unknown key,
-# these
-# keys are also treated as unknown.
+# these keys are also treated as unknown.
 NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(
         ("metadata", "kind", "name", "version", "scope", "description", "title", "id", "schema"),
