@@ -15,11 +15,11 @@ NAMED = 4  # number of kinds of cost that the one-line summary names
 COLUMNS = 6  # number of kinds of cost that have a column of their own in the table of runs
 RUNS = 5  # number of runs in the open table; the other runs are in a folded table
 UNCLOCKED = (
-    "These are sums over the runs, as if they had gone one after the other, each from its first record to its last: "
-    "when their processes started and ended was not recorded."
+    "These are sums over the runs, as if they had followed one another, each from its first record to its last. The "
+    "times at which their processes started and ended were not recorded."
 )
-CLOCKED = "Each run counts in full, also where runs went side by side."
-SHARED = "GPU time is the filled part of a bar; a moment of a GPU that several runs share is divided among them."
+CLOCKED = "Each run counts in full, even if runs overlapped."
+SHARED = "GPU time is the filled part of a bar. Time in which several runs share a GPU is divided among them."
 WIDTH, LINE, LABELS, VALUES = 560, 20, 215, 60  # sizes in CSS pixels
 _LOOKS = {
     "cost": f"fill:none;stroke:{SERIES[0]}",
