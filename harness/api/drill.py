@@ -115,7 +115,7 @@ MESSAGE = "the drill ended before all runs of this row had ended"
 
 @dataclass(frozen=True)
 class DrillOptions:
-    """Options of a drill. If `claims`, `tags` or `faults` is empty, nothing is left out."""
+    """Options of a drill. An empty `claims`, `tags` or `faults` selects everything."""
 
     claims: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Options of a verification. If `claims`, `workloads` or `tags` is empty, nothing is left out."""
+    """Options of a verification. An empty `claims`, `workloads` or `tags` selects everything."""
 
     claims: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()

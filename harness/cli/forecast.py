@@ -65,10 +65,10 @@ class PlannedUnit(Record):
 
 
 class PlannedRun(Record):
-    """A run that will be executed. processes: the number of parallel processes. stands_for: runs that share its
-    evidence.
+    """A run that will be executed. processes: the number of parallel processes.
 
-    estimate: seconds of all processes together, without waiting. None if no similar run was recorded.
+    stands_for: other runs that use its evidence. estimate: seconds of all processes together, without waiting. None if
+    no similar run was recorded.
     """
 
     id: str

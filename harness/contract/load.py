@@ -165,9 +165,7 @@ def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) 
 
 
 def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield a problem if compared arms have different numbers of ranks, or if a claim about ranks has no arm with
-    several.
-    """
+    """Yield problems of ranks. Compared arms need equal numbers of ranks, and a claim about ranks needs several."""
     named = {field: arm for field, arm in names.items() if arm in contract.arms}
     of_candidate = contract.arms[named[part.candidate_path]] if part.candidate_path in named else None
     candidate = 1 if of_candidate is None else of_candidate.ranks

@@ -297,8 +297,8 @@ def in_step(profiled: object) -> AbstractContextManager[object]:
 def profiler(*, stacks: bool = False) -> Iterator[Any]:
     """Profile host calls and device activities with torch, in a way that is safe for replays of CUDA graphs.
 
-    Two environment variables prevent that CUPTI is shut down and set up again between replays, a known cause of
-    crashes.
+    Two environment variables keep CUPTI running between replays, because shutting it down and setting it up again there
+    is known to cause crashes.
     """
     os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     os.environ.setdefault("TEARDOWN_CUPTI", "0")

@@ -245,8 +245,9 @@ def folders(tried: Tried) -> list[Path]:
 
 
 def why_untried(tried: Tried) -> str:
-    """Return the reason why the step was not tried: what ended the plain arm, or what this machine lacks. "" if it was
-    tried.
+    """Return the reason why the step was not tried, or "" if it was tried.
+
+    The reason is what ended the plain arm, or what this machine lacks.
     """
     return " ".join(told for told, _ in _untried(tried))
 

@@ -80,7 +80,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError for a name that `import` changes. Python normalizes identifiers (NFKC)."""
+    """Raise UsageError if `import` would change one of the names, because Python normalizes identifiers (NFKC)."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -234,7 +234,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _function(tree: ast.Module, name: str, file: Path) -> Function:
-    """Return the last definition of `name` at module level, which includes blocks of `if` and `try`."""
+    """Return the last definition of `name` at module level. Definitions in blocks of `if` and `try` count too."""
     statements = list(_top(tree.body))
     functions = {each.name: each for each in statements if isinstance(each, Function)}
     if name in functions:
@@ -369,9 +369,7 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """Return the text `no return value`, followed by the line of a training loop or of a trainer's call, if there is
-    one.
-    """
+    """Return the text `no return value`, with the line of a training loop or of a trainer's call, if there is one."""
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"

@@ -17,7 +17,7 @@ GREEN, YELLOW, RED, GREY = "brightgreen", "yellow", "red", "lightgrey"
 def render_badge(view: ReportView) -> str:
     """Return JSON for https://shields.io/badges/endpoint-badge.
 
-    `isError` prevents that pages change the color of the badge.
+    With `isError`, pages cannot change the color of the badge.
     """
     result = headline(view)
     fields = {

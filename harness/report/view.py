@@ -221,9 +221,7 @@ class ReportView:
         return [(name, one) for name, one in made if (one.contract, one.claim, one.workload) == unit]
 
     def contradictory(self) -> list[Verdict]:
-        """Return the verdicts whose status differs from the status of the same unit in a part that does not count for
-        it.
-        """
+        """Return the verdicts whose status differs from another part's verdict on the same unit."""
         return [unit for unit in self.verdicts if any(one.status is not unit.status for _, one in self.again(unit))]
 
     def waiver(self, verdict: Verdict) -> WaiverRecord | None:

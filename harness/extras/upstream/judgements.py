@@ -31,7 +31,7 @@ ARMS: Mapping[str, Judgement] = {
 }
 LAYERS = 28  # number of layers of upstream's model; upstream counts the clips of all layers
 
-_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # prevents that only the first digits of a number match
+_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # otherwise only the first digits of a number could match
 # Matches a number, as the group `number`. The number of digits is limited.
 NUMBER = rf"(?P<number>[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:[eE][-+]?[0-9]{{1,2}})?){_WHOLE}"
 
