@@ -1,1 +1,1 @@
-"""Start worker processes under a supervisor, and execute arms, probes and watchers in them."""
+"""Start worker processes under a supervisor. The workers execute the runs: a run's probe, its arms and the watchers."""

@@ -1,7 +1,7 @@
-"""Execute an arm once: open it, start it, make its steps and end it, with a record of each of these.
+"""Execute an arm once: open it, start it, make its steps and end it. Each of these stages is recorded as evidence.
 
-Every probe executes its arms with `ArmLife`, so that every kind of claim gets the same evidence. A probe that needs
-more facts about each step adds watchers.
+A probe is the code that executes a run. Every probe executes its arms with `ArmLife`, so that every kind of claim gets
+the same evidence. If a probe needs more facts about each step, it adds watchers to `ArmLife.watchers`.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from harness.system.protocol import CaptureRecord, CountsSkippedSteps, HasParame
 from harness.system.replay.found_state import plain_name
 
 Digest = Callable[[Mapping[str, Tensor]], str]
-# what was watched in some steps with a capture, and what was watched in every step
+# the observations of a few steps of a captured arm, and the observations of every step (None if there are none)
 Seen = tuple[Watched, StepWatch | None]
 _NO_WATCHER = nullcontext()
-# Number of earlier steps to try. Each replayed the same graphs as the last step; one of them is needed that read
-# another batch.
+# Largest number of earlier steps that the test of replays (`ghost_replay`) tries. Each of these steps replayed the same
+# graphs as the last step. The test needs one step whose batch differs from the last step's batch.
 TRIED = 4
 
 
 class ArmLife:
     """One execution of an arm: a context manager that opens the arm, and on exit returns its memory to the device.
 
-    Call in this order: `start`; then `steps`, or `begin` followed by `step` for each step; `end`; `census`. `train`
-    makes all of these calls, and watches the steps of a captured arm.
+    Call the methods in this order: `start`, `steps`, `end`, `census`. Instead of `steps` you may call `begin`, and then
+    `step` for each step. `train` makes all of these calls, and also watches the steps of a captured arm.
     """
 
     training: TrainingRun
@@ -64,11 +64,11 @@ class ArmLife:
     ) -> None:
         """Prepare an execution of `arm`. `__enter__` opens the arm.
 
-        replica: number of this execution; None if the probe executes each arm once, and names of phases need no number.
-        ends: the ends of earlier executions, with which this execution's end is compared. facts: recorded with the
-        system's facts. digest: computes the digest of the trainable parameters. follows: True to find the roles of the
-        tensors that the steps create; False to use the roles that another arm recorded for its tensors; None for
-        neither.
+        replica: number of this execution; None if the probe executes each arm once, because the names of phases then
+        need no number. ends: the final tensors of earlier executions, with which this execution's end is compared.
+        facts: more facts to record with the system's facts. digest: computes the digest of the trainable parameters.
+        follows: True to find out for each tensor that the steps create whether it is training state or, for example, a
+        log; False to apply what another arm found out about its tensors; None to decide by `ends` and the probe.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
@@ -80,8 +80,8 @@ class ArmLife:
         self._drawing: DrawWatch | None = None
         self.last_loss: Tensor | None = None
         self.loss_terms: float | None = None  # the largest value that a watcher saw
-        self.clip: Clip | None = None  # what a watcher saw of the gradient clip
-        # the watchers are nested: the first is called first before a step, and last after a step
+        self.clip: Clip | None = None  # the observations of a watcher that looks for gradient clipping
+        # The watchers are nested. The first watcher in the list is called first before a step, and last after a step.
         self.watchers: list[Watcher] = []
         self._block: SeriesBlock | None = None
         self._announced = 0
@@ -103,7 +103,7 @@ class ArmLife:
         close(kind, error, trace)
 
     def anew(self, replica: int, facts: Mapping[str, Scalar]) -> ArmLife:
-        """Return an object for one more execution of this arm. It uses the training run that is already open."""
+        """Return an `ArmLife` for one more execution of this arm. The new object uses the training run that is open."""
         life = ArmLife(self.run, self.arm, self.recorder, replica, facts=facts, digest=self._digest)
         life.training = self.training
         return life
@@ -121,8 +121,10 @@ class ArmLife:
     def train_on(
         self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
     ) -> CaptureWatch:
-        """Make the steps of the started arm, end the arm, and record its capture. Return the watch of the steps, which
-        watches nothing if `watched` is false."""
+        """Make the steps of the started arm, end the arm, and record its capture. Return the watch of the steps.
+
+        after: called after each step with the number of steps made so far. watched: False to watch no step.
+        """
         with self.watched(indices, asked=watched) as watch:
             self.steps(indices, after)
         self.end()
@@ -131,7 +133,8 @@ class ArmLife:
 
     @contextmanager
     def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
-        """Watch the steps `indices` in the block if the probe watches steps and `asked` is true."""
+        """Within the block, watch the steps `indices` if the probe watches steps and `asked` is true. Yield the
+        watch."""
         of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
         probe = probe_named(self.run.probe)
         watches = asked and probe.watches_steps
@@ -149,7 +152,7 @@ class ArmLife:
             yield watch
 
     def start(self) -> None:
-        """Record the state from which the execution starts."""
+        """Record the state from which this execution starts. Call this before the first step."""
         self.phase("start")
         moves = self.planned.moves and self.replica == 0
         compared = self._ends is not None and not probe_named(self.run.probe).timed
@@ -187,7 +190,8 @@ class ArmLife:
         block.write()
 
     def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
-        """Begin a series of `steps` steps. rows: receives the steps' rows; None to write the arm's series."""
+        """Begin a series of `steps` steps. Return the block, which collects the results of steps until they are
+        written. rows: receives the rows instead of the arm's series file; None to write the rows into the file."""
         rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
         self._announced = steps
         self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
@@ -222,12 +226,13 @@ class ArmLife:
         return loss
 
     def watch_of_draws(self, index: int) -> DrawWatch:
-        """Return a watch of the operators that draw random numbers in step `index`. `end` records what it found."""
+        """Return a watch of the operators that draw random numbers in step `index`. `end` records the operators that
+        the watch found."""
         self._drawing = DrawWatch(index)
         return self._drawing
 
     def end(self) -> None:
-        """Write the rest of the series, let each watcher write its result, and record the end."""
+        """Write the rest of the series, let each watcher write its result, and record the arm's end state."""
         if self._block is not None:
             self._block.write()
             self.input_names, self.input_shapes = self._block.input_names, self._block.input_shapes
@@ -274,7 +279,8 @@ class ArmLife:
     def _from_other_arms(self) -> tuple[list[EndDifference], list[MovedApart] | None]:
         """Return how far this execution's end state and movement (end minus start) differ from those of other arms.
 
-        Keep both, so that later arms can be compared with them.
+        Keep this execution's end state and movement, so that later arms can be compared with them. The second result is
+        None if no movement is compared.
         """
         ends, watch = self._ends, self.state
         if ends is None:
@@ -298,15 +304,16 @@ class ArmLife:
         *,
         asked: bool = False,
     ) -> None:
-        """Record the capture if the arm requests one or `asked` is true. An error fails only the part `capture`.
+        """Record the capture if the arm requests one or `asked` is true.
 
-        seen: returns what was observed of the steps. record: the system's report; None to request it now.
+        If this raises an error, only the part `capture` of the evidence fails. seen: returns the observations of the
+        steps. record: the system's report of its capture; None to request the report now.
         """
 
         def recorded() -> None:
             said = record or self.capture()
             evidence = capture_evidence(self.training, self.arm, self.replica, said, *seen(said))
-            # replay here, after everything else was read, because the steps of this test may drop the graphs
+            # make this test last, because its steps may delete the graphs that `capture_evidence` reads
             ghost = self._ghost_replay() if said.captured else None
             self.recorder.write(evidence.model_copy(update={"ghost": ghost}))
 
@@ -315,7 +322,8 @@ class ArmLife:
             self.parts.ask(recorded, "capture")
 
     def _ghost_replay(self) -> GhostReplay | None:
-        """Test which outputs the replays of the last step compute; return None if replays were not watched."""
+        """Test which outputs of the last step are computed by its replays. Return the result of the test; None if no
+        replays were watched."""
         if not self._replays:
             return None
         *earlier, last = self._replays
@@ -342,8 +350,8 @@ class ArmLife:
 
     @contextmanager
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Watch the block with `around`. If the watch raises an error, only `parts` fail. The block's errors are
-        raised."""
+        """Watch the block with the context manager that `around` returns. An error of the watch is recorded as the
+        failure of `parts`, and is not raised. An error of the block is raised."""
         if not parts:
             with around():
                 yield
@@ -361,7 +369,7 @@ class ArmLife:
         try:
             yield
         except BaseException:
-            # raise the block's own error below, even if closing the watch raises another error
+            # raise the error of the block below, even if closing the watch raises another error
             with suppress(BaseException):
                 watch.__exit__(*sys.exc_info())
             raise
@@ -369,7 +377,8 @@ class ArmLife:
 
 
 def digests_of(training: TrainingRun, digest: Digest = digest_of_all) -> tuple[str, str]:
-    """Return digests of the trainable and of the frozen tensors, or empty texts if the system shows no tensors."""
+    """Return one digest of the trainable tensors and one digest of the frozen tensors. Both are "" if the system shows
+    no parameters."""
     if not isinstance(training, HasParameters):
         return "", ""
     frozen = {plain_name(name): tensor for name, tensor in training.frozen().items()}

@@ -1,7 +1,7 @@
-"""Define the messages between a worker and a child process of a run, and how such a process ends and leaves its stacks.
+"""Define the messages between a worker and its child processes, how such a process ends, and how it writes its stacks.
 
-Checkpoints that a run's system saves are in a folder of the run's directory. They are not evidence: the harness does
-not read their content, and removes them when the run ends.
+This module also manages the folder in a run's directory into which the run's system saves checkpoints. Checkpoints are
+not evidence. The harness does not read their content, and removes them when the run ends.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from harness.processes.child import Child, Ending, Line
 from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
-# End a process that has executed a system. End it immediately, with the exit status that fits its evidence.
+# The following functions end a process that has executed a system (user code). `end_process` ends it immediately, with
+# the exit status that fits the process's evidence.
 #
-# A system may close the standard streams, or replace them by objects whose `flush` is missing or raises. Evidence that
-# is already on disk stays complete in all these cases.
+# A system may close the standard streams, or replace them by objects whose `flush` is missing or raises an error. The
+# process must end normally in all these cases, so that the evidence on disk counts as complete.
 
 _end_threads = threading._shutdown  # type: ignore[attr-defined]
 _exit = os._exit  # save the function here, because a system may replace `os._exit`
@@ -38,7 +39,8 @@ _STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process without the interpreter's cleanup: a crash in CUDA's shutdown would void the evidence."""
+    """End this process with exit status `status`, without the interpreter's cleanup. A crash of CUDA during the cleanup
+    would make the evidence invalid."""
     for name in _STREAMS:  # Write out buffered output, if the streams still allow it.
         with suppress(BaseException):
             getattr(sys, name).flush()
@@ -53,43 +55,43 @@ def end_threads() -> None:
     _end_threads()
 
 
-# Write a process's stacks into the directory of its run: when the process crashes, when it gets SIGTERM, and whenever
-# its supervisor requests the stacks.
+# A process writes its stacks into the directory of its run when it crashes, when it gets SIGTERM, and whenever its
+# supervisor requests the stacks.
 #
-# faulthandler writes the stacks from a signal handler. So a process that never returns to Python, such as one that
-# hangs in C code, still writes its stacks.
+# faulthandler writes the stacks from a signal handler. A process that hangs in C code and never returns to Python can
+# therefore still write its stacks.
 
 STACKS = "stack.txt"
 STACK_EXCERPT = 8000  # number of characters of the stacks that are shown
 STACKS_LIMIT = 2**20  # largest size of a file of stacks, in bytes
 # `threads.<process id>` is the file into which a process writes the stacks of its threads on request
 THREADS = "threads"
-# The signal that requests the stacks. It is a signal that other programs do not use. None on macOS, which has no such
-# signal.
+# The signal with which a supervisor requests the stacks. Other programs do not use this signal. None on macOS, which
+# has no such signal.
 SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
 
 
 def leave_stacks(directory: Path) -> None:
     """Set up this process to write its Python stacks into `directory` at a crash, at SIGTERM, or on request."""
-    # open until the process ends: faulthandler writes to them from signal handlers
+    # keep this file open until the process ends, because faulthandler writes to the file from signal handlers
     stacks = (directory / STACKS).open("a", encoding="utf-8")
     faulthandler.enable(stacks)
     # A process that hangs first gets SIGTERM: faulthandler writes its stacks, then the signal's default action ends it.
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
     if SHOW is not None:
         shown = directory / f"{THREADS}.{os.getpid()}"
-        # this name contains the process id, because other processes of the run write files in the same folder
+        # the file's name contains the process id, because other processes of the run write files in the same folder
         unnamed = directory / f"new-{shown.name}"
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"))
-        # rename only now: once the file has its final name, the supervisor may send the signal, and the handler must be
-        # installed
+        # Rename the file only after the signal's handler is installed. The supervisor may send the signal as soon as it
+        # finds a file with the final name.
         unnamed.rename(shown)
 
 
 class LeftStacks:
     """Reads the stacks that a process writes. Create this object before the process begins.
 
-    The file of stacks may already contain stacks of earlier processes, which `read` skips.
+    The file may already contain stacks of earlier processes. `read` skips them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -120,7 +122,7 @@ class Job(Record):
         return Path(os.fsdecode(bytes.fromhex(self.folder)))
 
     def run(self) -> Run:
-        """Read and return the run whose evidence is in the folder."""
+        """Read the run from `run.json` in the folder, and return it."""
         return Run.model_validate_json((self.directory / layout.RUN).read_bytes())
 
 
@@ -154,11 +156,13 @@ Answered = TypeVar("Answered", bound=Answer)
 
 
 class ProcessFailed(Exception):  # noqa: N818 - the failure is the system's, not the harness's
-    """A process raised an error or ended before its job was done. Its own stack is attached as a note."""
+    """A process raised an error or ended before its job was done. If the process sent a stack, the stack is attached as
+    a note."""
 
 
 def answered(child: Child, model: type[Answered], named: str, limit_s: float | None = None) -> Answered:
-    """Return a child's answer. Raises `ProcessFailed`, or `NotAvailable` if the child's system raised `NotAvailable`.
+    """Wait for a child's answer and return it. Raises `NotAvailable` if the child's system raised `NotAvailable`, and
+    `ProcessFailed` if the child failed for another reason, ended, or took too long.
 
     named: the name of the child in messages. limit_s: seconds to wait; None if only the run's own limits apply.
     """
@@ -192,7 +196,8 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Remove the checkpoint folder, or whatever a system put at its path. Skip files that this user may not remove."""
+    """Remove the checkpoint folder, or a file or link that a system put at its path. If something cannot be removed,
+    stop without an error."""
     folder = directory / layout.CHECKPOINT
     status = _status(folder)
     if status is None:

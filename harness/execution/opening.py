@@ -1,8 +1,8 @@
 """Open one arm of a run, plant a fault if the run requests one, and announce the number of steps.
 
-A trainer plans its learning-rate schedule and its data iterator for a number of steps. One more step would change the
-training, or raise an error. The harness therefore opens the system with the largest number of steps that the probe may
-make. An opened run refuses further steps until the arm has ended and is recorded.
+A trainer plans its learning-rate schedule and its data iterator for a number of steps. One step more than planned would
+change the training, or raise an error. When the harness opens the system, it therefore announces the largest number of
+steps that the probe may make. Further steps raise an error until the arm has ended and is recorded.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ if TYPE_CHECKING:
 
     from harness.execution.watchers.capture_attempts import CaptureAttempts
 
-# number of rounds over the workload's shapes; the second step of a shape must need no kernel that the first step of
-# this shape did not need
+# How often every shape of the workload is executed. The second step of a shape must need no kernel that the first step
+# of this shape did not need.
 ROUNDS = 2
-# the judge compares the last `after` samples with the samples that follow the first `after` samples
+# The smallest number of captures, divided by the setting `after`. The judge compares the last `after` samples with the
+# samples that follow the first `after` samples, so several times `after` samples are needed.
 ROUNDS_PER_AFTER = 4
 WARMUP_STEPS = 10  # number of warm-up steps of each arm of a timing
 TIMED_WATCHED_STEPS = 5  # number of watched steps of each arm, after the timed steps
-# rounds in which the old run and a fresh run alternate; the median's confidence interval leaves out five rounds on each
-# side
+# Number of rounds in which the old run and a fresh run of a long replay alternate. The confidence interval of the
+# median leaves out five rounds on each side.
 REPLAY_ROUNDS = 24
 REPLAY_BLOCK_STEPS = 10  # smallest number of steps in a block
 # a timing makes at most this multiple of the required number of rounds, in order to replace disturbed rounds
@@ -76,7 +77,7 @@ def of_long_replay(run: Run) -> int:
 def replay_block_steps(run: Run) -> int:
     """Return the number of steps of one timed block of a long replay.
 
-    It is a multiple of the number of input shapes, so that each shape occurs equally often.
+    The number is a multiple of the number of input shapes, so that each shape occurs equally often.
     """
     shapes = shapes_of(run)
     return shapes * -(-REPLAY_BLOCK_STEPS // shapes)
@@ -87,7 +88,7 @@ def of_captures(run: Run) -> int:
 
 
 def of_shapes(run: Run) -> int:
-    """Return the number of warm steps of a captured arm, plus the steps in which every shape runs `ROUNDS` times."""
+    """Return the number of steps that warm up an arm and then execute every input shape `ROUNDS` times."""
     return shapes_of(run) * ROUNDS + max(planned.arm.warm_steps for planned in run.arms.values())
 
 
@@ -118,10 +119,11 @@ class UnannouncedStepError(Exception):
 
 
 class AnnouncedSteps(FaultyRun):
-    """A training run without a planted fault that refuses steps beyond the announced number of steps.
+    """A wrapper around a training run. It raises an error for each step beyond the announced number of steps.
 
-    It also notes each step for the watcher of the ranks. Its count of steps begins again at 0 when the run is loaded or
-    restarted, because a trainer then begins its own count again.
+    The wrapper plants no fault. It also reports each step to the process that watches the ranks. The count of steps
+    begins again at 0 when the run is loaded or restarted, because a trainer then begins its own count again.
+    announced: None if the number of steps is not limited.
     """
 
     def __init__(self, inner: TrainingRun, announced: int | None) -> None:
@@ -131,12 +133,15 @@ class AnnouncedSteps(FaultyRun):
     def _replace_capabilities(self) -> None:
         step = self._inner.step
 
-        # `wraps` makes messages name the source line of the system's own step, not of this function
+        # because of `wraps`, messages name the source line of the system's step and not the line of this function
         @functools.wraps(step)
         def counted(index: int) -> Tensor:
             self._begun += 1
             if self._announced is not None and self._begun > self._announced:
-                raise UnannouncedStepError(f"the harness announced {self._announced} steps, but asks for step {index}")
+                raise UnannouncedStepError(
+                    f"the harness announced {self._announced} steps, but asks for step {index}; this is a defect of "
+                    "the harness, please report it"
+                )
             rank_seat.note_step()
             return step(index)
 
@@ -163,18 +168,19 @@ class AnnouncedSteps(FaultyRun):
 # Change (nudge) an arm's parameters slightly before it starts, to measure how far rounding alone changes its training.
 #
 # Each nudged element is multiplied by 1 + e or 1 - e. The parameter's name and the element's position determine the
-# sign, so that all processes and ranks use the same sign. In float32 and finer types every element is nudged, and e is
-# 8 epsilons of float32 (2^-20, about 1e-6: the rounding of a few steps). In coarser types every 16th element is nudged,
-# and e is one epsilon of the type; nudging all elements would change more than the rounding of a step does. If an
-# optimizer updates copies of a finer type (master weights), the copies are nudged, and the parameters are set from the
-# copies.
+# sign, so that all processes and ranks use the same sign. In float32 and in more precise types every element is nudged,
+# and e is 8 epsilons of float32 (2^-20, about 1e-6). This is about the rounding of a few steps. In less precise types
+# about every 16th element is nudged, and e is one epsilon of the type. If all elements were nudged, the change would be
+# larger than the rounding of a step. If an optimizer updates copies of a more precise type (master weights), the copies
+# are nudged, and the parameters are set from the copies.
 
 FLOAT32_EPSILONS = 8
 OF_COARSE = 16
 
 
 def nudge(training: TrainingRun) -> None:
-    """Change each trainable parameter in place by about one rounding error. Skip integers, 8-bit floats and zeros."""
+    """Change each trainable parameter in place by about one rounding error. Integers, 8-bit floats and zeros do not
+    change."""
     parameters = {name: local(tensor) for name, tensor in named_parameters(training).items()}
     state = watched_state(training)
     held = [local(each) for name in (LOOSE, "optimizer") for each in state.get(name, {}).values()]
@@ -193,10 +199,10 @@ def _multiply(name: str, tensors: list[Tensor]) -> None:
 
 
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-    """Yield each parameter's name with a list: the parameter, and the tensors that hold the same start values.
+    """Yield each parameter's name with a list of the parameter and those tensors of `others` that are copies of it.
 
-    These tensors are copies of the parameter, or its part of a flat copy of all parameters. A constant parameter for
-    which such tensors exist is skipped, because every tensor with the same constant looks like a copy.
+    A part of a flat copy of all parameters also counts as a copy. A constant parameter that seems to have copies is
+    skipped, because every tensor with the same constant looks like a copy.
     """
     floating = {name: part for name, part in parameters.items() if _epsilon(part.dtype) is not None}
     elements = sum(part.numel() for part in floating.values())
@@ -230,9 +236,10 @@ def _epsilon(dtype: torch.dtype) -> float | None:
 
 
 def _factors(name: str, part: Tensor) -> Tensor:
-    """Return a factor near 1 for each element, with a random sign of its distance from 1. `name` seeds the signs.
+    """Return a tensor of factors for the elements of `part`. Each factor is 1 + e, 1 - e or 1, for a small e.
 
-    The factors have a data type that can represent this distance, which may be finer than the type of `part`.
+    The signs are random numbers that `name` seeds. The data type of the factors can represent 1 + e. This type may be
+    more precise than the type of `part`.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     signs = torch.randint(0, 2, part.shape, generator=generator, dtype=torch.int8) * 2 - 1
@@ -247,17 +254,18 @@ def _factors(name: str, part: Tensor) -> Tensor:
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     """Open and enter the training run of `arm`. On exit, release the run and return its memory to the device.
 
-    The process's random generators are seeded with the workload's seed before each arm. No arm therefore depends on
-    numbers that an earlier arm or an import drew. Each rank adds its number to the seed, so that a random value that a
-    system does not seed differs by rank. Captures within the block are counted (`attempts_of`). The system plants the
-    faults that it describes; the harness plants its own faults. Raises `UsageError` for an unknown fault, or if the
-    arm's commit is not the commit of this process. Raises `NotAvailable` if the system does.
+    Before each arm, the process's random generators are seeded with the workload's seed. Therefore no arm depends on
+    random numbers that an earlier arm or an import drew. Each rank adds its number to the seed. Random values that a
+    system does not seed itself then differ between ranks. Captures within the block are counted (`attempts_of`). If the
+    system offers the run's fault, the system plants the fault; otherwise the harness plants it. Raises `UsageError` for
+    an unknown fault, or if the arm's commit is not the commit of this process. Raises `NotAvailable` if the system
+    raises it.
     """
     planned = _planned(run, arm)
     at_commit = in_use()
     here = at_commit.commit if at_commit is not None else None
     if planned.commit != here:
-        rule = f"a process can open only arms of its own commit, {here[:12] if here else 'the working tree'}"
+        rule = f"this process can open only arms of its commit, {here[:12] if here else 'the working tree'}"
         raise UsageError(rule, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
@@ -297,7 +305,7 @@ def _opened_here(
             nudge(entered)
         yield entered
         if (at_commit := in_use()) is not None:
-            # check again, because user code may have imported modules within the block
+            # check the imported modules again, because user code may have imported more modules within the block
             at_commit.require(planned.system)
     attempts.training = None
     del training, entered
@@ -322,7 +330,7 @@ def _planned(run: Run, arm: str) -> PlannedArm:
     if run.fault != SWAPPED_ARMS or arm not in run.fault_arms:
         return run.arms[arm]
     others = [other for other in run.fault_arms if other != arm]
-    # For a claim about only one arm: swap this arm with an arm that has another capture mode.
+    # If the claim is about only one arm, swap this arm with an arm that has another capture mode.
     others += [name for name, planned in run.arms.items() if planned.arm.capture != run.arms[arm].arm.capture]
     return run.arms[others[0]] if others else run.arms[arm]
 
@@ -333,10 +341,10 @@ def _planted_by_harness(system: TrainingSystem, fault: str, name: str) -> bool:
         return False
     if fault not in HARNESS_FAULTS:
         raise UsageError(
-            "a fault must be one that the system or the harness offers",
+            "neither the system nor the harness offers this fault",
             where=name,
             got=fault,
-            remedy=f"one of {', '.join(sorted({*offered, *HARNESS_FAULTS}))}",
+            remedy=f"name one of {', '.join(sorted({*offered, *HARNESS_FAULTS}))}",
         )
     return True
 

@@ -1,8 +1,8 @@
-"""Execute a run as one of its ranks: `python -m harness.execution.rank`. Every rank executes the whole run.
+"""Execute a run as one of its ranks: `python -m harness.execution.rank`. Every rank executes all steps of the run.
 
-The process reads a `RankJob` from its standard input. It answers with a `RankAnswer` when its part is
-complete, or when an arm with several ranks raises an error. Then it ends at once. Rank 0 writes into
-the run's directory. Every other rank writes into a folder of its own in that directory.
+The process reads a `RankJob` from its standard input. It answers with a `RankAnswer` when it has executed the run, or
+when the run raises an error. After the answer the process ends at once. Rank 0 writes its evidence into the run's
+directory. Every other rank writes its evidence into a separate folder in this directory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RankJob(Job):
 
 
 class RankAnswer(Answer):
-    """How this rank's part ended. at: when it ended, in seconds on the machine's monotonic clock."""
+    """How the execution of this rank ended. at: the time of the end, in seconds on the machine's monotonic clock."""
 
     at: Real
 
@@ -48,7 +48,7 @@ def folder_of(directory: Path, rank: int) -> Path:
 def main() -> NoReturn:
     """Import torch, read the job, execute the run, answer, and end this process."""
     line = take_standard_input()
-    # import torch while the parent process creates the store
+    # this module imports torch; import it now, while the parent process creates the store
     importlib.import_module("harness.execution.probes.paired")
     line.send(IMPORTED)
     message = line.receive(None)

@@ -1,8 +1,9 @@
 """Let one rank of a run join torch's process group when an arm opens, and leave the group after the arm.
 
-A seat is this process's place among the ranks. A run of one rank has no seat, and its arms have no process group. The
-process that started the ranks owns the store through which they meet. Ranks get the environment variables of
-`torchrun`, so that a system's own groups use this store.
+A `Seat` object describes this process as one of the ranks. The process of a run with one rank has no seat, and its arms
+have no process group. The parent process of the ranks creates the store (torch's `TCPStore`) through which the ranks
+find each other. Each rank gets the environment variables of `torchrun`. Process groups that a system creates itself
+then also use this store.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 MARKS = "marks"
-# In shared memory, _COLLECTIVES follows _WORK. It is separate because another thread writes it.
+# The layout of the shared memory: first _WORK, then _COLLECTIVES. They are separate, because another thread writes the
+# number of collectives.
 _WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")
 
 
 class Position(NamedTuple):
-    """How far a rank has come. All ranks execute one program, so a rank with a smaller position makes the others wait.
+    """The progress of one rank. All ranks execute the same program, so other ranks wait for a rank with a smaller
+    position.
 
-    joined: how many arms with several ranks the rank has entered. phases, steps, collectives: how many of each the rank
-    has begun in the current arm. Only collectives of torch's process groups count.
+    joined: how many arms with several ranks the rank has entered. phases, steps, collectives: how many phases, steps
+    and collectives the rank has begun in the current arm. Only collectives of torch's process groups count.
     """
 
     joined: int = 0
@@ -44,9 +47,9 @@ class Position(NamedTuple):
 
 
 class Marks:
-    """One rank's position, in a small memory-mapped file. The rank writes it without waiting, and the watcher reads it.
+    """One rank's position, in a small memory-mapped file. The rank writes the position, and never waits to write it.
 
-    The watcher of the ranks creates the file (`new_marks`).
+    The parent process of the ranks creates the file (`new_marks`), and reads the position from the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,11 +64,11 @@ class Marks:
         self._write(accountable=True)
 
     def leave(self) -> None:
-        """Record that the arm is over: from now on no other rank waits for this rank."""
+        """Record that the arm has ended. From now on no other rank waits for this rank."""
         self._write(accountable=False)
 
     def phase(self, *, waits: bool) -> None:
-        """Record that a phase of the arm begins. waits: True if the rank waits for the harness and resumes later."""
+        """Record that a phase of the arm begins. waits: True if this rank waits for the supervisor in the phase."""
         self._phases += self.read()[1] and not waits
         self._write(accountable=not waits)
 
@@ -79,7 +82,8 @@ class Marks:
         _COLLECTIVES.pack_into(self._memory, _WORK.size, number)
 
     def read(self) -> tuple[Position, bool]:
-        """Return the rank's last recorded position, and False if other ranks may wait for this rank without limit."""
+        """Return the rank's last recorded position, and a flag. The flag is False if other ranks may wait for this rank
+        without a time limit."""
         joined, phases, steps, accountable = _WORK.unpack_from(self._memory)
         (collectives,) = _COLLECTIVES.unpack_from(self._memory, _WORK.size)
         return Position(joined, phases, steps, collectives), bool(accountable)
@@ -92,21 +96,22 @@ class Marks:
 
 
 def new_marks(path: Path) -> Marks:
-    """Create the file for the position of a rank that has not begun."""
+    """Create the file for a rank's position, with the position of a rank that has not begun. Return its `Marks`."""
     path.write_bytes(bytes(_WORK.size + _COLLECTIVES.size))
     return Marks(path)
 
 
 ADDRESS = "127.0.0.1"
-LOOK_S = 0.25  # seconds between two counts of the collectives that have begun
-MEETING_S = 0.01
+LOOK_S = 0.25  # seconds after which the number of begun collectives is read again
+MEETING_S = 0.01  # seconds after which a waiting rank checks again whether all ranks have arrived
 
 
 @dataclass
 class Seat:
-    """The place of this process among the ranks.
+    """The state of this process as one of the ranks.
 
-    failed: reports an arm's error and ends the process. Otherwise the other ranks would wait for it in a collective.
+    failed: reports an arm's error and ends the process. If the process continued, the other ranks would wait for it in
+    a collective.
     """
 
     rank: int
@@ -117,8 +122,8 @@ class Seat:
     times: dict[str, int] = field(default_factory=dict)  # name of an arm -> how often this process joined it
     ranks: int = 1  # number of ranks of the arm that is open
     model_parallel: int = 1  # size of the model-parallel group of the arm that is open
-    opened: int = 0  # number of arms that are open at the same time; they are nested
-    agreements: int = 0
+    opened: int = 0  # number of arms that are open now; a timing opens an arm while another arm is open
+    agreements: int = 0  # how often this process has called `agreed` in an open arm
 
 
 _seat: Seat | None = None
@@ -132,9 +137,9 @@ def take(seat: Seat) -> None:
 
 
 def is_here(ranks: int) -> bool:
-    """Return True if this process executes arms of `ranks` ranks.
+    """Return True if this process takes part in an arm with `ranks` ranks.
 
-    A process that is not a rank (has no seat) gets True, too. It then calls `together`, which raises the error.
+    Also return True in a process that is not a rank (has no seat). `together` then raises the error.
     """
     return _seat is None or _seat.rank < ranks
 
@@ -151,9 +156,11 @@ def ranks() -> int:
 
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
-    """Join the ranks of `arm` in one process group within the block. For an arm of one rank do nothing.
+    """Within the block, this process is in one process group with the other ranks of `arm`. For an arm of one rank do
+    nothing.
 
-    Raises UsageError in a process that is not a rank. Errors of the block are reported to the ranks' watcher.
+    Raises UsageError in a process that is not a rank. If the block raises an error, the error is reported to the parent
+    process, and this process ends.
     """
     planned = run.arms[arm].arm
     ranks = planned.ranks
@@ -161,8 +168,8 @@ def together(run: Run, arm: str) -> Iterator[None]:
         yield
         return
     if _seat is None:
-        rule = "an arm with several ranks must be executed by as many processes"
-        raise UsageError(rule, where=arm, got="one process", remedy="run the arm by `harness verify`")
+        rule = f"the arm has {ranks} ranks, so it must be executed by {ranks} processes"
+        raise UsageError(rule, where=arm, got="one process", remedy="execute the arm with `harness verify`")
     seat = _seat
     try:
         _join(seat, arm, ranks, planned.model_parallel, on_cuda=run.workload.needs.device != "cpu")
@@ -174,7 +181,10 @@ def together(run: Run, arm: str) -> Iterator[None]:
 
 
 def agreed(found: bool) -> bool:
-    """Return True on every rank if `found` is true on any rank. All ranks therefore make the same number of steps."""
+    """Return True on every rank if `found` is true on at least one rank. Wait until all ranks have called this.
+
+    Ranks that decide with this function whether to make another step all make the same number of steps.
+    """
     seat = _seat
     if seat is None or not seat.opened:
         return found
@@ -198,7 +208,7 @@ def note_step() -> None:
 
 
 def collectives_begun() -> int:
-    """Return how many collectives this process has begun, as counted by torch's process groups; 0 without a group."""
+    """Return how many collectives this process has begun in all process groups of torch; 0 if there is no group."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -209,7 +219,7 @@ def collectives_begun() -> int:
 
 def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: bool) -> None:
     seat.opened += 1
-    if seat.opened > 1:  # both arms of a timing are open at the same time and share one process group
+    if seat.opened > 1:  # both arms of a timing are open at the same time, and use the same process group
         if (seat.ranks, seat.model_parallel) != (ranks, model_parallel):
             got = f"{ranks} and {seat.ranks} ranks, `model_parallel` {model_parallel} and {seat.model_parallel}"
             rule = "arms that are open at the same time must have equal numbers of ranks and equal `model_parallel`"
@@ -225,7 +235,7 @@ def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: boo
 
 
 def _environment(seat: Seat, ranks: int) -> dict[str, str]:
-    """Return the variables that `torchrun` sets for a rank, without those that no system reads."""
+    """Return the environment variables that `torchrun` sets for a rank, except variables that no system reads."""
     number, count = str(seat.rank), str(ranks)
     return {
         "RANK": number,
@@ -267,7 +277,8 @@ def _leave(seat: Seat) -> None:
         return
     import torch.distributed as dist
 
-    # wait for all ranks here: if one rank left earlier, it would cut off data that another rank still receives
+    # Wait here until all ranks have finished. Otherwise a rank that leaves would close a connection from which another
+    # rank still receives data.
     _meet(seat, "end")
     dist.destroy_process_group()
     seat.marks.leave()
@@ -286,6 +297,6 @@ def _watch_collectives(seat: Seat) -> None:
     while True:
         time.sleep(LOOK_S)
         if seat.opened:
-            # ignore errors that occur while the process group is just being created or destroyed
+            # ignore errors, because the process group may be created or destroyed at this moment
             with suppress(Exception):
                 seat.marks.collectives(collectives_begun())

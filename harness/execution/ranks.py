@@ -1,8 +1,8 @@
 """Execute a run whose arms have several ranks: start the ranks, watch them, and end all of them if one fails.
 
-This process executes no arm itself. Rank 0 writes into the run's directory, and its heartbeat and phases count as the
-run's. All ranks are children of this process, in its process group. A signal that stops or ends the group therefore
-stops or ends the ranks too.
+This process executes no arm itself. Rank 0 writes into the run's directory, and the heartbeat and the phases of rank 0
+count as those of the run. All ranks are children of this process, and belong to its group of processes (of the
+operating system). A signal that stops or ends the group therefore also stops or ends the ranks.
 """
 
 from __future__ import annotations
@@ -29,39 +29,41 @@ from harness.processes.child import ALONE, GO, TOGETHER, Ending, start_child
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1
-# seconds that other ranks may wait for a rank that makes no progress although it has a processor core of its own
+# Seconds that other ranks may wait for a rank that makes no progress, if each rank can use its own processor core.
 LAG_S = 20.0
-STOPPED_S = 5.0  # seconds that a rank may be stopped while this process, which is in the same process group, runs
-# Of the time between two looks, at most this many seconds count. If more time passed, the whole process group was
-# stopped.
+STOPPED_S = 5.0  # seconds for which a rank may be stopped while this process is not stopped
+# At most this many seconds count between two checks of the ranks. If more time passed, this process was stopped
+# together with the ranks.
 LONGEST_LOOK_S = 1.0
-# seconds to wait for other ranks to fail for the same reason, in order to find out which rank failed first
+# Seconds to wait after a rank's failure. Other ranks may have failed earlier and report their failure in this time.
 OTHERS_S = 0.3
 GRACE_S = 1.0  # seconds that a rank gets to write its stack
 _OF_RANKS = {
-    # number of entries that torch's flight recorder keeps; they show which collectives were called
+    # number of entries that torch's flight recorder keeps; each entry shows a collective that was called
     "TORCH_FR_BUFFER_SIZE": "20000",
-    # otherwise NCCL's watchdog queries events, which is forbidden during a capture
+    # With another value the watchdog of NCCL queries events. Such queries are forbidden during a capture.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "NCCL_NVLS_ENABLE": "0",  # multicast over NVLink needs a fabric manager, which rented machines may lack
+    # Multicast over NVLink needs a service (the fabric manager) that rented machines may lack.
+    "NCCL_NVLS_ENABLE": "0",
 }
-_VERBS = {"signal": "was ", "exception": "it "}  # words that are put in front of the description of a rank's end
+# cause of a rank's end -> words that make the description of the end fit behind the rank's name in a sentence
+_VERBS = {"signal": "was ", "exception": "it "}
 
 
 class RankEnded(Exception):  # noqa: N818 - it describes how a rank ended
-    """One rank failed, so the harness ended all ranks."""
+    """One rank failed, so the harness ended all ranks. cause and stack are those of the rank that failed."""
 
     def __init__(self, cause: Cause, message: str, stack: str) -> None:
         super().__init__(message)
         self.cause, self.stack = cause, stack
 
     def record(self) -> Raised:
-        """Return the record of an error that ended the run. Its cause and stack are those of this rank."""
+        """Return the record of this error, with which the run ends."""
         return Raised(error=str(self), stack=self.stack, cause=self.cause)
 
 
 class _Rank:
-    """One rank's process, as the parent process observes it."""
+    """The process of one rank, and the observations that the parent process makes of it."""
 
     def __init__(self, number: int, directory: Path) -> None:
         self.number, self.folder = number, folder_of(directory, number)
@@ -103,8 +105,8 @@ class _Rank:
     def look(self, seconds: float, farthest: Position, lag: float) -> None:
         """Update how long other ranks have waited for this rank, and how long this rank has been stopped by a signal.
 
-        seconds: time since the last call. farthest: the largest position of all ranks. A wait longer than `lag` seconds
-        does not count while this rank compiles.
+        seconds: time since the last call. farthest: the largest position of all ranks. lag: a wait that is longer than
+        `lag` seconds is counted from 0 again if this rank compiles.
         """
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
@@ -136,12 +138,12 @@ def _message(said: str) -> str | RankAnswer:
 
 
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
-    """Let the ranks execute the run.
+    """Let the ranks execute the run. threads: the host threads that the ranks share; None for the default number.
 
-    Raises `RankEnded` for the first rank that fails, and `NotAvailable` if a system raised it. No rank is still running
-    when this function returns or raises.
+    Raises `RankEnded` for the rank that failed first, or `NotAvailable` if a system raised `NotAvailable` there. All
+    ranks have ended when this function returns or raises.
     """
-    faulthandler.unregister(signal.SIGTERM)  # the stacks of this process are of no interest, only those of the ranks
+    faulthandler.unregister(signal.SIGTERM)  # only the stacks of the ranks are useful, not those of this process
     signal.signal(signal.SIGTERM, _leave)
     recorder.phase("start the ranks")
     ranks = [_Rank(number, recorder.directory) for number in range(run.ranks)]
@@ -161,7 +163,8 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> None:
-    """Send each rank its job as soon as the rank has imported torch. Raises `RankEnded` if a rank ends before that."""
+    """Send each rank its job when the rank has imported torch. Raises `RankEnded` if a rank ends before the import is
+    complete."""
     from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
@@ -182,11 +185,13 @@ def _threads(threads: int | None, ranks: int) -> int | None:
     return max(1, (threads or usable_cores()) // ranks)
 
 
-_keep: list[object] = []  # keeps a reference to the store, so that the store lives as long as this process
+# A reference to the store of the ranks. Without the reference Python would delete the store while ranks use it.
+_keep: list[object] = []
 
 
 def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
-    """Wait until all ranks are complete. Raise if a rank fails, is stopped, or makes the others wait too long."""
+    """Wait until all ranks are complete. Raises `RankEnded` if a rank fails, is stopped, or makes other ranks wait too
+    long. Raises `NotAvailable` if a rank's system raised `NotAvailable`."""
     looked = time.monotonic()
     while not all(rank.complete for rank in ranks):
         time.sleep(POLL_S)
@@ -202,7 +207,8 @@ def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
 
 
 def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
-    """Raise the failure of the rank that failed first. Ranks whose process died precede ranks that raised an error."""
+    """Raise the failure of the rank that failed first. A rank whose process died counts as earlier than a rank that
+    raised an error, because the death may have caused the error."""
     time.sleep(OTHERS_S)
     for rank in ranks:
         rank.listen(recorder)

@@ -1,7 +1,7 @@
-"""Write what a probe records into the worker's own directory: phases, records, series and heartbeats.
+"""Write the evidence of one run into the run's directory: phases, records, series and heartbeats.
 
-Every write is flushed, so that the evidence survives the death of the worker. Only the thread that does the work writes
-the heartbeat, because a background thread would still write it while the work hangs.
+Every write is flushed, so that the evidence on disk is still readable if the worker dies. The thread that executes the
+probe writes the heartbeat. A background thread would continue to write the heartbeat if the probe hangs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
-# in these phases this rank waits for the supervisor, and other ranks wait for this rank
+# In these phases this process waits for the supervisor. Other ranks of the run may then wait for this rank.
 WAITS = (WAIT_ALONE, WAIT_TOGETHER)
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
@@ -39,19 +39,20 @@ def _loss(value: float) -> str:
 
 
 def _within(phase: str, name: str) -> str:
-    """Return the name of a waiting phase. If `phase` belongs to an arm, the returned name contains that arm.
+    """Return the name of a waiting phase. If `phase` belongs to an arm, the returned name begins with that arm's name.
 
-    While the worker waits, kernels of this arm may still kill it.
+    A kernel of the arm may still run and fail while the worker waits. If the worker then dies, the arm is named.
     """
     arm, of_an_arm, _ = phase.partition(": ")
     return f"{arm}{of_an_arm}{name}" if of_an_arm else name
 
 
 class StepRows(NamedTuple):
-    """The rows of one series for a block of steps: one value in each sequence for each step.
+    """The rows of one series for a block of steps. Each sequence contains one value for each step.
 
     Step numbers increase from row to row and from block to block. clip_active_groups: number of parameter groups whose
-    gradients the clip scaled; -1 if the system reports no norms. metrics: values by name, which all blocks have.
+    gradients the clip made smaller; -1 if the system reports no norms. metrics: the values of each metric, by its name;
+    all blocks of a series have the same names.
     """
 
     steps: Sequence[int]
@@ -63,7 +64,8 @@ class StepRows(NamedTuple):
 
 
 class SeriesWriter:
-    """Writes one arm's series as CSV. Losses and metrics are written without loss of bits, NaN and infinity as tags."""
+    """Writes the series of one execution of an arm as a CSV file. Losses and metrics keep all their bits. NaN and
+    infinity are written as words."""
 
     def __init__(self, path: Path, heartbeat: Callable[[], None]) -> None:
         self._heartbeat = heartbeat
@@ -86,7 +88,7 @@ class SeriesWriter:
         lines = []
         for step, loss, digest, active, count, *others in zip(*block[:5], *block.metrics.values(), strict=True):
             if not _DIGEST.fullmatch(digest):
-                raise ValueError(f"batch digest {digest!r} must have only letters, digits and _.:-")
+                raise ValueError(f"batch digest {digest!r} must contain only letters, digits and the characters _.:-")
             fields = (f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}", *map(_loss, others))
             lines.append(",".join(fields) + "\n")
         self._rows += len(lines)
@@ -98,9 +100,12 @@ class SeriesWriter:
             return
         wrong = [name for name in metrics if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS]
         if self._rows or wrong:
-            raise ValueError(f"metrics {list(metrics)} do not match a series with {self._metrics}")
+            raise ValueError(
+                f"metrics {list(metrics)} do not match a series with {self._metrics}; report the same metrics in "
+                "each step, with valid names that no column of the series has"
+            )
         self._metrics = list(metrics)
-        # write the header again, because the names of the metrics are known only after the first step
+        # write the header again, because the names of the metrics were unknown before the first step
         self._write_header()
 
     def close(self) -> None:
@@ -128,7 +133,7 @@ class Recorder:
         return monotonic() - self._started
 
     def complete(self) -> None:
-        """Write the last record, which marks the evidence as complete. Send the files' digests to the supervisor."""
+        """Write the last record. It marks the evidence as complete. Send the digests of all files to the supervisor."""
         self.write(Complete(seconds=self.seconds(), processor_seconds=sum(times()[:4])))
         if self._line is not None:
             files = [self._records, *(series.file for series in self._series.values())]
@@ -139,8 +144,8 @@ class Recorder:
         """Record that a phase of the run begins. If the worker dies, the last recorded phase shows where it died."""
         self.current_phase = name
         note_phase(waits=name.endswith(WAITS))
-        # The supervisor reads the phase from this small file. Overwrite the file and do not empty it first. So the
-        # previous phase stays readable if the disk is full.
+        # The supervisor reads the phase from this small file. Overwrite the file without emptying it first. The file
+        # then still contains the previous phase if the disk is full and the write fails.
         with self._heartbeat.open("r+b") as file:
             file.write(name.encode("utf-8", "replace") + b"\n")
         began = monotonic()
@@ -159,12 +164,13 @@ class Recorder:
         return self._series[key]
 
     def heartbeat(self) -> None:
-        """Show that the run makes progress, by touching the heartbeat file. Every write also calls this."""
+        """Show the supervisor that the run makes progress, by touching the heartbeat file. Every write also does so."""
         utime(self._heartbeat)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Stop all other runs of this session within the block, so that this run has GPU and processors alone."""
+        """Stop all other runs of this session within the block, so that only this run uses the GPU and the processors.
+        Without a supervisor no run is stopped."""
         if self._line is None:
             yield
             return

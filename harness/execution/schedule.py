@@ -1,7 +1,8 @@
 """Choose which runs of a session execute at the same time, and in which order.
 
-Runs that are not timed come first. Runs on a GPU share it as far as its memory allows, and runs without a GPU execute
-in parallel to them. Timings come last. Their processes open at the same time, and each measures alone (`turns.py`).
+A session is one command and all its runs. Runs that are not timed come first. Runs on a GPU share the GPU as far as the
+GPU's memory allows. Runs without a GPU execute at the same time as runs on a GPU. Timings come last. Several timings
+open their arms at the same time, but only one process at a time measures (`turns.py`).
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from harness.kinds import probe_named
 from harness.planning.obstacles import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
 
 GPU_SHARE = 0.9  # share of a GPU's memory that may be given to runs
-# share of a GPU's memory that a run without declared memory gets if other commands share the GPU
+# share of a GPU's memory that this session reserves if one of its runs declares no memory
 UNDECLARED_SHARE = 0.25
 # GiB of GPU memory that each process needs in addition to torch's own memory; 0.76 GiB was measured on an H200 with one
 # captured step
 CONTEXT_GIB = 0.8
 HOST_GIB = 2.0  # GiB of host memory that each process needs, including torch's libraries
-# Estimated factor by which an arm takes longer if its host syncs are observed, because it waits for a time slice of the
-# GPU at each sync. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a step of an eager
-# arm took 85 ms.
+# Estimated factor by which an arm takes longer if its host syncs are observed. At each sync such an arm waits for its
+# time slice of the GPU. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a step of an
+# eager arm took 85 ms.
 WATCHED = 4
-# Estimated time to open an arm, as a number of the arm's steps. So short runs of large models are not scheduled last.
+# Estimated time to open an arm, as a number of the arm's steps. Without this estimate, short runs of large models would
+# seem to be the shortest tasks, and would begin last.
 OPENING = 50
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
@@ -49,7 +51,8 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 class Work:
     """A run to execute, the directory of its evidence, and the callbacks for its progress and its end.
 
-    over: called when the run ends, with how its worker died or with None. It is not called for an interrupted run.
+    tell: called with the run's progress. over: called when the run ends, with the worker's death or with None. `over`
+    is not called for an interrupted run.
     """
 
     run: Run
@@ -62,8 +65,8 @@ class Work:
 class Task(Work):
     """A run that waits for a worker process.
 
-    memory_gib: the GPU memory that the run may take; None if no other run of the session may use the GPU at the time.
-    alone: True if runs of other commands may not use the GPU either.
+    memory_gib: the GPU memory that the run may take; None if no other run of the session may use the GPU while this run
+    executes. alone: True if runs of other commands may not use the GPU either.
     """
 
     on_gpu: bool
@@ -84,7 +87,7 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
     for one in work:
         on_gpu = bool(machine.gpus) and needs_gpu(one.run)
         memory = gpu_memory_gib(one.run) if on_gpu else None
-        # if an arm's timing compares commits, each commit's arm has its own process
+        # if a timing compares two commits, there is a process for each commit, and each process has a CUDA context
         with_context = None if memory is None else memory + len(one.run.commits) * CONTEXT_GIB
         alone = on_gpu and not shares_gpu(one.run)
         tasks.append(Task(one.run, one.directory, one.tell, one.over, on_gpu, with_context, alone))
@@ -92,9 +95,9 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 
 
 def _size(task: Task) -> float:
-    """Estimate how long a task takes, as a number for comparison: the steps of all arms times the declared memory.
+    """Return an estimate of how long a task takes, without a unit: the steps of all arms times the declared memory.
 
-    A comparison of kernels has no steps. For it, count the combinations of operations, data types and magnitudes.
+    A comparison of kernels has no steps. Its estimate counts the combinations of operations, data types and magnitudes.
     """
     run = task.run
     if probe_named(run.probe).grid:
@@ -113,7 +116,8 @@ def _processors(machine: Machine) -> int:
 
 
 class Schedule:
-    """Executes tasks in worker processes. All its threads and workers have ended when `execute` returns or raises."""
+    """Executes tasks in worker processes, each supervised by a thread. All threads and workers have ended when
+    `execute` returns or raises."""
 
     def __init__(self, machine: Machine, interpreters: Interpreters, checkout: Checkout | None = None) -> None:
         self._machine, self._interpreters = machine, interpreters
@@ -122,13 +126,15 @@ class Schedule:
         self._company = Company(interpreters=interpreters, locked=True, checkout=checkout)
         self._running: dict[Future[None], Task] = {}
         self._turn, self._share = GpuTurn((), print), 0.0
-        # tasks that ran out of memory while other commands used the GPU, and that will be repeated
+        # tasks to repeat, because they ran out of memory while other commands used the GPU
         self._again: list[Task] = []
-        # Count the running threads here. A pool does not join a thread whose start was interrupted by a signal.
+        # The number of running threads. The pool does not wait for a thread whose start a signal interrupted, so
+        # `execute` waits until this number is 0.
         self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
-        """Execute all tasks. A worker's death affects only its run. An exception in this thread ends all workers."""
+        """Execute all tasks. A worker's death affects only its run. An exception, such as KeyboardInterrupt, in this
+        thread ends all workers."""
         waiting = list(tasks)
         self._interpreters.expect(sum(not task.run.repeats for task in waiting))
         self._company.threads = self._threads(waiting)
@@ -163,25 +169,29 @@ class Schedule:
                 self._running[pool.submit(self._one, task)] = task
 
     def _take_turn(self, task: Task) -> None:
-        """Wait for the GPU: for the whole GPU if `task` must have it alone, otherwise for this session's share."""
+        """Wait until this session may use the GPU: alone if `task` needs the whole GPU, otherwise with the session's
+        share of the memory."""
         if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
             self._company.before = processes_on(self._uuid)
 
     def _share_of(self, tasks: Sequence[Task]) -> float:
-        """Return the share of the GPU's memory that the session needs for runs that need not have the GPU alone."""
+        """Return the share of the GPU's memory that the session needs for the `tasks` that can share the GPU with other
+        commands."""
         sharing = [task.memory_gib for task in tasks if not task.alone]
         declared = sum(memory for memory in sharing if memory is not None)
         share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
         return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
 
     def _take_leave(self) -> None:
-        """Wait a moment, and remove tasks that ended. Raises a task's error; a worker's death is not such an error."""
+        """Wait a moment, and remove tasks that have ended. Raises the exception of a task's thread. The death of a
+        worker raises nothing here."""
         for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
             del self._running[future]
             future.result()
 
     def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
-        """Return True if all tasks of a lower order have ended, and processors and memory suffice for `task`."""
+        """Return True if all tasks of a lower order have ended, no other task must come first, and there are enough
+        processors and memory for `task`."""
         running = list(self._running.values())
         if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
             return False
@@ -199,16 +209,16 @@ class Schedule:
         return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
 
     def _places(self, task: Task) -> int:
-        """Return how many tasks like `task` the processors and the memory allow at once.
+        """Return how many tasks like `task` may execute at the same time with this machine's processors and memory.
 
-        For timings only memory limits the number, because their measurements take turns.
+        For timings only the memory limits the number, because only one timing at a time measures.
         """
         processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
         by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
-        """Return the number of threads of each worker; None if the user set it.
+        """Return the number of threads for each worker; None if the user has set OMP_NUM_THREADS.
 
         The number is equal for all workers, because their results are compared bit by bit.
         """
@@ -237,7 +247,7 @@ class Schedule:
             task.tell,
             gpu_uuid=self._uuid if task.on_gpu else None,
             stop=self._stop,
-            # Hide the GPU from runs that do not need it. Otherwise such a run could use the GPU and disturb other runs.
+            # Hide the GPU from runs that need no GPU. Otherwise such a run could use the GPU and disturb other runs.
             variables={} if task.on_gpu or self._uuid is None else {"CUDA_VISIBLE_DEVICES": ""},
             company=self._company,
         )

@@ -1,8 +1,9 @@
-"""Write the series of one execution in blocks of steps, and call detectors and recorders as parts of the execution.
+"""Write the series of one execution in blocks of steps, and handle errors of the detectors that watch the execution.
 
-In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. Norms are
-compared with their limit. Digests are computed once per block, for all its steps together, and fetched in a few
-transfers. An error in a detector or recorder affects only the claims that need this part.
+In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. Gradient norms
+are compared with their limit. Digests are computed once for each block, for all its steps together, and copied to the
+host in a few transfers. If a detector or recorder raises an error, only the part of the evidence that it makes is
+missing (`Parts`).
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 BLOCK_STEPS = 50
 BLOCK_SECONDS = 5.0
 KEPT_BYTES = 2**24  # largest number of bytes of kept inputs of one shape, unless a single step needs more
-KEPT_SHAPES = 8  # with more different shapes than this, at most 2 * KEPT_BYTES are kept from one block to the next
+# If the inputs have more different shapes than this, at most 2 * KEPT_BYTES stay allocated after a block.
+KEPT_SHAPES = 8
 NOT_REPORTED = -1
 
 Shapes = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
 
 
 class Rows(Protocol):
-    """Receives blocks of steps, as `SeriesWriter` does."""
+    """An object with the method `rows` of `SeriesWriter`, which receives the rows of a block of steps."""
 
     def rows(self, block: StepRows) -> None: ...
 
@@ -53,19 +55,21 @@ class SeriesBlock:
 
     @property
     def input_shapes(self) -> int | None:
-        """Return how many combinations of input shapes and types came so far; None if the system shows no inputs."""
+        """Return how many different combinations of input shapes and types the steps so far had; None if the system
+        shows no inputs."""
         return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
         self._steps: list[int] = []
         self._tokens: list[int] = []
         self._losses: list[Tensor] = []
-        # for each step, one tensor of shape [groups]: True if the clip scaled down the gradients of that group
+        # for each step, a tensor of shape [groups]: True if the clip made the gradients of the group smaller
         self._active: list[Tensor] = []
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
-        """Enqueue copies of the results of step `index`. Write the block if it is full or five seconds old."""
+        """Start copies of the results of step `index` on the device. Write the block if it is full or five seconds
+        old."""
         self._steps.append(index)
         one_number = require_loss(loss, self._step, "step(index)")
         self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
@@ -82,7 +86,7 @@ class SeriesBlock:
             self.write()
 
     def write(self) -> None:
-        """Fetch the block's losses, digests, clip counts and metrics, and write them."""
+        """Copy the block's losses, digests, clip counts and metrics from the device, and write them to the series."""
         if not self._steps:
             return
         unreported = [NOT_REPORTED] * len(self._steps)
@@ -100,7 +104,8 @@ class SeriesBlock:
 
 
 def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
-    """Return how many tokens step `index` read: the size of its input `tokens`, otherwise the workload's number."""
+    """Return how many tokens step `index` read: the number of elements of its input `tokens` or, if there is no such
+    input, the batch size times the sequence length of the workload."""
     if "tokens" in inputs:
         return inputs["tokens"].numel()
     lengths = run.workload.seq_len
@@ -111,8 +116,8 @@ def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
 class _KeptInputs:
     """Copies of the inputs of a block's steps, in memory that is allocated once for each shape.
 
-    The harness's memory therefore does not grow within a block, so growth that a claim measures comes only from the
-    system. If there are too many shapes, their memory is freed after each block.
+    The harness's memory therefore does not grow within a block. If a claim measures a growth of memory, the growth
+    comes only from the system. If there are too many shapes, the memory of all shapes is freed after each block.
     """
 
     def __init__(self) -> None:
@@ -129,7 +134,7 @@ class _KeptInputs:
         tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
         shapes = shapes_of_inputs(tensors)
         self.shapes.add(shapes)
-        if not tensors:  # the system does not show its inputs, so the step has no digest
+        if not tensors:  # the system shows no input of this step, so the step has no digest
             self._steps += 1
             return False
         rows = self._rows.get(shapes)
@@ -211,9 +216,10 @@ def _bytes_of(tensor: Tensor) -> int:
 
 
 def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Allocate memory for the inputs of a block's steps, one row [rows, ...] for each step, at most KEPT_BYTES.
+    """Return memory for the inputs of a block's steps: for each input a tensor [rows, ...] with one row for each step.
 
-    Also compute a digest once, so that the memory which digests need is allocated now.
+    All tensors together have at most KEPT_BYTES, unless one step needs more. Compute a digest once here, so that the
+    memory which a digest needs is allocated now and not during the block.
     """
     each = sum(map(_bytes_of, tensors.values()))
     number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
@@ -229,17 +235,19 @@ Seen = TypeVar("Seen")
 
 
 class Parts:
-    """Calls detectors and recorders of one execution of an arm, and records which parts of the evidence failed."""
+    """Calls the detectors and recorders of one execution of an arm. If one of them raises an error, record that its
+    parts of the evidence failed."""
 
     def __init__(self, arm: str, replica: int, recorder: Recorder) -> None:
         self._arm, self._replica, self._recorder = arm, replica, recorder
         self.failed: set[Part] = set()
 
     def ask(self, question: Callable[[], Seen], *parts: Part) -> Seen | None:
-        """Call `question` for these parts. Return its result, or None if one of the parts fails now or failed before.
+        """Call `question`, which makes the evidence of `parts`, and return its result.
 
-        An error is recorded as the failure of the parts, and the execution continues. Raises the device's own error if
-        the device cannot be used any more. Raises `UsageError` unchanged, because it means a wrong plan.
+        If `question` raises an error, record the failure of `parts` and return None, so that the execution continues.
+        If one of the parts has failed before, return None without the call. Raises torch's error if the device cannot
+        be used any more. Raises `UsageError` unchanged, because this error means that the plan is wrong.
         """
         if not self.failed.isdisjoint(parts):
             return None
@@ -249,7 +257,8 @@ class Parts:
             raise
         except BaseException as error:  # user code may raise anything, also SystemExit
             self._record(error, parts)
-        # A CUDA error persists in the process. If this was one, the call below raises it again, and the arm ends.
+        # A CUDA error persists in the process. If the error was a CUDA error, the call below raises it again, and the
+        # arm ends.
         release_memory()
         return None
 

@@ -56,6 +56,6 @@ def test_a_working_tree_module_imported_while_a_commit_arm_is_open_is_refused(co
 
 
 def test_an_arm_that_belongs_to_a_different_commit_is_not_opened(commit: str) -> None:
-    found = f"can open only arms of its own commit, {commit[:12]}; found the working tree's"
+    found = f"can open only arms of its commit, {commit[:12]}; found the working tree's"
     with pytest.raises(UsageError, match=found), opened(run_of(None), "main"):
         pass
