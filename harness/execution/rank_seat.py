@@ -168,7 +168,7 @@ def together(run: Run, arm: str) -> Iterator[None]:
         yield
         return
     if _seat is None:
-        rule = f"the arm has {ranks} ranks, so it must be executed by {ranks} processes"
+        rule = "an arm with several ranks must be executed by as many processes as it has ranks"
         raise UsageError(rule, where=arm, got="one process", remedy="execute the arm with `harness verify`")
     seat = _seat
     try:

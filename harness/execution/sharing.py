@@ -1,17 +1,19 @@
 """Divide the work of runs among processes: execute arms that several runs share only once, and split long runs.
 
-Several contracts require the same arms of one trainer at one workload (the plain arm, its repetition, the untrained
-control). Equal arms on one machine give equal bits. Therefore one run, the host, also executes the arms of other runs,
-its guests. If bits differ after all, the host's own repetition shows this, and every guest reads that repetition too.
-Paired runs are joined arm by arm. Runs of any other probe, such as a timing, are joined only if they are completely
-equal.
+Several contracts often require the same arms of one trainer at one workload, such as the plain arm. Equal arms on one
+machine give equal bits. Therefore one run, the host, also executes the arms of other runs, its guests. If equal arms
+give different bits after all, the host's repetition of an arm shows this. Every guest uses the evidence of this
+repetition too. Paired runs are joined arm by arm. Runs of any other probe, such as timings, are joined only if they are
+completely equal.
 
-A run executes its arms one after the other, and launch-bound arms leave a GPU mostly idle. A long paired run is
-therefore split into lanes: parts that do not depend on each other, each in its own process. Without a GPU, an unsplit
-long run would be the last of a session, on one processor. Repetitions of an arm always have their own process. A value
-that a process draws only once, such as a seed made from its process id, would otherwise be the same in the repetition.
+A run executes its arms one after the other. An arm of many small kernels leaves a GPU idle for most of the time. A long
+paired run is therefore split into lanes. A lane is a part of a run that does not depend on the other parts, and that
+has its own process. Without a GPU a long run is split too. Otherwise it would still execute on one processor when all
+other runs of the session have ended. Repetitions of an arm always have a separate process. A process may draw a value
+only once, such as a seed made from its process id. In the same process a repetition would get the same value, so a
+difference would not show.
 
-Units, runs and judges do not change (`harness.evidence.serving`).
+Units, runs and judges do not depend on this division (`harness.evidence.serving`).
 """
 
 from __future__ import annotations
@@ -38,29 +40,30 @@ from harness.system.wrappers import SWAPPED_ARMS
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# Split a run on a GPU into several processes (lanes) if its steps times the workload's declared GiB reach this number:
-# a step of 28 layers (12 GiB) takes longer than a step of a tiny model (2 GiB). Each additional process costs 5 to 10 s
-# for imports, opening and first compilations. On a shared H200, 100 steps of 28 layers took 10 to 45 s for each arm;
-# 300 steps of the tiny model took 2 to 3 s.
+# Split a run on a GPU into several processes (lanes) if its steps times the workload's declared GiB reach this number.
+# The declared GiB stand for the time of a step: a step of 28 layers (12 GiB) takes longer than a step of a tiny model
+# (2 GiB). Each additional process costs 5 to 10 s for imports, opening and first compilations. On a shared H200, 100
+# steps of 28 layers took 10 to 45 s for each arm, and 300 steps of the tiny model took 2 to 3 s.
 SPLIT_FROM_STEP_GIB = 1000
-# Split a run without a GPU into several processes (lanes) if its steps times GiB, summed over all executions of the
-# run, reach this number for each process. Each additional process costs 3 to 5 s; 250 steps of the reference trainer's
-# tiny model take 15 s on one processor.
+# Split a run without a GPU into several processes (lanes) if each process gets at least this number of steps times GiB.
+# The steps of all executions of the run count. Each additional process costs 3 to 5 s. In comparison, 250 steps of the
+# reference trainer's tiny model take 15 s on one processor.
 LANE_STEP_GIB = 250
 
-Execution = tuple[str, int]  # the name of an arm, and the index of a replica
+Execution = tuple[str, int]  # the name of an arm, and the number of its execution (replica), from 0
 
 
 def lanes(run: Run) -> list[Run]:
-    """Split the run into parts that may execute at the same time, in the order of their first executions.
+    """Split the run into parts (lanes) that may execute at the same time. Return them in the order of their first
+    executions.
 
-    A candidate and its baseline stay in one part, because their gradients and end states are compared on the device.
-    The same holds for every repetition whose end state is compared (`Run.compared`). All other repetitions share one
-    additional process. Every execution keeps the name of its arm and its number. A short run is returned unsplit.
+    A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device.
+    Repetitions whose end states are compared (`Run.compared`) also stay in one lane. All other repetitions of arms form
+    one additional lane. Every execution keeps its number and the name of its arm. A short run is returned unsplit.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
-        # Do not split. Swapped arms are opened with each other's plan, so they need each other; a run with ranks
-        # already has several processes.
+        # Do not split. A swapped arm is opened with the plan of another arm, so its lane would need that arm too. A run
+        # with several ranks already has several processes.
         return [run]
     apart = _repetitions(run)
     rest = [execution for execution in run.executions() if execution not in apart]
@@ -72,7 +75,8 @@ def lanes(run: Run) -> list[Run]:
 
 
 def awaits(lane: Run, other: Run) -> bool:
-    """Return True if `lane` reads tensors that `other`, a lane of the same run, writes for an arm of another commit."""
+    """Return True if `lane` reads tensors that `other` writes. These are two lanes of one run with arms of different
+    commits, whose tensors are compared."""
     pairs = {*lane.baseline_of.items(), *(pair for arms in lane.compared or [] for pair in permutations(arms, 2))}
     reading = {arm for arm, planned in lane.arms.items() if planned.commit is None}
     leaving = {arm for arm, planned in other.arms.items() if planned.commit is not None and planned.first_replica == 0}
@@ -80,7 +84,8 @@ def awaits(lane: Run, other: Run) -> bool:
 
 
 def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[list[Execution]]:
-    """Split the parts by commit. Modules of two commits have the same names, so no process can hold both."""
+    """Split the parts by commit. One process cannot import the modules of two commits, because the modules have the
+    same names."""
     split = [
         [execution for execution in part if run.arms[execution[0]].commit == commit]
         for part in parts
@@ -101,9 +106,10 @@ def _on_gpu(run: Run, executions: Sequence[Execution], _apart: bool) -> list[lis
 
 
 def _on_processors(run: Run, executions: Sequence[Execution], apart: bool) -> list[list[Execution]]:
-    """Return parts of about equal size: one for each processor, but each part large enough to be worth a process.
+    """Return parts of about equal size: at most one for each processor, and each large enough for its own process.
 
-    apart: True to make one part fewer, because repetitions have a process of their own.
+    Return an empty list if there would be fewer than two parts. apart: True to make one part fewer, because the
+    repetitions already have a separate process.
     """
     number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores()) - apart
     if number < 2:
@@ -120,7 +126,8 @@ def _step_gib(run: Run) -> float:
 
 
 def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Execution]]) -> list[list[Execution]]:
-    """Return the executions in groups. Two executions are in one group if one of the `demands` contains both."""
+    """Return the executions in groups. Two executions are in the same group if one of the `demands` contains both of
+    them, directly or through a third execution."""
     parts = [{execution} for execution in executions]
     for together in demands:
         touched = [part for part in parts if part & together]
@@ -142,8 +149,8 @@ def _together(run: Run) -> Iterable[set[Execution]]:
         yield _all_of(run, here) if len(arms) == 1 else {(arm, run.arms[arm].first_replica) for arm in here}
     for candidate, baseline in run.baseline_of.items():
         here = [arm for arm in (candidate, baseline) if arm in run.arms]
-        # Every execution of the candidate is compared with the gradients of the baseline's first execution, so all of
-        # them share one process.
+        # The gradients of every execution of the candidate are compared with those of the baseline's first execution.
+        # All these executions therefore share one process.
         yield _all_of(run, [candidate] if candidate in here else []) | {(arm, 0) for arm in here}
 
 
@@ -162,9 +169,10 @@ def _lane(run: Run, part: Sequence[Execution]) -> Run:
 
 
 def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
-    """Return the runs that `supervisor.execute` must execute for `run`, each with the folder of its evidence.
+    """Return the lanes of `run`, each with the folder for its evidence. `supervisor.execute` then executes each lane.
 
-    If a run has several lanes, create its folder and write the whole run into it. Lanes create their own folders.
+    An unsplit run is its only lane. If there are several lanes, create the run's folder and write the whole run into
+    it. The folders of the lanes are not created here.
     """
     parts = lanes(run)
     if len(parts) == 1:
@@ -186,8 +194,8 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
         def hear(progress: Progress) -> None:
             with lock:
                 if progress.phase:
-                    # a new worker repeats the lane without the arm during which the last worker died, so the lane is
-                    # not complete yet
+                    # A lane can continue after its end was reported: if its worker died, a new worker executes the lane
+                    # without the arm in which the worker died.
                     ended.discard(number)
                 else:
                     ended.add(number)
@@ -200,7 +208,7 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
     return [of_lane(number) for number in range(count)]
 
 
-# Repeat a run without the arm during which its worker died, so that claims that do not name this arm can be judged.
+# If a worker dies in an arm, the run is repeated without this arm. Claims that do not need the arm can then be judged.
 #
 # The arm's failure is recorded before the next worker begins. The files of the dead worker are kept in `attempt.<n>/`.
 
@@ -208,9 +216,10 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
     """Return the run without the arm in which its worker died, and prepare `directory` for another worker.
 
-    Return None if the run cannot continue: the phase names no arm, or every judgement needs the arm and no other arm
-    failed. If one did, the run continues, so that the causes of all failures are kept. failed: the failures of arms
-    in earlier workers, to which the failure of this arm is added. There are at most as many workers as arms.
+    Return None if the run cannot continue. This is so if the phase in `death` names no arm, or if every judgement needs
+    the arm and no other arm has failed. If another arm has failed, the run continues, so that the causes of all
+    failures are recorded. failed: the failures so far, by arm; the failure of this arm is added. There are at most as
+    many workers as arms.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -235,7 +244,8 @@ def _write(records: Iterable[ArmFailed], directory: Path) -> None:
 
 
 def _arm_in(run: Run, phase: str | None) -> str | None:
-    """Return the arm that a phase names (`arm.replica: what it does`); None if the phase names no arm."""
+    """Return the arm that the phase's name begins with, as in `captured.0: steps`; None if the name begins with no
+    arm."""
     if not probe_named(run.probe).arm_by_arm or phase is None:
         return None
     return next((arm for arm in run.arms if re.match(rf"{re.escape(arm)}\.\d+: ", phase)), None)
@@ -260,16 +270,17 @@ def run_text(run: Run) -> str:
     return dump_json(run.model_dump(), indent=2, sort_keys=False) + "\n"
 
 
-# two runs that differ only in these fields count as equal
+# fields in which a host and an equal guest may differ; the joined run gets a value that is enough for both runs
 _WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")
-# Required share of the guest's executions that the host already makes. With a smaller share, joining would only make
-# the host longer.
+# Share of the guest's executions that the host must already make. With a smaller share it is faster to execute the
+# guest in another process.
 SAVED_AT_LEAST = 0.5
 
 
 @dataclass(frozen=True)
 class Guest:
-    """A run whose arms a host's process executes. arms: the host's name of each arm, by the guest's name."""
+    """A run whose arms another run's process (the host) executes. arms: name of an arm in the guest -> its name in the
+    host."""
 
     run: Run
     arms: dict[str, str]
@@ -293,7 +304,7 @@ class Hosted:
         if found is None:
             return False
         run, arms = found
-        # The host's run was changed for the new guest. It must still contain what all earlier guests require.
+        # `run` is the host's run, changed for the new guest. It must still contain what all earlier guests require.
         if lacks(run, guest, arms) or any(lacks(run, one.run, one.arms) for one in self.guests):
             return False
         self.run = run
@@ -311,7 +322,8 @@ def hosted(runs: Iterable[Run]) -> list[Hosted]:
 
 
 def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
-    """Write each guest's directory, which refers to the host's evidence. directories: by the guests' run ids."""
+    """Write a directory for each guest, with a reference to the host's evidence. directories: run id of a guest -> its
+    directory."""
     for guest in host.guests:
         directory = directories[guest.run.id]
         directory.mkdir(parents=True)
@@ -321,7 +333,8 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run and the map of arm names if the guest is equal to the host; otherwise None."""
+    """Return the joined run and the names of the guest's arms in it, if the guest is equal to the host; otherwise
+    None."""
     if not serves(host, guest, SAME):
         return None
     joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
@@ -329,8 +342,11 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run, extended for the guest, and the map of arm names; None if they cannot be joined."""
-    # swapped arms are opened with each other's plan
+    """Return the host's run with the guest's arms added, and a map from the guest's names of arms to the host's names.
+
+    Return None if the two runs cannot be joined, or if joining them would save too few executions.
+    """
+    # a swapped arm is opened with the plan of another arm, so it cannot serve a guest that does not swap its arms
     if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
         return None
     arms: dict[str, str] = {}
@@ -346,10 +362,11 @@ def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
-    """Return True if the guest's arms can use the host's executions, after these are extended to what both runs need.
+    """Return True if the host's executions, after they are extended for the guest, contain all that the guest's arms
+    require.
 
-    arms: the host's name for each arm of the guest. name: the last of `arms`. If it has a baseline, the baseline must
-    be executed earlier, because gradients are compared with the baseline's.
+    arms: name of an arm in the guest -> its name in the host. name: the arm of the guest that is tried. If this arm has
+    a baseline, the host must execute the baseline earlier, because gradients are compared with the baseline's.
     """
     joined = widened(host, of_arms(guest, arms))
     order, baseline = list(joined.arms), guest.baseline_of.get(name)
@@ -359,7 +376,8 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name for an arm that the guest adds to the host: `name` or, if `taken` contains it, a numbered one."""
+    """Return a name for an arm that the guest adds to the host: `name`, with a number appended if `taken` contains
+    `name`."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

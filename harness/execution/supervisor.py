@@ -1,11 +1,13 @@
-"""Execute a Run in its own process, watch the process's time and output, and record how the process ended.
+"""Execute a run in a worker process, watch the worker's time and output, and record how the worker ended.
 
-Only the supervisor watches time. A worker exceeds a limit if it runs longer than its wall limit, or if it stops its
-heartbeat without compiling (`is_compiling`). It then gets SIGTERM, writes its Python stack, and gets SIGKILL, as do all
-its descendants (`harness.processes`). Time in which a worker is stopped for other runs counts towards no limit.
+Only the supervisor checks time limits. A worker exceeds a limit if it runs longer than the run's wall limit. It also
+exceeds a limit if its heartbeat stops while it does not compile (`is_compiling`). The worker then gets SIGTERM, writes
+its Python stack, and gets SIGKILL. All its descendants get SIGKILL too (`harness.processes`). Time in which a worker is
+stopped for other runs does not count.
 
-Interpreters are started ahead: each imports torch while other runs work, touches no device, and waits for a run. They
-are not forked, because a fork would share the parent's threads, CUDA context, addresses and, in /proc, environment.
+Interpreters (worker processes without a run) are started in advance. Each interpreter imports torch while other runs
+work, uses no device, and waits for a run. It is a new process and not a fork. A fork would have its parent's threads,
+CUDA context, memory addresses and, in /proc, environment.
 """
 
 from __future__ import annotations
@@ -44,18 +46,19 @@ from harness.platform.paths import moved_caches, without_folders
 from harness.processes.child import Child, NoMessage, start_child
 
 AHEAD_PER_CORES = 4
-REPEATED = "1"  # the hash seed of processes that repeat an execution; all other processes have hash seed 0
+REPEATED = "1"  # Python's hash seed in processes that repeat an execution; in all other processes it is 0
 
 
 def start(*, ahead: bool = False, repeats: bool = False) -> Child:
-    """Start a worker process that has no run yet. ahead: True to import what most runs need while it waits for a run.
+    """Start a worker process that has no run yet, and return it.
 
-    repeats: True for a process of repetitions. Its hash seed differs from that of first executions.
+    ahead: True to import what most runs need while the process waits for a run. repeats: True for a process that
+    executes only repetitions. Python's hash seed is then different from the hash seed of first executions.
     """
     # Do not set CUBLAS_WORKSPACE_CONFIG here, not even to `:4096:8`, torch's own default for sm_90. If it is set, torch
     # 2.11 parses it at every GEMM: an eager step of 28 layers took 54 ms instead of 36 ms on an H200.
     variables = {
-        # Threads that spin while they wait make a shared machine several times slower, so let them sleep.
+        # Let waiting threads of OpenMP sleep. If they spin, a shared machine becomes several times slower.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         **moved_caches(),
         **({"PYTHONHASHSEED": REPEATED} if repeats else {}),
@@ -64,11 +67,12 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
 
 class Interpreters:
-    """A context manager for worker processes that wait for a run. There are at most as many as expected runs."""
+    """Worker processes that wait for a run. There are never more of them than expected runs. On exit of this context
+    manager, the processes that no run has taken end."""
 
     def __init__(self, expected: int | None = None) -> None:
-        # Import ahead in few processes only. An import occupies a processor for seconds, which running workers then
-        # lack.
+        # Import in advance in only a few processes. An import occupies a processor for seconds, and running workers
+        # need the processors.
         self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
         self._expected = self._ahead if expected is None else expected
         self._waiting: list[Child] = []
@@ -76,7 +80,7 @@ class Interpreters:
         self._stopped = self._closed = False
 
     def begin(self) -> None:
-        """Start some interpreters now, before the runs are known."""
+        """Start some interpreters now, before the number of runs is known."""
         self._fill()
 
     def expect(self, runs: int) -> None:
@@ -136,23 +140,24 @@ class Interpreters:
 
 
 SHOWN = 300  # largest number of characters shown of the last line that the worker printed
-# signals that somebody may send to all processes of a job in order to end it
+# signals that a user or a job scheduler may send to all processes of a job in order to end the job
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-# seconds within which such a signal should reach the supervisor after it reached the worker; an estimate
+# Estimated longest time in seconds between such a signal's arrival at the worker and its arrival at the supervisor.
 ENDED_TOGETHER_S = 1.0
 OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
 
 
 @dataclass
 class Company:
-    """The state that the runs of a session share: waiting interpreters, turns, and the worker processes.
+    """The objects that all runs of a session share: waiting interpreters, turns, and the worker processes.
 
-    locked: True if the session holds the GPU's lock for all its runs, which may use the GPU at the same time.
+    locked: True if the session holds the GPU's lock for all its runs. Several of its runs may then use the GPU at the
+    same time.
     """
 
     interpreters: Interpreters | None = None
     turns: Turns = field(default_factory=Turns)
-    # process ids of the workers; each worker is the leader of its session
+    # Process ids of the workers that use a GPU. Each worker leads a session of the operating system.
     workers: set[int] = field(default_factory=set)
     before: set[int] | None = None  # process ids on the GPU before this session started its own; None: unknown
     locked: bool = False
@@ -177,30 +182,31 @@ def execute(
     variables: Mapping[str, str] = MappingProxyType({}),
     company: Company | None = None,
 ) -> Death | None:
-    """Execute `run` in a worker process, and write its evidence into `directory`, whose old content is removed.
+    """Execute `run` in a worker process, and write its evidence into `directory`. Old content of `directory` is
+    removed.
 
-    Return None if the evidence is complete, otherwise how the worker died, which is also written to `death.json`. If a
-    worker dies in one arm of a paired run, another worker executes the run without that arm, as long as some judgement
-    needs the other arms. Any exception meanwhile, such as KeyboardInterrupt, kills the worker first.
+    Return None if the evidence is complete. Otherwise return how the worker died, and also write this to `death.json`.
+    If a worker dies in one arm of a paired run, another worker executes the run without that arm, as long as some
+    judgement needs the other arms. If this thread gets an exception, such as KeyboardInterrupt, the worker is killed.
 
-    gpu_uuid, rank_gpus: the GPUs to lock for the first rank and for the other ranks. Telemetry of the first GPU is
-    sampled; a timing samples telemetry on any machine. stop: set by the main thread, which alone receives signals, to
-    raise `Stopped` in this thread. variables: set in the worker before it reads the run. company: the state shared with
-    the other runs of the session; None if there are none.
+    gpu_uuid, rank_gpus: the GPUs to lock for the first rank and for the other ranks. The telemetry of the first GPU is
+    sampled. A timing samples telemetry even without a GPU. stop: an event that the main thread sets in order to raise
+    `Stopped` in this thread, because only the main thread receives signals. variables: environment variables that the
+    worker sets before it reads the run. company: the state that the runs of a session share; None for a single run.
     """
     empty_folder(directory)  # a system in another run may have written files into this folder
     write_run(run, directory)
     tell = on_progress or (lambda _progress: None)
     company = company or Company()
     lock: AbstractContextManager[None] = nullcontext()
-    asked = None  # stays None if the session holds the lock, because the session has already waited for it
+    asked = None  # time of the request for the GPU; None if the session already holds the GPU's lock
     if gpu_uuid and not company.locked:
         asked = time.monotonic()
         lock = gpu_locks([gpu_uuid, *rank_gpus], lambda waiting: tell(Progress(run.id, waiting, 0.0)))
     with lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         failed: dict[str, ArmFailed] = {}
-        # If a worker or its device died, only one arm is lost. Execute the other arms again without it.
+        # If a worker or its device died, only the arm in which this happened is lost. Execute the other arms again.
         while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
@@ -213,10 +219,10 @@ def execute(
 
 
 def _outlive(death: Death, stop: threading.Event | None) -> None:
-    """Wait a moment if a foreign signal ended the worker, because the same signal may reach this process soon.
+    """Wait a moment if a signal ended the worker that the harness did not send. The signal may soon reach this process.
 
-    A recorded death counts as the run's own result, whereas a run without a recorded death is executed again. If the
-    session ends in this moment, raise `Stopped` (or the signal's exception) before the death is recorded.
+    If the signal reaches this process or sets `stop` in this moment, raise an exception, so that the death is not
+    recorded. A recorded death counts as the run's result. A run without a recorded death is executed again later.
     """
     if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
         (stop or threading.Event()).wait(ENDED_TOGETHER_S)
@@ -277,7 +283,7 @@ def _supervise(
 
 
 def _rewrite_output(output: Path) -> None:
-    """Remove folder names from the worker's printed output. Skip a file too large for `OutputPump`."""
+    """Remove the names of folders from the worker's printed output. Do nothing if the file is damaged or too large."""
     with suppress(Damaged):
         text = read_bytes(output, limit=2 * OutputPump.KEPT).decode("utf-8", "replace")
         output.write_text(without_folders(text), encoding="utf-8")
@@ -306,7 +312,8 @@ def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | 
 
 
 def _last_words(output: Path) -> str:
-    """Return the end of a sentence that quotes the worker's last printed line; "" if that line was not kept."""
+    """Return the worker's last printed line as the end of a sentence, beginning with a comma; "" if the worker printed
+    nothing, or more than is kept."""
     try:
         lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
     except Damaged:  # the worker printed nothing, or more than is kept
@@ -316,17 +323,19 @@ def _last_words(output: Path) -> str:
 
 
 def write_process_times(directory: Path, times: ProcessTimes) -> None:
-    """Write the process's times as `process.json` into the run's directory. Called when a worker has ended."""
+    """Write the process's times as `process.json` into the run's directory. Call this when the worker has ended."""
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
 
 
-# A worker that changed or replaced its own directory loses its own evidence. No other run is affected.
+# A worker can change or replace the directory of its run. Then this run has no valid evidence, but all other runs keep
+# their evidence.
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
-    """Restore `directory` and its `run.json` after the worker's end. If the worker changed them, return a `Death`.
+    """Restore `directory` and its `run.json` after the worker's end. Return a `Death` if the worker has changed them,
+    otherwise None.
 
-    phase: the last phase that was seen. A link, pipe or folder at the path of one of the supervisor's files is removed.
+    phase: the worker's last phase. A link, pipe or folder at the path of one of the supervisor's files is removed.
     """
     found = kind(directory)
     if found != "a folder":
@@ -348,5 +357,5 @@ def put_back(run: Run, directory: Path, phase: str) -> Death | None:
 
 
 def write_death(death: Death, directory: Path) -> None:
-    """Write `death.json`: how the worker died."""
+    """Write `death.json` into the run's directory. The file says how the worker died."""
     (directory / layout.DEATH).write_text(dump_json(death.model_dump(), indent=2) + "\n", encoding="utf-8")

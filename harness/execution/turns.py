@@ -1,4 +1,4 @@
-"""Share the machine: share GPUs among all commands of a user, and give the runs of one command time alone."""
+"""Share GPUs among all commands of a user, and let one run of a command use the machine alone for some time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from typing import NamedTuple, Protocol
 
 from harness.platform.paths import private_folder, unusable
 
-# Share a GPU among all commands of a user on a machine. Either several commands share the GPU's memory, or one command
+# All commands of a user on a machine share its GPUs. Either several commands share the memory of a GPU, or one command
 # uses the GPU alone.
 #
-# Each command that uses or awaits the GPU locks its own claim file, next to the lock file that is named after the GPU's
-# UUID. The lock is released when the command's process ends. Commands get the GPU in the order in which they requested
-# it.
+# Each command that uses a GPU or waits for it creates and locks a claim file. The file is next to the lock file that is
+# named after the GPU's UUID. The lock is released when the command's process ends. Commands get the GPU in the order of
+# their requests.
 
 ALONE = None  # the share that stands for a command that uses the GPU alone
 _numbers = itertools.count()
 
 
 class _Claim(NamedTuple):
-    """The claim of another command to a GPU. asked: when it was made. share: of the GPU's memory. who: the command.
+    """The claim of another command to a GPU.
 
-    holds: True if the command has its share now; False while it waits.
+    asked: time of the claim, on the monotonic clock. share: the share of the GPU's memory, from 0 to 1, or `ALONE`.
+    holds: True if the command has its share now, False if it still waits. who: a description of the command.
     """
 
     asked: float
@@ -41,7 +42,7 @@ class _Claim(NamedTuple):
 
 @contextmanager
 def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold a share of the GPU's memory, or the whole GPU, within the block.
+    """Wait for a share of the GPU's memory, or for the whole GPU (`ALONE`), and hold it within the block.
 
     announce: called once with a message that names the commands ahead, if this command must wait for them.
     """
@@ -73,7 +74,8 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs within the block. All sessions lock them in the same order, to avoid deadlocks."""
+    """Hold several GPUs within the block, each as `gpu_lock` does. All sessions lock GPUs in the same order, to avoid
+    deadlocks."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -81,7 +83,8 @@ def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: floa
 
 
 class GpuTurn:
-    """A session's hold on its GPUs: at first a share of their memory, later the whole GPUs if a run needs them."""
+    """The lock that a session holds on its GPUs: first on a share of their memory, and later on the whole GPUs, if a
+    run needs a GPU alone."""
 
     def __init__(self, uuids: Iterable[str], announce: Callable[[str], None]) -> None:
         self._uuids, self._announce = [*uuids], announce
@@ -89,7 +92,8 @@ class GpuTurn:
         self.held = self.alone = False
 
     def take(self, share: float | None) -> bool:
-        """Wait for this share of the GPUs, or for the whole GPUs. Return False if the session already holds as much."""
+        """Wait for this share of the GPUs' memory, or for the whole GPUs if `share` is `ALONE`. Return False, without
+        waiting, if the session already holds enough."""
         if self.alone or (self.held and share is not ALONE):
             return False
         self.close()  # release this session's share first: otherwise two sessions could wait forever for each other
@@ -109,7 +113,7 @@ def _fits(share: float | None, rivals: list[_Claim]) -> bool:
 
 
 def _others(path: Path, own: Path) -> Iterator[_Claim]:
-    """Yield the claims of other commands that still run. Remove the claims of commands that have ended."""
+    """Yield the claims of other commands that still run. Remove the claim files of commands that have ended."""
     for file in path.parent.glob(f"{path.stem}.*.claim"):
         if file == own:
             continue
@@ -157,7 +161,8 @@ def _locked(path: Path) -> Iterator[_FileLock]:
 
 
 def lock_path(uuid: str) -> Path:
-    """Return the lock file's path, in this user's private folder. Raises HarnessError if others can use the folder."""
+    """Return the path of a GPU's lock file, in this user's private folder. Raises HarnessError if other users have
+    access to the folder."""
     return private_folder() / (re.sub(r"[^0-9A-Za-z-]", "_", uuid) + ".lock")
 
 
@@ -173,7 +178,8 @@ class Stoppable(Protocol):
 
 
 class Turns:
-    """Gives workers time alone on the machine, in the order of their requests. Supervising threads share one object."""
+    """Lets one worker at a time run alone on the machine, in the order of the workers' requests. All supervising
+    threads of a session use the same object."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -185,7 +191,7 @@ class Turns:
     def present(self, worker: Stoppable, check: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Wait until no worker is alone or waits to be alone, then let `worker` run within the block.
 
-        check: called during the wait; may raise to end the wait.
+        check: called regularly during the wait; it may raise an error to end the wait.
         """
         with self._changed:
             self._wait(lambda: self._alone is None and not self._asking, check)
@@ -199,9 +205,10 @@ class Turns:
                 self._let_go(worker)
 
     def alone(self, worker: Stoppable, check: Callable[[], None]) -> None:
-        """Wait until all other workers are stopped and `worker` runs. `check` may raise to end the wait.
+        """Wait for the worker's turn, stop all other workers, and let `worker` run. Return at once if the worker is
+        already alone.
 
-        Return at once if the worker is already alone.
+        check: called regularly during the wait; it may raise an error to end the wait.
         """
         with self._changed:
             if self._alone is worker:
@@ -221,7 +228,7 @@ class Turns:
             worker.resume()
 
     def together(self, worker: Stoppable) -> None:
-        """End the worker's time alone. It continues when no other worker is alone or waits to be alone."""
+        """End the worker's time alone. The worker continues when no other worker is alone or waits to be alone."""
         with self._changed:
             self._let_go(worker)
 

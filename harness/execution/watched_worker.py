@@ -1,4 +1,7 @@
-"""Watch a worker for its supervisor: its time limits, its phase, when it is alone, and for how long it is stopped."""
+"""Watch one worker process for its supervisor: its time limits, its phase and its output.
+
+This module also grants the worker's requests to be alone on the machine, and records when the worker was stopped.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from harness.processes.kept import KEEPER
 
 
 class OutputPump:
-    """A thread that reads a pipe to its end. It writes the first `KEPT` bytes to a file, and counts the rest."""
+    """A thread that reads a pipe to its end, and counts the bytes. It writes the first `KEPT` bytes to a file."""
 
     KEPT = 256 * 2**10
     LIMIT = 10 * 2**20
@@ -45,7 +48,8 @@ class OutputPump:
         return self._total > self.LIMIT
 
     def join(self) -> None:
-        """Wait for the pipe's end. It comes when all processes that can write into the pipe have ended."""
+        """Wait for the pipe's end, at most five seconds. The pipe ends when all processes that can write into it have
+        ended."""
         self._thread.join(self._JOIN_S)
 
     def _drain(self) -> None:
@@ -56,7 +60,7 @@ class OutputPump:
                 if part and not self._lost:
                     self._keep(part)
         if self._file is not None:
-            with suppress(OSError):  # if the disk is full, writing the buffered data fails again
+            with suppress(OSError):  # if the disk is full, closing the file writes the buffered data and fails
                 self._file.close()
 
     def _keep(self, part: bytes) -> None:
@@ -64,31 +68,31 @@ class OutputPump:
             self._file = self._file or self._path.open("xb")
             self._file.write(part)
             self._file.flush()
-        except OSError:  # the worker removed its directory or put its own file at this path, or the disk is full
+        except OSError:  # the disk is full, or the worker has removed the directory or has put a file at this path
             self._lost = True  # from now on the output is counted but not written
 
 
-# Find out if a process that makes no progress is compiling. A process that compiles is not considered hung, however
-# long it takes.
+# The following functions find out if a process that makes no progress is compiling. A process that compiles does not
+# count as hung, however long the compilation takes.
 #
-# Processor time alone proves nothing, because a deadlock in NCCL uses the processor, too. The proof is either a
-# descendant process that is a compiler and uses the processor, or a frame of the compilers of dynamo, inductor or
-# Triton on the stack of one of the process's threads.
+# Processor time alone proves nothing, because a deadlock in NCCL also uses the processor. A process compiles if one of
+# its descendants is a compiler that uses the processor. It also compiles if the stack of one of its threads contains a
+# frame of the compilers of dynamo, inductor or Triton.
 
 PROCESSES = Path("/proc")
-USES_S = 0.5  # seconds in which a compiler must be seen to use the processor: 50 ticks of the kernel's clock
+USES_S = 0.5  # seconds in which a compiler must use the processor at least once: 50 ticks of the kernel's clock
 SHOWS_S = 2.0  # seconds that a process gets to write its stacks, enough even on a busy machine
 STACK_LIMIT = 2**22  # largest number of bytes that are read from a file of stacks
 _COMPILER = re.compile(
     r"ptxas|nvcc|cicc|cudafe\+\+|nvlink|fatbinary|cc1(plus)?|lto1|collect2|"
     r"([\w.-]+-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|ld|lld|as)(-[\d.]+)?|ld\.\w+"
 )
-_POOL = b"_inductor/compile_worker"  # occurs in the command line of the processes in which inductor compiles
+_POOL = b"_inductor/compile_worker"  # part of the command line of every process in which inductor compiles
 _FRAME = re.compile(r'^ *File "(?P<file>.*)", line \S+ in (?P<function>.*)$', re.MULTILINE)
 _COMPILES = re.compile(
     r"(^|/)(torch/_(dynamo|inductor)/|triton/(compiler/|backends/\w+/compiler\.py|runtime/build\.py))"
 )
-# Frames of these modules do not show a compilation: such a function runs compiled code, or waits for a compilation.
+# Frames of these modules and functions do not show a compilation: they run compiled code, or wait for a compilation.
 _RUNS = re.compile(
     r"torch/(_dynamo/(eval_frame|external_utils|compiled_autograd)"
     r"|_inductor/(output_code|utils|cudagraph_\w+|runtime/(triton_heuristics|static_\w+)|compile_worker/\w+))\.py:"
@@ -97,7 +101,10 @@ _RUNS = re.compile(
 
 
 def is_compiling(process: int, directory: Path) -> bool:
-    """Return True if a process or one of its descendants compiles now. directory: where the processes write stacks."""
+    """Return True if a process or one of its descendants compiles now.
+
+    directory: the folder in and below which these processes write their stacks.
+    """
     below = _below(process)
     before = _compilers(below)
     if any(shows_compiler(stack) for stack in _stacks(below, directory)):
@@ -108,13 +115,14 @@ def is_compiling(process: int, directory: Path) -> bool:
 
 
 def shows_compiler(stacks: str) -> bool:
-    """Return True if one of the stacks that faulthandler wrote has a frame of a compiler."""
+    """Return True if a stack in `stacks`, a text that faulthandler wrote, contains a frame of a compiler."""
     frames = (f"{frame['file']}:{frame['function']}" for frame in _FRAME.finditer(stacks))
     return any(_COMPILES.search(frame) and not _RUNS.search(frame) for frame in frames)
 
 
 def _stacks(processes: set[int], directory: Path) -> Iterator[str]:
-    """Yield the stacks of all threads of each process that can write its stacks on request."""
+    """Yield, for each of the `processes` that can write its stacks on request, a text with the stacks of its
+    threads."""
     for path in directory.glob(f"**/{THREADS}.*"):
         number = path.suffix[1:]
         if SHOW is not None and number.isdecimal() and int(number) in processes:
@@ -135,7 +143,8 @@ def _shown(process: int, path: Path, number: int) -> str:
 
 
 def _below(process: int) -> set[int]:
-    """Return a process and its descendants. If its parent is a keeper, add the keeper and the keeper's descendants."""
+    """Return the ids of a process and its descendants. If the parent of the process is a keeper (a process that ends
+    the harness's child processes), add the keeper and all descendants of the keeper."""
     seen = {int(entry.name): _status(int(entry.name)) for entry in _entries()}
     parents = {number: status[0] for number, status in seen.items() if status is not None}
     keeper = parents.get(process, process)
@@ -148,7 +157,7 @@ def _below(process: int) -> set[int]:
 
 
 def _compilers(processes: set[int]) -> dict[int, int]:
-    """Return the processes among these that are compilers, each with its processor time so far in kernel ticks."""
+    """Return those of the `processes` that are compilers, each with its processor time so far in kernel ticks."""
     found = {}
     for process in processes:
         seen = _status(process)
@@ -172,7 +181,8 @@ def _command(process: int) -> list[bytes]:
 
 
 def _status(process: int) -> tuple[int, str, int] | None:
-    """Return a process's parent, name and processor time in kernel ticks; None if it has ended, or without /proc."""
+    """Return a process's parent, its name, and its processor time in kernel ticks. Return None if the process has
+    ended, or if there is no /proc."""
     try:
         text = (PROCESSES / str(process) / "stat").read_text("utf-8", "replace")
     except OSError:
@@ -194,7 +204,7 @@ Overrun = Literal["wall_limit", "heartbeat", "output_limit", "garbage"]
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error but a request
-    """The supervisor ended the run, because the event `stop` was set."""
+    """The event `stop` was set, so the supervisor ends the run."""
 
 
 class Ended(Exception):  # noqa: N818 - the caller examines how the worker ended
@@ -203,7 +213,8 @@ class Ended(Exception):  # noqa: N818 - the caller examines how the worker ended
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run. Reported at each new phase, while the run waits for its GPU, and at its end (phase "")."""
+    """The progress of a run. It is reported at each new phase, when the run has to wait for its GPU, and at the run's
+    end. At the end the phase is ""."""
 
     run_id: str
     phase: str
@@ -211,14 +222,14 @@ class Progress:
 
 
 class WatchedWorker:
-    """One worker, as its supervisor observes it. Other threads may call `stop` and `resume`."""
+    """One worker process, and what its supervisor observes of it. Other threads may call `stop` and `resume`."""
 
     def __init__(self, run: Run, directory: Path, child: Child, tell: Callable[[Progress], None]) -> None:
         self._run, self._directory, self._tell = run, directory, tell
         self.child, self.started = child, child.started
         self.stacks = LeftStacks(directory)
         self.given: float | None = None  # time at which the worker got its run
-        # time at which the worker's imports were complete; None: it did not import ahead
+        # time at which the worker's imports were complete; None if the worker did not import before it got its run
         self.ready: float | None = None
         # intervals in which the worker was stopped, on the monotonic clock
         self.stopped: list[tuple[float, float]] = []
@@ -235,12 +246,15 @@ class WatchedWorker:
         self._pump = OutputPump(child.output, directory / layout.OUTPUT)
 
     def begin(self, variables: Mapping[str, str], threads: int | None, checkout: Checkout | None = None) -> None:
-        """Send the worker its run; see `WorkerJob`. checkout: files of the baselines' commit; None without one."""
+        """Send the worker its run, as a `WorkerJob`.
+
+        checkout: the files of the commit that baselines use; None if all arms use the working tree.
+        """
         told = self._said(0.0)
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
         self.given = self._began = self._beat_at = time.monotonic()
-        # Open the file before user code runs. So the phase stays readable whatever user code does to the directory.
+        # Open this file before user code runs. The phase then stays readable even if user code removes the directory.
         self._heartbeat = (self._directory / HEARTBEAT).open("w+b")
         self._beat = self._last_beat()
         job = WorkerJob(
@@ -253,7 +267,7 @@ class WatchedWorker:
         self.child.send(job)
 
     def end(self) -> None:
-        """Kill the worker's remaining processes, and read its last phase."""
+        """Kill the worker and all processes that it started, and read its last phase."""
         self.child.close()
         self._pump.join()
         if self._heartbeat is not None:
@@ -265,7 +279,8 @@ class WatchedWorker:
         return time.monotonic() - self._began
 
     def phase(self) -> str:
-        """Return the last phase that was observed or, after `end`, the last phase that the worker entered."""
+        """Return the last phase that the supervisor has observed. After `end`, return the last phase that the worker
+        has recorded."""
         return self._phase
 
     def stop(self) -> None:
@@ -291,8 +306,8 @@ class WatchedWorker:
             raise Ended
 
     def watch(self, stop: threading.Event | None, turns: Turns) -> Overrun | None:
-        """Wait for the worker's end. If it exceeds a limit, kill it and return the limit. Raises `Stopped` if `stop` is
-        set."""
+        """Wait until the worker ends, and return None. If the worker exceeds a limit, kill it and return the limit.
+        Raises `Stopped` if `stop` is set."""
         try:
             while True:
                 self._check(stop)
@@ -308,7 +323,8 @@ class WatchedWorker:
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
-        """Wait a moment for a request of the worker to be alone, or to end its time alone. Grant the request."""
+        """Wait a moment for a request of the worker. If the worker requests to be alone, or to end its time alone,
+        grant the request."""
         asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))
@@ -318,7 +334,7 @@ class WatchedWorker:
             self.child.line.send(GO)
 
     def _said(self, seconds: float) -> str:
-        """Return the worker's message if it comes within `seconds`, otherwise "". Note whether invalid data came."""
+        """Return the worker's message if one comes within `seconds`, otherwise "". Remember it if invalid data came."""
         said = self.child.receive(str, seconds)
         if isinstance(said, Ending):
             self._garbled = self._garbled or said.code is None
@@ -330,7 +346,7 @@ class WatchedWorker:
         return said if isinstance(said, str) else ""
 
     def edited(self) -> str | None:
-        """Return a message if the evidence of a complete run differs from what its worker wrote; otherwise None."""
+        """Return a message if the files of a complete run differ from what its worker wrote; otherwise None."""
         if self._written is None:
             return "the worker reported no digests of the files that it wrote"
         name = self._written.changed(self._directory)
@@ -350,7 +366,7 @@ class WatchedWorker:
         return "heartbeat" if self._is_hung() else None
 
     def _is_hung(self) -> bool:
-        """Return True if the heartbeat is too old although the worker is neither stopped nor compiling."""
+        """Return True if the last heartbeat is too old, and the worker is neither stopped nor compiling."""
         if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
             return False
         if is_compiling(self.child.pid, self._directory):
@@ -360,7 +376,8 @@ class WatchedWorker:
             return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s
 
     def _observe(self) -> None:
-        """Note when heartbeat or phase change. Compare values, not timestamps, because somebody may set the clock."""
+        """Record when the heartbeat or the phase changes. The time is this process's monotonic clock, because the
+        system's clock, with which the heartbeat is written, may be set."""
         beat = self._last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()

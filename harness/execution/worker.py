@@ -1,8 +1,8 @@
 """Run the worker process: wait for a run on standard input, and write its evidence into the run's directory.
 
-The supervisor starts this module as `python -m harness.execution.worker [--ahead]`, as a session leader under a keeper.
-With `--ahead` it imports torch while it waits, and touches no device. Its last record is `complete`. If this record is
-missing, the supervisor finds and records the cause.
+The supervisor starts this module as `python -m harness.execution.worker [--ahead]`. With `--ahead` the process imports
+torch while it waits for a run, and uses no device. The last record of a run's evidence is `complete`. If this record is
+missing, the supervisor records why the worker ended.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
 AHEAD = "--ahead"
-# seconds by which a repetition begins later than the first run, because seeds are often made from the clock's second
+# Seconds for which a repetition waits before it begins. Programs often use the time in whole seconds as a seed. Without
+# the wait, a repetition could get the same seed as the first execution.
 LATER_S = 1.1
 RAISED_EXIT = 70  # the exit status EX_SOFTWARE of sysexits.h
-# this module imports torch; do not list `throughput`, which would look for a device
+# This module imports torch. Do not add `throughput`, because importing it looks for a device.
 _IMPORTED_AHEAD = ("harness.execution.probes.paired",)
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # torch imports this module at its first dispatch mode or fake tensor
-# only the name: the module is imported later, because the command's own process imports this module, too
+# This is only a name. The module is imported when it is needed, because the command's process imports `worker` too.
 _RANKS = "harness.execution.ranks"
 
 
 class WorkerJob(Job):
     """A run, and the settings of its process.
 
-    threads: host threads of torch and of libraries that read OMP_NUM_THREADS; None to use their own defaults.
+    threads: number of host threads for torch and for libraries that read OMP_NUM_THREADS; None for their defaults.
     """
 
     variables: dict[str, str]
-    baseline: ImportPath | None = None  # import path for the modules of arms that use a commit; None: no arm does
-    # folder of tensors that arms of one commit leave for arms of the other commit; None: there is only one commit
+    baseline: ImportPath | None = None  # import path for arms that use a commit; None if no arm uses a commit
+    # folder through which arms of one commit pass tensors to arms of the other commit; None if there is only one commit
     exchange: str | None = None
     threads: int | None = None
 
@@ -73,14 +74,15 @@ def main() -> int:
 
 def _import_ahead() -> None:
     for module in _IMPORTED_AHEAD:
-        # if a run needs the module, its import raises the same error again there
+        # Ignore errors here. If a run needs the module, the run's import raises the same error.
         with suppress(Exception), _collector_off():
             importlib.import_module(module)
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Switch the garbage collector off in the block: during imports it took a sixth of the time and freed nothing."""
+    """Switch the garbage collector off within the block, for imports. It took a sixth of their time and freed
+    nothing."""
     gc.disable()
     try:
         yield
@@ -113,7 +115,7 @@ def _execute(job: WorkerJob, recorder: Recorder) -> int:
 
 
 def _watch_ranks(run: Run, recorder: Recorder, threads: int | None) -> int:
-    """Let a run's ranks execute the run, each in its own child process. Return the exit status."""
+    """Start the run's ranks, each in its own child process, and let them execute the run. Return the exit status."""
     ranks = importlib.import_module(_RANKS)
     try:
         ranks.execute(run, recorder, threads)
@@ -132,8 +134,9 @@ def _probe(run: Run, recorder: Recorder) -> None:
         execute = imported(probe.execute)
         if "torch" in sys.modules and probe.watches_steps and captures:
             importlib.import_module(_TORCH_IMPORTS_LATER)
-    if not probe.timed:  # in a timed arm the garbage collector must work as in production
-        # the collection after each arm skips frozen objects; torch's many objects would make it slow
+    if not probe.timed:  # a timed arm must have the same garbage collection as the training itself
+        # The harness collects garbage after each arm. The collection skips frozen objects, and is faster without the
+        # many objects of torch.
         gc.freeze()
     execute(run, recorder)
 
