@@ -1,1 +1,2 @@
-"""Execute runs. Each module in this folder implements one or more probes of the table in `harness/kinds/probes.py`."""
+"""Execute runs. A probe is one way of executing a run. `harness/kinds/probes.py` lists all probes, and each module in
+this folder implements one or more of them."""

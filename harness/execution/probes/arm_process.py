@@ -1,7 +1,8 @@
 """Execute one arm of a timing of two commits in its own process: `python -m harness.execution.probes.arm_process`.
 
-The process reads an `ArmJob` from its standard input, then one `Command` at a time, and answers each command. It writes
-records and series into the run's directory itself, while the process that sent the command waits.
+The process reads an `ArmJob` from its standard input. Then it reads one `Command` at a time, and answers each command
+with an `ArmAnswer`. It writes records and series directly into the run's directory, while the process that sent the
+command waits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class ArmJob(Job):
 
 
 class Command(Record):
-    """A command to an arm's process. round, position: which block to time. steps: how many steps the block has."""
+    """A command to an arm's process. round, position: number of the round, and the block's position in it. steps:
+    number of steps of the block."""
 
     what: Literal["open", "warm_up", "begin", "block", "finish", "watch"]
     round: int = 0
@@ -37,9 +39,10 @@ class Command(Record):
 
 
 class ArmAnswer(Answer):
-    """The result of a command. timing: evidence of an untimed block.
+    """The result of a command. block: the timed block. timing: evidence of an untimed block.
 
-    least_pace: the shortest time so far of the fixed work whose time shows the processor's speed.
+    least_pace: seconds. The process repeats a fixed amount of work to measure the processor's speed, and this is the
+    shortest time so far that the work took.
     """
 
     block: Block | None = None
@@ -48,7 +51,7 @@ class ArmAnswer(Answer):
 
 
 def main() -> int:
-    """Answer commands until the other process closes the line."""
+    """Read the job, and answer commands until the other process closes the connection. Return the exit status."""
     line = take_standard_input()
     job = ArmJob.model_validate_json(line.receive(None) or "")
     leave_stacks(job.directory)
@@ -65,8 +68,8 @@ def main() -> int:
 
 
 def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
-    # Import here, because these modules import torch and look for a device. Before that, the commit's folder must be on
-    # the import path.
+    # Import these modules here and not at the top. They import torch and look for a device, and the commit's folder
+    # must be on the import path before that.
     from harness.execution.probes.throughput import TimedProcess
     from harness.execution.probes.timed_arm import raise_clocks
 

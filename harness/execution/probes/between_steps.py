@@ -1,14 +1,15 @@
-"""Save and load an arm between its steps in other processes (probe `resume`), or evaluate it (probe `evaluation`).
+"""Interrupt an arm's training by saves and loads (probe `resume`), or evaluate the model between steps (`evaluation`).
 
-resume: several processes train an arm one after the other. Each starts from the checkpoint of the previous process.
-State that no checkpoint contains (module globals, iterators, generators, caches of torch) is therefore lost. The worker
-opens an arm only after these processes have ended, so that it has trained nothing before. It loads the last checkpoint,
-and executes the uninterrupted arm last. The candidate has one execution for each part of the training. If the claim
-names no other arm as the uninterrupted arm, the candidate has one more, uninterrupted execution.
+resume: several processes train the candidate one after the other. Each process starts from the checkpoint of the
+previous process. State that no checkpoint contains (module globals, iterators, generators, caches of torch) is
+therefore lost. The worker itself makes the last part of the training. It opens the arm only after the other processes
+have ended, so that it has trained nothing before, and loads the last checkpoint. The candidate has one execution for
+each part of the training. The uninterrupted arm is executed last. If the claim names no other arm as the uninterrupted
+arm, it is one more execution of the candidate.
 
-evaluation: an arm trains once without evaluations (execution 0), and once with an evaluation after every `every` steps
-(execution 1). A plain arm, if the claim names one, trains only with evaluations. Digests of the state before and after
-each evaluation show changes that no loss shows.
+evaluation: the candidate trains once without evaluations (execution 0), and once with an evaluation after every `every`
+steps (execution 1). If the claim names a plain arm, the plain arm trains only with evaluations. Digests of the state
+before and after each evaluation show changes of the state that no loss shows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def execute_resume(run: Run, recorder: Recorder) -> None:
     *elsewhere, last = parts_of(run, recorder, arm)
     try:
         failure = train_elsewhere(elsewhere, recorder)
-        if failure is not None:  # without the evidence of the resumed arm there is nothing to compare, so end here
+        if failure is not None:  # the resumed training failed, so there is nothing to compare with another arm
             recorder.write(failure)
             return
         _resume(run, last, recorder, ends)
@@ -52,7 +53,8 @@ def execute_resume(run: Run, recorder: Recorder) -> None:
 
 
 def parts_of(run: Run, recorder: Recorder, arm: str, first_replica: int = 0, **more: int) -> list[TrainingPart]:
-    """Divide a training into parts that end at the steps in the setting `save_at`, each for a process of its own.
+    """Divide a training into parts, each of which can train in another process. A part ends at each number of steps in
+    the setting `save_at`, and at the end of the training.
 
     first_replica: number of the first part's execution. more: other fields of each `TrainingPart`.
     """
@@ -107,7 +109,8 @@ class _Evaluations:
         self._life, self._evaluates, self._every = life, life.training, every
 
     def after(self, steps: int) -> None:
-        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record the changed state."""
+        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record the evaluation, with
+        the state that it changed."""
         if steps % self._every:
             return
         before = _state_digests(self._life.training)
@@ -128,7 +131,7 @@ class _Evaluations:
                 steps=steps,
                 values=values,
                 before={category: _of_category(names, names) for category, names in before.items()},
-                # Leave out state that the evaluation created, such as the state of a device's generator.
+                # Leave out state that did not exist before the evaluation, such as the generator of a device.
                 after={category: _of_category(after.get(category, {}), names) for category, names in before.items()},
                 changed=changed[:NAMED],
             )
@@ -136,11 +139,12 @@ class _Evaluations:
 
 
 def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
-    """Return digests of the state by category and name, without loose tensors: only the arm's end compares those."""
+    """Return digests of the state by category and name. Loose tensors (of no module or optimizer) are left out, because
+    they are compared only at the arm's end."""
     state = watched_state(training)
     return {category: digests(tensors) for category, tensors in state.items() if category != LOOSE and tensors}
 
 
 def _of_category(found: Mapping[str, str], names: Mapping[str, str]) -> str:
-    """Return one digest of the tensors `names`, combined from their digests in `found`."""
+    """Return one digest for all tensors `names`, combined from the digest of each tensor in `found`."""
     return sha256(" ".join(found.get(name, "gone") for name in sorted(names)).encode()).hexdigest()[:32]

@@ -16,7 +16,8 @@ def save(life: ArmLife, *, steps: int) -> None:
 
 
 def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
-    """Record the checkpoint saved after `steps` steps. Call this when no thread writes to the checkpoint any more."""
+    """Record the checkpoint that was saved after `steps` steps. Call this when no thread writes to the checkpoint any
+    more. steps_after: number of steps that were made after the save."""
     files, size = size_of(checkpoint_path(life.recorder.directory, steps))
     life.recorder.write(
         Saved(
@@ -34,8 +35,8 @@ def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
 def load_checkpoint(life: ArmLife, *, steps: int, steps_before: int) -> None:
     """Load the checkpoint that another process saved after `steps` steps.
 
-    steps_before: steps that this process made before the load, and that must have no effect after it. Raises
-    `NotAvailable` if the system cannot load.
+    steps_before: number of steps that this process made before the load. They must have no effect after the load.
+    Raises `NotAvailable` if the system cannot load.
     """
     life.phase("load")
     trainable_before, _ = digests_of(life.training)

@@ -1,13 +1,15 @@
-"""Probe an arm's kernels: make their inventory (`kernels`), or compare each with its naive twin (`kernel_match`).
+"""List an arm's kernels (probe `kernels`), or compare each kernel with a naive second version (probe `kernel_match`).
 
-kernels: the inventory is made on this machine's device, or by cross-compiling for a named target. On the device, the
-arm is opened and trains a few steps; the kernels in use are then those that it launched. For a named target, the system
-compiles its planned kernels and, if coverage is claimed, the kernels that a step uses. This needs no device.
+kernels: the inventory (the list of kernels) is made on this machine's device, or by cross-compiling for another GPU
+architecture. On the device, the arm is opened and trains a few steps, and the inventory names the kernels that the arm
+launched. For another architecture, the system compiles its planned kernels and, if the claim is also about coverage,
+the kernels that a step uses. This needs no device.
 
-kernel_match: each kernel is compared with its naive twin (a simple second implementation) and with an fp64 reference,
-on the same inputs. Outputs are filled with a poison value before each call, and have guard elements on both sides. Each
-kernel runs twice. Errors are relative to the largest absolute value of the reference. If the system states the sizes of
-terms, each element's error is also given relative to the size of its terms.
+kernel_match: each kernel is compared with its naive version (a short second implementation) and with an fp64 reference,
+on the same inputs. Before each call, the outputs are filled with a value that shows which elements the kernel does not
+write. Guard elements on both sides of an output show writes outside of it. Each kernel runs twice. Errors are relative
+to the largest absolute value of the reference. If the system returns for each element the sum of its terms' absolute
+values, errors relative to this sum are recorded too.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from harness.system.resolve import resolve
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Write the kernel inventory of every arm of the run, for the target in the setting `target`."""
+    """Write the inventory of kernels of every arm of the run, for the GPU architecture in the setting `target`."""
     target = str(run.settings["target"])
     for arm in run.arms:
         recorder.phase(f"{arm}: kernels for {target}")
@@ -70,8 +72,8 @@ def _cross_compiled(run: Run, arm: str, target: str) -> KernelInventory:
     system = resolve(planned.system)
     if not isinstance(system, CrossCompiles):
         raise NotAvailable(f"kernels for {target} need the system's capability `cross_compiled`")
-    # Only a fault of the system itself can change kernels. The harness's own faults change steps, and cross-compilation
-    # executes no steps.
+    # Only faults that the system offers can change kernels. The faults of the harness change steps, and a
+    # cross-compilation executes no steps.
     offered = run.fault in system.describe().faults and arm in run.fault_arms
     return system.cross_compiled(
         run.workload,
@@ -110,7 +112,8 @@ def train(training: TrainingRun, steps: int) -> None:
 def evidence(
     arm: str, inventory: KernelInventory, *, compiled_for: str | None, device: Devices | None
 ) -> KernelsEvidence:
-    """Return the evidence of an inventory of kernels. device: None if the kernels were cross-compiled."""
+    """Return the evidence of an inventory of kernels. compiled_for: the target of a cross-compilation, otherwise None.
+    device: this machine's devices; None if the kernels were cross-compiled."""
     gpu = device.gpus[0] if device is not None and device.gpus else None
     return KernelsEvidence(
         arm=arm,
@@ -161,7 +164,7 @@ def execute_kernel_match(run: Run, recorder: Recorder) -> None:
         system = resolve(planned.system)
         if not isinstance(system, HasKernelCases):
             raise NotAvailable("comparing kernels needs the system's capability `kernel_cases`")
-        # Only a fault of the system itself can change kernels. The harness's own faults change steps.
+        # Only faults that the system offers can change kernels. The faults of the harness change steps.
         fault = run.fault if arm in run.fault_arms and run.fault in system.describe().faults else None
         kernels = system.kernel_cases(run.workload, planned.arm, fault=fault)
         recorder.write(_evidence(run, arm, kernels, recorder))
@@ -182,13 +185,17 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
     operations, bounds, magnitudes = (run.settings[name] for name in ("operations", "max_relative_error", "magnitudes"))
     if not isinstance(operations, list) or not isinstance(bounds, dict) or not isinstance(magnitudes, list):
         raise TypeError(
-            "a kernel_match run's settings must be lists of operations and magnitudes, and bounds by data type"
+            "a kernel_match run needs three settings: a list of operations, a list of magnitudes, and a mapping from "
+            "data types to bounds"
         )
     return operations, list(bounds), [float(magnitude) for magnitude in magnitudes]
 
 
 def compare(comparison: KernelComparison) -> KernelCase:
-    """Run the kernel twice, and its twin, peer and reference once. Count unwritten elements, but not as errors."""
+    """Run the kernel twice, and its naive version, its peer and its reference once. Return the errors.
+
+    Elements that the kernel does not write are counted, but do not count as errors.
+    """
     exact = _stated(comparison, "reference", comparison.reference())
     memory = GuardedMemory()
     first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
@@ -200,7 +207,7 @@ def compare(comparison: KernelComparison) -> KernelCase:
         shape=comparison.shape,
         magnitude=comparison.magnitude,
     )
-    if mistyped:  # with a wrong type or shape, no values can be compared
+    if mistyped:  # an output has a wrong type or shape, so no values can be compared
         return case(
             error_vs_naive=math.inf,
             error_vs_fp64=math.inf,
@@ -237,14 +244,14 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
     unknown = sorted(returned.keys() - outputs.keys())
     if unknown:
         raise ValueError(f"{comparison.operation} returned {', '.join(unknown)}, which it does not declare as outputs")
-    # Clone the tensors. A kernel may return its own buffer, which its next call overwrites.
+    # Copy the tensors. A kernel may return a buffer that its next call overwrites.
     return outputs | {name: tensor.clone() for name, tensor in returned.items()}
 
 
 def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
-    """Return `tensors`, which the system computed in fp64, after checking them. what: their name in messages.
+    """Check tensors that the system computed in fp64, and return them. what: their name in messages.
 
-    Raises ValueError unless there is one finite fp64 tensor for each output, with the output's shape.
+    Raises ValueError unless there is exactly one finite fp64 tensor for each output, with the output's shape.
     """
     declared = {**comparison.written, **comparison.updated}
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
@@ -258,21 +265,23 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
             found = f"{tensor.dtype} {list(tensor.shape)}"
             raise ValueError(f"{name}: {output} is {found}; return torch.float64 {list(declared[output].shape)}")
         if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name}: {output} is not finite, so nothing can be compared with it")
+            raise ValueError(f"{name}: {output} contains NaN or infinity; return only finite values")
     return tensors
 
 
 def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tensors:
-    """Return `terms` after checking them: for each element of an output, the sum of its terms' absolute values.
+    """Check and return `terms`, which contain for each element of an output the sum of its terms' absolute values.
 
-    Raises ValueError if a value is smaller than the element's absolute value in `exact`.
+    exact: the outputs of the fp64 reference. Raises ValueError if a sum is smaller than the element's absolute value in
+    `exact`, or if `terms` have other names, types or shapes than the outputs.
     """
     _stated(comparison, "sum of terms", terms)
     for name, value in terms.items():
         # Allow for rounding, because both values are rounded fp64 sums.
         if bool((value * (1 + 1e-9) < exact[name].abs()).any()):
             raise ValueError(
-                f"the sum of the terms of {comparison.operation} {comparison.shape} is smaller than {name} itself"
+                f"the sum of the terms of {comparison.operation} {comparison.shape} is smaller than {name} itself; "
+                "add up the terms' absolute values"
             )
     return terms
 
@@ -289,19 +298,20 @@ def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
 
 @dataclass(frozen=True)
 class _Measure:
-    """Measures errors relative to `scales`: one number for each output, or one for each element of an output."""
+    """Measures errors relative to `scales`. These contain one number for each output, or one for each element."""
 
     scales: Tensors
     written: Mapping[str, Tensor]
 
     def error(self, got: Tensors, expected: Tensors, *, everywhere: bool = False) -> float:
-        """Return the largest relative error of `got`. Skip unwritten elements, unless `everywhere` is true."""
+        """Return the largest relative error of the outputs `got`. Elements that the kernel did not write are skipped,
+        unless `everywhere` is true."""
         return max(self._of_output(name, got[name], expected[name], everywhere=everywhere) for name in got)
 
     def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:
         difference = (got.double() - expected.double()).abs()
-        # Where the difference is zero there is no error, even if the scale is 0. Any other difference divided by a
-        # scale of 0 becomes an infinite error.
+        # An element without a difference has the error 0, even if its scale is 0. Any other difference divided by a
+        # scale of 0 gives an infinite error.
         relative = torch.where(difference == 0, difference, difference / self.scales[name])
         relative = _chosen(relative, None if everywhere else self.written.get(name))
         if relative.numel() == 0:
@@ -310,7 +320,7 @@ class _Measure:
 
 
 def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the names of the outputs of each data type."""
+    """Return the outputs `names` grouped by data type: the type's name -> names of outputs."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_type(got[name]), []).append(name)
@@ -340,7 +350,10 @@ def _peer(comparison: KernelComparison, measure: _Measure, got: Tensors, exact: 
     name, call = comparison.peer
     theirs = call()
     if not theirs or any(value.shape != exact[output].shape for output, value in theirs.items()):
-        raise ValueError(f"{name} returns no output of {comparison.operation}, or one with another shape")
+        raise ValueError(
+            f"{name} returns no output of {comparison.operation}, or an output with another shape; return outputs with "
+            "the names and shapes of the kernel's outputs"
+        )
     errors = {}
     for dtype, outputs in _by_type(got, theirs.keys()).items():
         of_peer, own = ({output: of[output] for output in outputs} for of in (theirs, got))

@@ -1,12 +1,13 @@
 """Train one arm in many blocks of steps (long replay), and record digests, memory and time of each block.
 
-A block is timed between two device synchronizations. The time includes the copies that the harness makes in each step,
-so it is only comparable with another block's. The candidate runs alone on the machine; a baseline is not timed.
+A block is timed between two device synchronizations. The time includes copies that the harness makes in each step, so
+it can only be compared with the times of other blocks. The candidate runs alone on the machine. The baseline is not
+timed.
 
 If a trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
 
-After the candidate's last step its arm is opened and captured once more. The old run and this fresh run take turns, so
-that a slow period of the machine affects both.
+After the candidate's last step its arm is opened and captured once more. The old run and this fresh run take turns.
+A slow period of the machine therefore affects both runs.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ from harness.system.users_code import message_of
 
 FEWEST_ROUNDS = 8  # the smallest number of rounds whose median has a 99 % confidence interval
 TURNS_UNTIL = 0.8  # share of the wall limit after which no round begins; the time for opening the fresh run is included
-# number of elements for a GPU: a kernel then takes a few microseconds, about as long as its launch
+# number of elements on a GPU; a kernel on so many elements takes a few microseconds, about as long as its launch
 YARDSTICK_ELEMENTS = 2**20
 YARDSTICK_LAUNCHES = 200
-YARDSTICK_PASSES = 20_000  # number of loop passes without a GPU: they take about a millisecond of Python
+YARDSTICK_PASSES = 20_000  # number of iterations of a Python loop without a GPU; they take about a millisecond
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Train the run's arm for all steps of its workload."""
+    """Train the run's arm for all steps of its workload, and record each block. If the arm is the candidate, time its
+    blocks, and then time it in turns with a fresh run."""
     (arm,) = run.arms
     until = monotonic() + TURNS_UNTIL * run.wall_limit_s
     is_timed = arm == run.settings["candidate"]
@@ -58,10 +60,11 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
-    """Time the old run and a fresh run of its arm in turns, and return the rounds, or the reason why there are none.
+    """Time the old run and a fresh run of its arm in turns. Return, as fields of a record, the rounds, or the reason
+    why there are no rounds.
 
-    until: time at which the last round must end. A worker killed at its wall limit would lose the evidence recorded
-    before.
+    until: time, on the monotonic clock, at which the last round should have ended. If the worker reached its wall
+    limit, it would be killed, and the evidence of the run would be incomplete.
     """
     arms = [TimedArm(old, attempts_of(old.training))]
     try:
@@ -77,7 +80,7 @@ def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
                     rounds.append([_seconds_a_step(arm) for arm in arms])
                     now, took = monotonic(), monotonic() - now
     except Exception as error:
-        # The memory may be too small for two runs. All other evidence of this run is already recorded.
+        # The memory may be too small for two runs. The run does not fail, because all other evidence exists already.
         return {"no_rounds": f"{type(error).__name__}: {error}"}
     if len(rounds) < FEWEST_ROUNDS:
         return {"no_rounds": f"{counted(len(rounds), 'round')} within the time limit of the run"}
@@ -110,8 +113,8 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
             except Exception as error:
                 if not blocks:
                     raise
-                # A CUDA error persists in the process. If this was one, the call below raises it again, and it does not
-                # count as the end of the training.
+                # A CUDA error persists in the process. If the error was a CUDA error, the call below raises it again,
+                # and the error fails the arm. Any other error only ends the training.
                 release_memory()
                 ended = message_of(error)
                 break
@@ -133,7 +136,8 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Receives the rows of all steps instead of `SeriesWriter`, and passes on only the last row of each block."""
+    """Receives the rows of all steps in place of a `SeriesWriter`, and passes only the last row of each block on to
+    it."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series
@@ -153,7 +157,7 @@ class SeenSteps:
         return len(self._batches)
 
     def rows(self, block: StepRows) -> None:
-        """Receive rows as `SeriesWriter.rows` does, but keep only their digests and the last row."""
+        """Receive rows as `SeriesWriter.rows` does. Keep only a digest of all rows, and the last row."""
         for row in zip(*block[:5], strict=True):
             step, loss, digest, *_ = row
             if self._first_non_finite is None and not math.isfinite(loss):
@@ -166,9 +170,13 @@ class SeenSteps:
         self._metrics = {name: values[-1:] for name, values in block.metrics.items()}
 
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
-        """Write the last row. Return a summary of the rows since the last call, with the memory that is in use now."""
+        """Write the last row to the series. Return a summary of the rows since the last call, with the memory that is
+        in use now.
+
+        seconds: the time of the block. yardstick_seconds: the time of the fixed work (`Yardstick`).
+        """
         if self._last is None:
-            raise RuntimeError("a block without a step")
+            raise RuntimeError("a block needs at least one step; this is a defect of the harness, please report it")
         step, loss, digest, clipped, tokens = self._last
         self._series.rows(StepRows([step], [loss], [digest], [clipped], [tokens], self._metrics))
         memory = memory_sample(self._steps[-1])
@@ -188,7 +196,8 @@ class SeenSteps:
 
 
 class Yardstick:
-    """A fixed piece of work, on the device if there is one. The time it takes shows the machine's current speed."""
+    """A fixed amount of work, on the GPU if there is one. The time that the work takes shows the machine's current
+    speed."""
 
     def __init__(self) -> None:
         self._values = torch.zeros(YARDSTICK_ELEMENTS if has_cuda() else 1, device="cuda" if has_cuda() else "cpu")

@@ -1,10 +1,12 @@
 """Measure the memory of an arm: its peak (probe `peak_memory`), and its growth by re-captures (probe `recapture`).
 
-peak_memory opens one arm and trains it, alone in this process. The harness keeps the batches of a block of steps on the
-device, at most 16 MiB, which are part of the peak. The memory of the digests before the first step is not part of it.
+peak_memory: one arm is opened and trained, and this process opens no other arm. The harness keeps the batches of a
+block of steps on the device, at most 16 MiB. They count as part of the peak. The memory that the harness needs for
+digests before the first step does not count.
 
-recapture drops all captures and captures again, for each of the workload's shapes. A sample is taken after each capture
-and its first replay, while the device is idle. The old graphs are freed by then, so growth is of the new capture.
+recapture: all captures are dropped, and each of the workload's shapes is captured again. The memory is read after each
+capture and its first replay, while the device is idle. At that time the old graphs are freed, so growing memory is not
+memory of old graphs.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from harness.system.protocol import CanRecapture, NotAvailable
 
 
 def execute_peak_memory(run: Run, recorder: Recorder) -> None:
-    """Measure the peak memory while the run's arm opens, and while it makes its steps. The watch begins before anything
-    uses the device."""
+    """Measure the peak memory while the run's arm is opened, and while it makes its steps. The measurement begins
+    before anything uses the device."""
     if not has_cuda():
-        raise NotAvailable("needs CUDA, because the peak of device memory is measured on a device")
+        raise NotAvailable("needs CUDA, because the peak of device memory is measured on a CUDA device")
     (arm,) = run.arms
     peaks: list[MemoryPeak] = []
     with ExitStack() as stack:
@@ -46,7 +48,7 @@ def execute_peak_memory(run: Run, recorder: Recorder) -> None:
 
 
 def execute_recapture(run: Run, recorder: Recorder) -> None:
-    """Capture again and again in every arm of the run. The number of captures follows from the setting `after`."""
+    """Drop and repeat the captures of every arm of the run. `captures_of` gives the number of captures."""
     for arm in run.arms:
         with ArmLife(run, arm, recorder) as life:
             _recapture(life)

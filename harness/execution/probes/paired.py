@@ -1,7 +1,8 @@
-"""Execute every arm on the same batches, in order, and record the results of its steps (the paired probe).
+"""Execute all arms of a run on the same batches, one arm after the other, and record their steps (the paired probe).
 
-Results are copied from the device once for each block of steps (`SeriesBlock`). Gradients at the chosen steps are
-reduced on the device. A baseline's gradients stay on the device, to be compared with its candidates' gradients.
+Results are copied from the device once for each block of steps (`SeriesBlock`). At the steps that the claim chooses,
+norms and differences of gradients are computed on the device. A baseline's gradients stay on the device, so that the
+candidates' gradients can be compared with them.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ END = "end"  # the name under which an arm stores its final parameters for arms 
 def execute(run: Run, recorder: Recorder) -> None:
     """Execute the run's arms in order, each `replicas` times.
 
-    An arm that fails is recorded, and judgements that name it cannot be made. Execution continues with the other arms
-    that some judgement still needs. Raises the device's own error if the device cannot be used any more.
+    The failure of an arm is recorded, and no claim that needs this arm can be judged. The execution continues with the
+    arms that other claims need. Raises torch's error if the device cannot be used any more.
     """
     kept: KeptGradients = {}
     ends = Ends(
@@ -64,14 +65,16 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
-    """Return, by arm, the tensors that the process of another commit left under the name `what` to compare with."""
+    """Return the tensors that processes of another commit have stored under the name `what`: name of an arm -> its
+    tensors. Only arms that are compared with this process's arms are included."""
     compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
     taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
-    """Execute one arm. Return its failure, or None. After the return, nothing refers to the memory of the arm."""
+    """Execute one arm by calling `execute_arm`. Return the arm's failure, or None. After the return no reference to the
+    arm's memory is left."""
     recorder.failed_after = None
     try:
         execute_arm()
@@ -107,7 +110,7 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
 
 def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_step: list[DetectorReading]) -> None:
     planned, steps = run.arms[arm], run.workload.steps
-    # Steps that could not be watched while they were executed for judging are executed again under a detector.
+    # The detectors could not watch these steps while the arm was executed, so execute the arm again under a detector.
     recorder.write(
         observe_syncs(
             partial(opened, run, arm),
@@ -122,9 +125,11 @@ def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_s
 
 
 def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorReading]:
-    """Train under every watcher of the arm's plan. Return readings of host syncs, if each step was watched.
+    """Train the arm with all watchers that its plan requires. Return the detectors' readings of host syncs; an empty
+    list if not every step was watched.
 
-    keep: True to keep the gradients for later executions that are compared with this one.
+    kept: the gradients of earlier executions. keep: True to keep this execution's gradients in `kept`, because later
+    executions are compared with them.
     """
     life.start()
     memory, reader = list[MemorySample](), GradientReader(life, kept, keep=keep)
@@ -144,7 +149,8 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher that measures in two steps how large the terms of the loss are, unless the arm is captured."""
+    """Yield a watcher that measures in two steps how large the terms of the loss are. Yield none if the arm is captured
+    or repeated."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -161,10 +167,10 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 
 
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
-    """Yield a watcher that looks for gradient clipping in a few steps, unless the arm is captured.
+    """Yield a watcher that looks for gradient clipping in a few steps. Yield none if the arm is captured or repeated.
 
-    The watched steps are the first ones, because their gradients are large, two later ones, and steps whose gradients
-    are read.
+    The watched steps are the first steps, because their gradients are large, two later steps, and all steps whose
+    gradients are read.
     """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
@@ -183,7 +189,7 @@ def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watche
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher of ranks and one of micro-batches, each if the plan requests it."""
+    """Yield a watcher of the ranks and a watcher of micro-batches, each only if the plan requests it."""
     if life.planned.watch_ranks and (ranks := life.parts.ask(partial(RankWatch, life), "rank_steps")):
         yield Watcher(("rank_steps",), before=ranks.before_step, after=ranks.add, at_end=ranks.write)
     number = life.planned.micro_batches

@@ -1,8 +1,9 @@
-"""Probe prewarming (`prewarm`): open an arm that prewarms, fill the device's memory, and train in reserved memory.
+"""Test an arm that prewarms (probe `prewarm`): open the arm, fill the device's memory, and make steps.
 
-Another process measures how much memory a step needs, because no step may have run in this process before. This process
-reserves that much in torch's cache, allocates all other memory from the driver, and makes the steps. A step that still
-creates something (a library's handle, a module) then finds no memory for it.
+Another process measures how much memory the steps need. This process cannot measure it, because it must not have made
+a step before the test. This process then reserves the measured memory in torch's cache, allocates all other memory from
+the driver, and makes the steps. If a step still creates something, such as a library's handle or a module, there is no
+memory for it, and the step fails.
 
 Both processes open the arm at the same time, while other processes may use the device. From the measurement to the last
 step no other process may use the device, because free memory is counted for the whole device.
@@ -28,13 +29,14 @@ from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, 
 from harness.execution.recorder import Recorder
 from harness.system.protocol import HasCapture, HasKernels, NotAvailable, TrainingRun
 
-# Reserve 1/8 more memory than was measured. Torch may split cached blocks in another order here than it split new
-# blocks in the measuring process, and may then need more.
+# Reserve 1/8 more memory than was measured. The blocks come from torch's cache here, and from the driver in the
+# measuring process. Torch may therefore split them differently, and need more memory.
 _SPARE_PARTS = 8
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Record for every arm its kernel inventory, and the ledger of what was compiled when (JIT ledger)."""
+    """Record for every arm the list of its kernels, and a list of what was compiled at which time (the JIT ledger). If
+    the setting `memory_filled` is true, make the steps in full memory."""
     for arm in run.arms:
         recorder.phase(f"{arm}: open")
         probe = MemoryProbe(run, arm) if run.settings["memory_filled"] else None
@@ -51,16 +53,16 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
         train(training, of_shapes(run))
     else:
         probe.wait_until_ready()
-        synchronize()  # Finish the work of opening the arm. So this process is idle while the other process measures.
+        synchronize()  # finish the work of opening the arm, because this process must be idle during the measurement
         with recorder.alone():
             recorder.phase(f"{arm}: measure a step's memory in another process")
             memory = probe.measure()
             with full_memory(memory) as free:
                 recorder.phase(f"{arm}: steps")
                 steps, failure = _steps_in_full_memory(training, of_shapes(run))
-            empty_cache()  # this call also frees the reserved memory
-    # A capture that found no memory may fall back to plain steps. The test is about captured steps, so count this as a
-    # failure.
+            empty_cache()  # also free the memory that `full_memory` has reserved
+    # If a capture finds no memory, the system may continue with plain steps. Count this as a failure, because the test
+    # is about captured steps.
     if failure is None and isinstance(training, HasCapture):
         failure = training.capture_record().failure
     # Read the ledger before the inventory, because the inventory compiles more kernels.
@@ -87,15 +89,15 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
             training.step(index)
             synchronize()
         except RuntimeError as error:
-            # an error such as torch's out of memory, or the failed creation of a cuBLAS handle
+            # for example torch's error that memory is full, or a failed creation of a cuBLAS handle
             return index, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return count, None
 
 
 @contextmanager
 def full_memory(memory: StepMemory) -> Iterator[int]:
-    """Reserve `memory` in torch's cache, allocate all other memory within the block, and yield how many bytes are
-    free."""
+    """Reserve `memory` in torch's cache. Within the block, all other memory of the device is allocated. Yield how many
+    bytes are free."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         yield free_bytes()
@@ -104,9 +106,9 @@ def full_memory(memory: StepMemory) -> Iterator[int]:
 def reserve(memory: StepMemory) -> None:
     """Fill torch's cache with unused memory: the measured segments, the rest of the peak, and small allocations.
 
-    A captured step allocates from its own pool, which cannot use the cache. Before a capture, torch returns cached
-    segments to the driver, but only those in which the step keeps no allocation. The segments therefore get the sizes
-    that they had in the measuring process, so that the step keeps no more memory here than there.
+    A captured step allocates memory from a separate pool that cannot use torch's cache. Before a capture, torch returns
+    to the driver those cached segments in which the step keeps no allocation. The segments here therefore get the same
+    sizes as in the measuring process. Otherwise the step could keep more memory here than in the measuring process.
     """
     synchronize()
     empty_cache()
@@ -119,8 +121,8 @@ def reserve(memory: StepMemory) -> None:
 def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
     """Allocate tensors of `part` bytes until torch has got `size` more bytes from the driver, and return the tensors.
 
-    The first tensors may fit into gaps in torch's cache. They do not count, because no graph's pool can use these gaps.
-    On an H200, gaps took 386 of 3320 MiB. When they counted, a capture of 28 layers lacked 23 MiB.
+    The first tensors may fit into gaps in torch's cache. These tensors do not count, because the pool of a graph cannot
+    use the gaps. On an H200, gaps took 386 of 3320 MiB. When gaps counted, a capture of 28 layers lacked 23 MiB.
     """
     goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []

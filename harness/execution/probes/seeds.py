@@ -1,8 +1,9 @@
-"""Train every arm once with each seed, in one process, as in a paired run (the probes over seeds).
+"""Train every arm once with each seed, one after the other in one process (the probes `seeds` and `resumed_seeds`).
 
-In the resumed_seeds probe, the candidate is interrupted in the middle of each seed's training. Each half runs in its
-own process, so that the second half has only the first half's checkpoint. For seed number n (from 0), the candidate's
-executions are 2n (until the save) and 2n + 1 (from the load). Other arms have execution n.
+In the `resumed_seeds` probe, the candidate is interrupted in the middle of the training with each seed. Each half of
+the training has a separate process, so that the second half gets only the first half's checkpoint. For seed number n
+(from 0), the candidate has the executions 2n (until the save) and 2n + 1 (from the load). Every other arm has execution
+n.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def execute_resumed(run: Run, recorder: Recorder) -> None:
 
 
 def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
-    """Execute the arms. Stop at the first failure and record it, because the claim needs all arms."""
+    """Execute the arms. Record the first failure and stop, because the claim needs all arms. interrupted: the arm whose
+    training is interrupted; None if there is no such arm."""
     for arm in run.arms:
         if arm == interrupted:
             failure = _interrupted_with_every_seed(run, arm, recorder)

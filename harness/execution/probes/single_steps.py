@@ -1,14 +1,16 @@
 """Compare single steps from the same state (`step_match`), or gradients at the same points (`step_accuracy`).
 
-step_match: for each step, a reference computes loss and clipped gradients on its own batch, at the parameters that the
-candidate had before the step. The reference also updates the candidate's state with the candidate's gradients, by its
-own optimizer. An error is therefore located in the step in which it occurs, and does not grow over steps. A yardstick,
-the same reference in the candidate's precision, shows how large errors from rounding alone are.
+step_match: for each step of the candidate, the reference computes the loss and the clipped gradients. It uses the
+parameters that the candidate had before the step, and a batch that the reference makes itself. The reference's
+optimizer also updates the candidate's state before the step with the candidate's gradients. An error therefore shows in
+the step in which it occurs, and does not grow over the steps. The yardstick is the same reference in the candidate's
+precision. It shows how large errors from rounding alone are.
 
-step_accuracy: three implementations train the same model. The candidate trains first, with every seed, then the
-reference, then the peer. Each is opened once, and restarted for each seed. All use their own batches and initial
-parameters, whose digests show that they are equal. At chosen steps, reference and peer also evaluate the candidate's
-parameters. The parameters before these steps and the gradients stay on the device, where differences are reduced.
+step_accuracy: three implementations train the same model with every seed: first the candidate, then the reference, then
+the peer. Reference and peer are opened once, and restarted for each seed. Each implementation makes its batches and its
+initial parameters itself, and digests show that they are equal. At chosen steps, the reference and the peer also
+compute loss and gradients at the candidate's parameters. The parameters before these steps and the gradients stay on
+the device, and the norms of their differences are computed there.
 """
 
 from __future__ import annotations
@@ -48,12 +50,13 @@ from harness.system.protocol import (
 from harness.system.replay.found_state import plain_name
 from harness.system.resolve import resolve
 
-# Measure how far a step differs from the same step of the reference: the largest error of each quantity.
+# The following functions measure how far a step differs from the same step of the reference. The result is the largest
+# error of each quantity.
 #
 # For loss, norms and gradients, the error is the L2 norm of the difference, divided by the L2 norm of the reference.
-# For moments and parameters after an update, the error of an element is its difference, divided by the result of the
-# same update computed from absolute values of all terms. That result bounds the rounding errors (Higham, Accuracy and
-# Stability of Numerical Algorithms, section 3.3: running error analysis).
+# For moments and parameters after an update, the error of an element is its difference, divided by a scale. The scale
+# is the result of the same update when it adds up the absolute values of all terms. Rounding errors are bounded by this
+# scale (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3: running error analysis).
 
 Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
 
@@ -70,7 +73,8 @@ class Evaluated:
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
     """Return the largest errors of the candidate and of the yardstick, for loss, norms and gradients.
 
-    Errors are relative to the reference. A tensor that only one of these two has gives an infinite error.
+    Errors are relative to the reference. If the reference lacks a tensor, or only the reference has it, the error is
+    infinite.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -87,7 +91,8 @@ def _quantities(seen: Evaluated) -> dict[Quantity, Mapping[str, Tensor]]:
 
 
 def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: OptimizerState) -> list[StepReading]:
-    """Return the errors of moments and parameters after one update, relative to `magnitude` (see `magnitudes`)."""
+    """Return the largest errors of the moments and parameters `after` one update. expected: the reference's state after
+    the update. magnitude: the scales of the errors (see `magnitudes`)."""
     readings = []
     for quantity in ("exp_avg", "exp_avg_sq", "parameters"):
         ours, exact, scale = (getattr(state, quantity) for state in (after, expected, magnitude))
@@ -98,8 +103,8 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """Return a state and gradients whose update adds up absolute values, as the scale of rounding errors. Parameters
-    are negative, because the update subtracts from them."""
+    """Return a state and gradients with which the update adds up absolute values. The result of this update is the
+    scale of rounding errors. The parameters are negative, because the update subtracts from them."""
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -114,7 +119,8 @@ def _either(ours: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> list[str
 
 
 def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
-    """Return the tensor with the largest error, and the error; "" and 0.0 if there are none. NaN counts as largest."""
+    """Return the name of the tensor with the largest error, and this error. NaN counts as the largest error. Return ""
+    and 0.0 if `errors` is empty."""
     if not errors:
         return "", 0.0
     tensor = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
@@ -122,7 +128,8 @@ def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
 
 
 def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
-    """Return |ours - exact| / |exact| in L2 norms. It is infinite if a tensor is missing, or if only `exact` is 0."""
+    """Return |ours - exact| / |exact| in L2 norms. The result is infinite if a tensor is missing, if the shapes differ,
+    or if `exact` is 0 and `ours` is not."""
     if ours is None or exact is None or ours.shape != exact.shape:
         return math.inf
     ours, exact = real(ours).double(), real(exact).double()
@@ -133,7 +140,7 @@ def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
 def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None) -> float:
     """Return the largest element of |ours - exact| / (|scale| + smallest normal number of the data type).
 
-    The smallest normal number is added, because rounding errors below it do not become smaller.
+    The smallest normal number is added, because the rounding error of smaller numbers does not decrease any more.
     """
     if ours is None or exact is None or scale is None or ours.shape != exact.shape:
         return math.inf
@@ -188,7 +195,8 @@ def execute_step_match(run: Run, recorder: Recorder) -> None:
 
 @contextmanager
 def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterator[ArmLife]:
-    """Open an arm within the block. Record its start before the block, and its end after the block."""
+    """Open an arm within the block, and yield its `ArmLife`. Record its start before the block, and its end after the
+    block. Only the steps of the arm `candidate` are watched."""
     with ArmLife(run, name, recorder) as life:
         life.start()
         # Watch only the candidate, because a process can have only one open profile at a time.
@@ -201,8 +209,8 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
-    """Return the arm's training run. Raises `NotAvailable` unless it offers `protocol`, a capability that messages call
-    `own`, and the capabilities that every arm needs."""
+    """Return the arm's training run. Raises `NotAvailable` if it lacks a capability that every arm needs, or the
+    capability `protocol`. own: the name of `protocol` in messages."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -215,13 +223,14 @@ def _evaluation(twin: _Twin, before: OptimizerState) -> Callable[[int], torch.Te
 
 
 def _stepped(life: ArmLife, training: _Shows, index: int, step: Callable[[int], torch.Tensor]) -> Evaluated:
-    """Make one step of an open arm, and return copies of its results."""
+    """Make one step of an open arm by calling `step`, and return copies of the step's results."""
     with attempts_of(training).working():
         return _seen(training, life.step(index, step))
 
 
 def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
-    """Return copies of the last step's results, because a later step may overwrite them."""
+    """Return copies of the last step's results. Copies are necessary, because a later step may overwrite the
+    results."""
     norms = training.gradient_norms()["before"].detach().clone()
     return Evaluated(
         loss=loss.detach().clone(),
@@ -231,8 +240,8 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
 
 
 def _start_of(candidate: _Candidate) -> OptimizerState:
-    """Return the candidate's start state with zero moments, with which Adam begins. If the candidate begins with other
-    moments, its first update differs from the reference's."""
+    """Return the candidate's state before its first step: copies of its parameters, and moments that are 0, because
+    Adam begins with 0. If the candidate begins with other moments, its first update differs from the reference's."""
     parameters = {name: tensor.detach().clone() for name, tensor in candidate.parameters().items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     return OptimizerState(parameters, zeros, zeros)
@@ -252,7 +261,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Settings:
-    """The probe's settings, which come from the claim."""
+    """The settings of the `step_accuracy` probe. The values come from the claim."""
 
     candidate: str
     peer: str
@@ -263,7 +272,7 @@ class Settings:
 
     @property
     def seeds(self) -> list[int]:
-        """Return every seed, in the order in which each arm is executed."""
+        """Return all seeds, in the order in which each arm is trained with them."""
         return sorted({*self.gradient_seeds, *self.loss_seeds})
 
 
@@ -304,7 +313,8 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
     """Train the candidate with one seed, and return its points at the steps whose gradients are compared.
 
-    If losses are compared for this seed, make all steps; otherwise stop after the last of these steps.
+    If the losses of this seed are compared, make all steps of the workload. Otherwise stop after the last step whose
+    gradients are compared.
     """
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
@@ -326,7 +336,8 @@ def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Reco
 
 
 def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Recorder) -> Points:
-    """Train `arm` (reference or peer) with every seed. Return its points, evaluated at the candidate's parameters."""
+    """Train `arm` (reference or peer) with every seed. Return its points: its loss and gradients at the parameters in
+    `points`, which are the candidate's points."""
     found: Points = {}
     with ArmLife(run, arm, recorder, 0, digest=_digest) as opened:
         training = opened.training
@@ -347,7 +358,8 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Copies a training run's parameters, gradients and batch. Raises `NotAvailable` if the run does not show them."""
+    """Copies a training run's parameters, gradients and batch. Raises `NotAvailable` if the run does not show one of
+    these."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (
@@ -368,9 +380,10 @@ class _Shown:
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """Reduce each arm's gradients in one step to norms. Return the norms with digests of parameters and batches.
+    """Compute the norms of each arm's gradients in one step, and of their differences. Return the norms with digests of
+    the parameters and batches.
 
-    points: the point of each arm, by arm name. Skip tensors without a gradient of equal shape in every arm.
+    points: name of an arm -> its point. Tensors are skipped unless every arm has a gradient of the same shape for them.
     """
     candidate, peer, reference = (
         points[arm].gradients for arm in (settings.candidate, settings.peer, settings.reference)
@@ -398,7 +411,8 @@ def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, P
 
 
 def _norm(tensor: Tensor, other: Tensor | None = None) -> Tensor:
-    """Return the L2 norm of a tensor, or of its difference from `other`, as a 0-d float64 tensor on its device."""
+    """Return the L2 norm of `tensor` or, if `other` is given, of their difference. The result is a float64 tensor of
+    shape [] on the device of `tensor`."""
     difference = real(tensor).double() if other is None else real(tensor).double() - real(other).double()
     norm: Tensor = torch.linalg.vector_norm(difference)
     return norm

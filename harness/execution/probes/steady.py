@@ -1,6 +1,6 @@
-"""Keep a GPU busy with both arms of a timing, which take turns, while its clock is sampled. No step is timed.
+"""Keep a GPU busy with both arms of a timing, in turns, while the supervisor samples the GPU's SM clock.
 
-The supervisor samples the SM clock meanwhile. A GPU is therefore chosen by its clock, not by the arms' ratio.
+No step is timed. A user who chooses a GPU with this probe therefore chooses by the clock and not by the arms' ratio.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure the memory that torch reserves for an arm's steps: `python -m harness.execution.probes.step_memory`.
 
-The process reads a run of one arm from its standard input, opens the arm, answers, and waits for `GO`. Then it trains
-and answers again.
+The process reads a run of one arm from its standard input, opens the arm, answers with a `MemoryAnswer`, and waits for
+`GO`. Then it trains, and answers again with the measured memory.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from harness.execution.probes.kernels import train
 from harness.processes.child import GO, Line, start_child, take_standard_input
 from harness.system.protocol import TrainingRun
 
-LIMIT_S = 600.0  # seconds for opening the arm, and again as many for measuring
+LIMIT_S = 600.0  # largest number of seconds for opening the arm, and also for measuring
 NAMED = "measuring a step's memory"
-# Bytes. Torch takes allocations of at most 1 MiB from a separate memory pool (kSmallSize of CUDACachingAllocator).
+# In bytes. Torch uses a separate memory pool for allocations of at most 1 MiB (kSmallSize of CUDACachingAllocator).
 SMALL_ALLOCATION = 2**20
 
 
 class StepMemory(Record):
-    """The memory in bytes that steps add to an opened run: torch's peak reservation by pool, and memory of graphs.
+    """The memory in bytes that the steps of an opened run need in addition.
 
-    segments: the sizes of the large pool's driver allocations at the end, including those of captures.
+    large_bytes, small_bytes: the most memory that torch reserved for its pool of large and of small allocations.
+    segments: the sizes of the memory segments that torch's pool of large allocations got from the driver, at the end;
+    segments of captures are included.
     """
 
     large_bytes: int
@@ -41,12 +43,12 @@ class MemoryAnswer(Answer):
 
 
 class MemoryProbe:
-    """Measures, in another process, the memory that torch's allocator reserves for an arm's steps. Plants no fault.
+    """Measures, in another process, the memory that torch's allocator reserves for an arm's steps. No fault is planted.
 
-    The process starts at once, and opens the arm while the worker opens its own arm. Until then, other use of the
-    device does not matter. `measure` lets the process train and measure, and returns after the process has ended. This
-    is a context manager: the process ends with the block at the latest. Each wait raises `ProcessFailed` if the process
-    fails or takes longer than LIMIT_S seconds, and `NotAvailable` if the arm's system does.
+    The process starts at once, and opens the arm while the worker opens the same arm. During this time other processes
+    may use the device. `measure` lets the process train and measure, and returns after the process has ended. At the
+    end of this context manager's block, the process ends at the latest. Both methods raise `ProcessFailed` if the
+    process fails or takes longer than LIMIT_S seconds, and `NotAvailable` if the arm's system raises `NotAvailable`.
     """
 
     def __init__(self, run: Run, arm: str) -> None:
@@ -90,21 +92,21 @@ def _measure(run: Run, line: Line) -> MemoryAnswer:
     with opened(run, arm) as training:
         line.send(MemoryAnswer().model_dump_json())
         if line.receive(None) != GO:
-            end_process(0)  # the worker has ended before it requested the measurement
+            end_process(0)  # the worker has ended, and will not request the measurement
         return MemoryAnswer(memory=measured(run, arm, training))
 
 
 def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
     """Train every shape of `arm` twice, and return the memory that the training reserved.
 
-    training: the opened run, which has made no step. Memory outside of torch's pools is measured by the device's free
-    memory, so no other process may use the device.
+    training: the opened run, which has made no step. No other process may use the device meanwhile, because memory
+    outside of torch's pools is computed from the device's free memory.
     """
     from harness.devices.device_memory import growth
 
     grown = growth(lambda: train(training, of_shapes(run)))
-    # The memory of a graph itself lies outside torch's pools. In an arm without graphs, such memory is an allocation
-    # that should have been made before, so it is not counted here.
+    # A graph needs memory outside of torch's pools. If an arm without graphs takes such memory in a step, the arm should
+    # have taken this memory before its first step. Do not reserve memory for it.
     outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
     return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)
 

@@ -1,14 +1,15 @@
 """Execute one process of a timing comparison, in which both arms take turns (the throughput probe).
 
-After a warm-up, rounds of four blocks are timed in ABBA order. A block is `block_steps` steps between two device
-synchronizations, timed by the host's clock. Both arms make steps with the same indices, so that their losses can be
-compared step by step. A block contains only the steps and one small copy of each batch. Losses and digests are read
-outside of the timed blocks, and the processor's pace is measured before and after each block.
+After a warm-up, rounds of four blocks are timed in ABBA order (A is the candidate, B the baseline). A block is
+`block_steps` steps between two device synchronizations, and is timed by the host's clock. Both arms make steps with the
+same indices, so that their losses can be compared step by step. A block contains only the steps and one small copy of
+each batch. Losses and digests are read outside of the timed blocks. The speed of the processor is measured before and
+after each block.
 
-On CUDA, one of a claim's processes is profiled in untimed blocks at its end. This shows the device's work for the whole
-claim. The other processes count graph launches in the timed blocks. Counting and profiling exclude each other
-(`launch_counter`). Only timed and profiled blocks wait until they are alone on the machine. If the arms are of two
-commits, each arm has its own process (`timed_apart`).
+On CUDA, one of a claim's processes makes untimed blocks at its end, in which the device's work is profiled. The other
+processes count graph launches in the timed blocks. One process cannot do both (`launch_counter`). Before timed and
+profiled blocks, the process waits until it is alone on the machine. If the arms are of two commits, each arm has a
+separate process (`timed_apart`).
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ from harness.system.adapter_checks import AdapterError, names
 from harness.system.protocol import CaptureRecord, HasParameters, NotAvailable, TrainingRun
 from harness.system.replay.found_state import same
 
-# Measure how long an arm's helpers (threads and child processes) work outside of the arm's timed blocks.
+# The class `Helpers` measures how long an arm's helpers (threads and child processes) work outside of the arm's timed
+# blocks.
 #
-# A Python thread or a child process belongs to the arm that was being opened or stepped when the helper appeared. A
+# A Python thread or a child process belongs to the arm that was opening or making a step when the helper appeared. A
 # child of a child process belongs to the arm of its parent. Native threads (of OpenMP or autograd) belong to no arm,
-# because they form pools that work for all arms of the process. Only Linux has a clock for each thread and process.
+# because they work for all arms of the process. Only Linux has a clock for each thread and process.
 
 # clock types of the Linux kernel: CPUCLOCK_SCHED, without and with CPUCLOCK_PERTHREAD_MASK
 _OF_A_PROCESS, _OF_A_THREAD = 2, 6
 
 
 class Helpers:
-    """Measures the processor time of threads and child processes, by the arm that started them. Those that existed
-    before the first arm belong to no arm."""
+    """Measures the processor time of each arm's helpers: the threads and child processes that the arm started. Helpers
+    that existed before the first arm belong to no arm."""
 
     def __init__(self) -> None:
         self._arms: dict[int, str | None] = dict.fromkeys(clock for clock, _ in _clocks())
@@ -65,9 +67,10 @@ class Helpers:
             self._arms[clock] = known[clock] if clock in known else self._arms.get(parent, arm)
 
     def begin(self, arm: str) -> float | None:
-        """Return the processor seconds that the arm's helpers used since its last block; 0 before its first block.
+        """Return the processor seconds that the arm's helpers used since the arm's last block; 0 before its first
+        block. Return None if the machine has no clocks for helpers.
 
-        Call this right before a block of `arm` begins, and `end` right after it. Return None if there are no clocks.
+        Call this right before a block of `arm` begins, and call `end` right after the block.
         """
         if sys.platform != "linux":
             return None
@@ -91,11 +94,12 @@ class Helpers:
 
 
 def _clocks() -> Iterator[tuple[int, int]]:
-    """Yield a clock for each Python thread and each descendant process, and its parent's clock (0 for this process)."""
+    """Yield a pair of clock ids for each Python thread and each descendant process: its clock, and the clock of its
+    parent (0 if the parent is this process)."""
     if sys.platform != "linux":
         return
     for thread in python_threads():
-        # Leave out native threads that have called Python: `threading` shows them as dummy threads.
+        # Leave out native threads that have called Python. `threading` lists them as dummy threads.
         if thread.native_id is not None and thread is not main_thread() and not isinstance(thread, _DummyThread):
             yield _clock(thread.native_id, _OF_A_THREAD), 0
     yield from _below(getpid(), 0)
@@ -110,7 +114,8 @@ def _below(process: int, clock: int) -> Iterator[tuple[int, int]]:
 
 
 def _clock(number: int, which: int) -> int:
-    """Return the id of the kernel's CPU clock of a thread or process. number: its id. which: the kind of clock."""
+    """Return the id of the Linux kernel's CPU clock for a thread or process. number: id of the thread or process.
+    which: the clock type, one of the two constants above."""
     return (~number << 3) | which
 
 
@@ -141,13 +146,13 @@ def execute(run: Run, recorder: Recorder) -> None:
         with process.counting(), undisturbed(recorder):
             recorder.phase(TIMED_PHASE)
             blocks = timed_rounds(run, process.timed_block, process.paces.disturbed)
-            recorder.phase("end")  # this ends the telemetry of the timed phase before other runs continue
+            recorder.phase("end")  # end the timed phase, so that its telemetry does not include the runs that follow
         process.end()
         recorder.write(process.watch().model_copy(update={"blocks": blocks}))
 
 
 class TimedProcess:
-    """One process of a timing: its stages, and the arms that it opens. stack: closes the arms at the end."""
+    """One process of a timing. Its methods are the stages of the timing. stack: closes the opened arms at its end."""
 
     def __init__(self, run: Run, recorder: Recorder, stack: ExitStack) -> None:
         self.run, self.recorder, self._stack = run, recorder, stack
@@ -171,9 +176,9 @@ class TimedProcess:
         for name, arm in self.arms.items():
             if shared := shared_parameters(arm.training, opened.training):
                 raise NotAvailable(
-                    f"a timing opens both arms in one process, but {opened.arm} took over parameters of {name} "
-                    f"({shared}): make_step must create its parameters and keep them in its model, not in a store of "
-                    "the process"
+                    f"a timing opens both arms in one process, but arm {opened.arm} took over parameters of arm {name} "
+                    f"({shared}): make_step must create new parameters in each call and keep them in its model, not in "
+                    "a global variable"
                 )
 
     def warm_up(self, name: str) -> None:
@@ -192,11 +197,15 @@ class TimedProcess:
         self.recorder.heartbeat()
 
     def counting(self) -> AbstractContextManager[object]:
-        """Return a context manager that counts graph launches; it does nothing if this process does not count them."""
+        """Return a context manager that counts graph launches within its block. It does nothing if this process counts
+        no launches."""
         return self._counter or nullcontext()
 
     def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:
-        """Time a block of an arm. Write its losses and digests after the timed part."""
+        """Time a block of an arm, and return its times. Write the block's losses and digests after the timed part.
+
+        number, position: number of the round, and the block's position in the round.
+        """
         arm = self.arms[name]
         first, before, pace_before = arm.life.steps_called, self._launches(), self.paces.measure()
         untimed = self._helpers.begin(name)
@@ -229,12 +238,13 @@ class TimedProcess:
                 arm.life.end()
 
     def watch(self) -> TimingEvidence:
-        """Return all evidence except timed blocks. Watch an untimed block of each arm if launches were not counted."""
+        """Return all evidence of the timing except the timed blocks. If launches were not counted, make an untimed
+        block of each arm and watch it."""
         counter, watch = self._counter, self._counter is None
         if watch and has_cuda():
-            # Set up the profiler only after the timed blocks, because a profiler session may disturb them: on an H200 a
-            # tiny captured step took 0.43 ms in a session, and 0.36 ms without one. Set up the profiler while other
-            # runs execute, because the setup takes seconds.
+            # Set up the profiler only after the timed blocks, because a profiler session may slow them. On an H200 a
+            # tiny captured step took 0.43 ms in a session, and 0.36 ms without one. The setup takes seconds, so make it
+            # before this process stops the other runs.
             self.recorder.phase("set up the profiler")
             prime_profiler()
         if watch:
@@ -243,7 +253,7 @@ class TimedProcess:
             self.recorder.phase("census")
         records = {name: arm.life.capture() for name, arm in self.arms.items()}
         watched = {name: arm.watch_launches() if watch else Watched() for name, arm in self.arms.items()}
-        for name, arm in self.arms.items():  # a census changes the current phase, so make it after all watches
+        for name, arm in self.arms.items():  # `census` begins another phase, so call it after all watches
             _census(arm, records[name], watched[name])
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         candidate, baseline = arms_of(self.run)
@@ -267,8 +277,8 @@ class TimedProcess:
 
 
 def shared_parameters(first: TrainingRun, second: TrainingRun) -> str:
-    """Return, as text, which parameters of `first` the run `second` trains too, or an error that shows a replacement;
-    "" without either."""
+    """Return, as text, the names of parameters that both runs train. If `second` has replaced a parameter of `first`,
+    return the error that shows this. If neither is the case, return ""."""
     if not (isinstance(first, HasParameters) and isinstance(second, HasParameters)):
         return ""
     try:

@@ -1,13 +1,14 @@
-"""Time arms of two commits once: each arm has a process, and the processes take turns in ABBA order, block by block.
+"""Time two arms of different commits. Each arm has a process, and the two processes time their blocks in turns.
 
-Two commits have modules with the same names, so no process can hold both. This process opens no arm itself, so that
-both arms have equal conditions. It starts a process for each arm, sends commands to the processes in turn, and waits
-while one of them works. The other process waits too, with its arm open, as it would if both shared a process. The arm
-that is opened first alternates from one measurement to the next.
+The modules of both commits have the same names, so one process cannot import the modules of both. This process opens no
+arm itself, so that both arms have equal conditions. It starts a process for each arm, sends commands to the processes
+in turn, and waits while one of them works. The other arm's process waits too, and its arm stays open, as in a timing of
+both arms in one process. The blocks of a round are in ABBA order. From one pair of processes to the next, the arm that
+is opened first alternates.
 
-Each pair of processes adds noise to a timing. This noise is part of the spread of the pairs' ratios, which decides the
-verdict. An arm's first block in a round begins after a wait, and may therefore be slower than its second block. The
-ratios of each arm to itself include this difference.
+Each pair of processes adds noise to a timing. The noise is included in the verdict, because it increases the spread of
+the pairs' ratios. An arm's first block in a round begins after a wait, and may therefore be slower than the arm's
+second block. When an arm is compared with itself, the resulting ratio includes this difference.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ ENDING_S = 10.0  # seconds that a process may take to close its arm
 
 
 def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
-    """Open both arms in processes, warm up and time them. If they are profiled, watch an untimed block of each arm."""
+    """Open each arm in a process, warm both arms up, and time them. If this pair of processes is profiled, watch an
+    untimed block of each arm."""
     candidate, reference = arms_of(run)
     order = (reference, candidate) if run.process % 2 == 0 else (candidate, reference)
     with ExitStack() as stack:
@@ -53,7 +55,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
                 return block.pace is not None and disturbed(block.pace, least)
 
             blocks = timed_rounds(run, timed_block, is_disturbed)
-            recorder.phase("end")  # this ends the telemetry of the timed phase before other runs continue
+            recorder.phase("end")  # end the timed phase, so that its telemetry does not include the runs that follow
         for name in order:
             arms[name].do(Command(what="finish"))
         with recorder.alone():
@@ -73,7 +75,8 @@ class ArmProcess:
         self._child.send(ArmJob(folder=name_of(recorder.directory), arm=arm, baseline=baseline))
 
     def do(self, command: Command) -> ArmAnswer:
-        """Send a command and return its answer. Raises `ProcessFailed`, or `NotAvailable` if the arm's system does."""
+        """Send a command and return the process's answer. Raises `ProcessFailed` if the process fails, and
+        `NotAvailable` if the arm's system raises `NotAvailable`."""
         self._child.send(command)
         return answered(self._child, ArmAnswer, self._named)
 

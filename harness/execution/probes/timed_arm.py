@@ -1,6 +1,7 @@
-"""Time one arm in blocks of steps, each between two device synchronizations, and combine blocks into rounds.
+"""Time blocks of steps of one arm, each block between two device synchronizations, and combine blocks into rounds.
 
-A round has four blocks in ABBA order, whether or not the arms share a process.
+A round has four blocks: candidate, baseline, baseline, candidate. This does not depend on whether both arms are in one
+process.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ TimedBlock = Callable[[str, int, int, int], Block]
 
 
 def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block], bool]) -> list[Block]:
-    """Time the rounds that the run requires. Add up to as many rounds again if rounds are disturbed.
+    """Time the rounds that the run requires, and return their blocks. For disturbed rounds time additional rounds, at
+    most as many as the run requires.
 
     timed_block: times one block. disturbed: returns True if other work disturbed the block.
     """
@@ -63,9 +65,10 @@ def arms_of(run: Run) -> tuple[str, str]:
 
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
-    """Join the evidence of both arms' processes, for arms of two commits.
+    """Join the evidence of the two processes of a timing of two commits.
 
-    The planted event, which tests a detector, counts as seen only if each process saw its own.
+    Each process plants an event on purpose, to test its detector. The event counts as seen only if each process saw the
+    event that it planted.
     """
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
@@ -116,10 +119,10 @@ class TimedArm:
 
     @contextmanager
     def own_globals(self) -> Iterator[None]:
-        """Within the block, restore the random generators and torch's settings as this arm left them in its last block.
+        """Within the block, the random generators and torch's settings are as this arm left them in its last block.
 
-        Each arm therefore draws the same random numbers as if it were alone, and keeps its own settings. Captures
-        within the block count for this arm.
+        Each arm therefore draws the same random numbers as if no other arm were open, and keeps the settings that it
+        has made. Captures within the block count for this arm.
         """
         known = generators.global_generators()
         generators.restore(known, self._generators)
@@ -158,7 +161,8 @@ class TimedArm:
         return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
     def note_inputs(self) -> None:
-        """Record names and shapes of the last block's inputs. Call this after the block."""
+        """Store the names of the last block's inputs, and the number of their shapes, for the arm's end record. Call
+        this after the block."""
         if self._inputs:
             self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
             self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)
@@ -178,7 +182,8 @@ class TimedArm:
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
-        """Make an untimed block alone on the machine. Return its graph launches; their number is None without CUDA."""
+        """Make an untimed block while no other run uses the machine. Return what was watched. The number of graph
+        launches in the result is None without CUDA."""
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
             if has_cuda():
@@ -191,14 +196,16 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Stop other runs within the block. Keep the GPU busy before the block, so that it leaves its idle clocks."""
+    """Stop all other runs within the block. Keep the GPU busy for a moment before the block, so that the GPU raises its
+    clock."""
     with recorder.alone():
         raise_clocks()
         yield
 
 
 def raise_clocks() -> None:
-    """Keep the GPU busy for a moment, because it stays at its idle clock (345 MHz) during a warm-up of short steps."""
+    """Keep the GPU busy for a moment, so that it raises its clock. During a warm-up of short steps the GPU stays at its
+    idle clock (345 MHz)."""
     if not has_cuda():
         return
     values = torch.zeros(2**24, device="cuda")

@@ -1,11 +1,11 @@
 """Train an arm over a part of its steps in its own process: `python -m harness.execution.probes.training_part`.
 
 The process reads a `TrainingPart` from its standard input and answers with an `Answer`. It writes records and series
-into the run's directory itself, while the worker that started it waits (`train_elsewhere`).
+directly into the run's directory, while the worker that started it waits (`train_elsewhere`).
 
-It imports torch before it gets its part. All parts except the first load a checkpoint; all parts except the last save
-one. After a save the process makes a few more steps, which must not change the checkpoint, waits for its threads, and
-ends.
+The process imports torch before it gets its part. All parts except the first begin with the load of a checkpoint. All
+parts except the last end with a save. After a save the process makes a few more steps, which must not change the
+checkpoint. Then it waits for its threads and ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from harness.execution.job import Answer, Job, LeftStacks, end_threads, leave, l
 from harness.execution.recorder import HEARTBEAT, Recorder
 from harness.processes.child import Child, Ending, Line, start_child, take_standard_input
 
-# The first step changes every saved tensor. An asynchronous saver may wait for the second step.
+# The first step after a save changes every saved tensor. A system that saves asynchronously may wait for the second
+# step before it writes the tensors.
 STEPS_AFTER_SAVE = 2
 
 
 class TrainingPart(Job):
-    """Part of a training. It makes the steps from `first` up to, but not including, `until`.
+    """A part of a training: the steps from `first` up to, but not including, `until`.
 
-    replica: the number of this execution. seed: replaces the workload's seed, and is recorded as a fact.
+    replica: the number of this execution. seed: a seed to use instead of the workload's seed; None to use the latter.
     """
 
     arm: str
@@ -40,9 +41,10 @@ class TrainingPart(Job):
 
 
 def train_elsewhere(parts: Sequence[TrainingPart], recorder: Recorder) -> ArmFailed | None:
-    """Train the parts one after the other, each in its own process. Return how the arm failed, or None.
+    """Train the parts one after the other, each in its own process. Return the failure of the first part that failed,
+    or None.
 
-    All processes are started at once, because importing torch takes longer than a small training.
+    All processes are started at once, because the import of torch takes longer than a small training.
     """
     with ExitStack() as stack:
         children = [stack.enter_context(start_child("harness.execution.probes.training_part")) for _ in parts]
@@ -73,14 +75,15 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
 
 
 def _last_phase(recorder: Recorder) -> str:
-    """Return the last phase that a part's process recorded, from the heartbeat file that both processes write."""
+    """Return the last phase that a part's process recorded. Read it from the heartbeat file, which that process and
+    this worker write."""
     with suppress(OSError):
         return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return recorder.current_phase
 
 
 def main() -> NoReturn:
-    """Load, train and save the part, answer, and end this process."""
+    """Read a part, train it with its load and its save, answer, and end this process."""
     line = take_standard_input()
     importlib.import_module("harness.execution.arm")  # import torch while the process waits for its part
     part = TrainingPart.model_validate_json(line.receive(None) or "")
@@ -94,8 +97,9 @@ def main() -> NoReturn:
 
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
-    """Open the arm, make the steps, and end this process. Raises any exception that the system raises."""
-    # imported here, because these modules import torch
+    """Open the arm, load, make the part's steps, save, answer, and end this process. Raises any exception that the
+    system raises."""
+    # import these modules here and not at the top, because they import torch
     from harness.execution.arm import ArmLife
     from harness.execution.probes.checkpoints import load_checkpoint, record_saved, save
 
@@ -108,17 +112,18 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save once in the middle of the part. Nothing reads this save, but it can reveal a faulty saver.
+            """Save once in the middle of the part, in order to find faulty systems. Nothing loads this checkpoint.
 
-            Such a saver keeps its first save instead of the last one, or disturbs the training.
+            A faulty system may keep its first checkpoint instead of the last one, or may disturb the training by a
+            save.
             """
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")
                 save(life, steps=steps)
                 life.phase("steps")
 
-        # Do not watch if there is a seed: a profile takes seconds in each process, and a probe over seeds has many
-        # processes.
+        # Do not watch the steps of a training with a given seed. A profile takes seconds in each process, and a probe
+        # over seeds has many processes.
         life.train_on(range(part.first, part.until), after, watched=part.seed is None)
         if saves:
             life.phase("save")
@@ -130,7 +135,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
             life.phase("threads after the save")
             end_threads()
             record_saved(life, steps=part.until, steps_after=len(more))
-        leave(line, Answer())  # answer before the arm is closed, because closing it might still write files
+        leave(line, Answer())  # end before the arm is closed, because closing the arm might still write files
 
 
 if __name__ == "__main__":

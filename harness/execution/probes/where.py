@@ -1,9 +1,12 @@
 """Execute arms up to a step, and record digests of each step, or the operators of the last step (the where probe).
 
 Settings for all arms: `last` is the last step. If `observed` is true, a second execution records the operators of this
-step. `deterministic` uses torch's deterministic algorithms where they exist. `limit_s` is the time limit of the whole
-run. Settings for each arm: `evaluate: n` evaluates after every n steps. `resume` lists numbers of steps after which the
-arm is saved, opened again and loaded. `values` lists the numbers of the operators whose results are recorded.
+step. If `deterministic` is true, torch's deterministic algorithms are used where they exist. `limit_s` is the time
+limit of the whole run, in seconds.
+
+Settings for each arm: with `evaluate: n` the arm is evaluated after every n steps. `resume` lists numbers of steps
+after which the arm is saved, opened again and loaded. `values` lists the numbers of the operators whose results are
+recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from harness.system.replay.sites import SiteFinder, names_of_modules, sites_note
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute each arm up to the last step. If the run observes operators, execute the arm once more for this."""
+    """Execute each arm up to the last step. If the run observes operators, execute each arm a second time, and record
+    the operators of the last step."""
     until = monotonic() + float(str(run.settings["limit_s"]))
     repeats = deterministic_algorithms(is_strict=False) if run.settings.get("deterministic") else nullcontext()
     with repeats:
@@ -58,7 +62,7 @@ class _Execution:
         self._finder = SiteFinder({})
 
     def train(self) -> None:
-        """Make the steps. Record each step or, if the run observes operators, only the last step."""
+        """Make the steps. Record each step or, if this execution observes operators, only the last step."""
         self._open()
         for step in range(self._last + 1):
             if monotonic() > self._until:
@@ -84,8 +88,8 @@ class _Execution:
             captures = ObservedCaptures(lambda: self._finder, self._values, self._until)
             self._captures = self._stack.enter_context(captures)
             self._stack.enter_context(triton_announced())
-            # Run the backward pass in the calling thread. Autograd's own threads have no user code on their stack, and
-            # each thread numbers its graph nodes from 0.
+            # Run the backward pass in the calling thread. A thread of autograd has no user code on its stack, and it
+            # numbers its graph nodes from 0 like every other thread.
             self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self.training: TrainingRun = self._stack.enter_context(opened(self._run, self._arm))
         roots = self.training.state_roots() if isinstance(self.training, HasStateRoots) else [self.training]
@@ -116,7 +120,7 @@ class _Execution:
         )
 
     def _between(self, steps: int) -> None:
-        """Evaluate, or save and load, if the claim requires this after `steps` steps."""
+        """Evaluate the arm, or save and load it, if the claim does so after `steps` steps."""
         if self._every and steps and steps % self._every == 0:
             training: Any = self.training
             training.evaluate()

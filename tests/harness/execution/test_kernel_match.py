@@ -357,7 +357,7 @@ def test_a_peer_kernel_is_compared_on_the_outputs_that_it_has() -> None:
 
 @pytest.mark.parametrize("outputs", [{}, {"y": VALUES[:1]}])
 def test_a_peer_without_a_comparable_output_is_refused(outputs: dict[str, Tensor]) -> None:
-    with pytest.raises(ValueError, match="another returns no output of double, or one with another shape"):
+    with pytest.raises(ValueError, match="another returns no output of double, or an output with another shape"):
         compare(comparison(doubling, peer=("another", lambda: outputs)))
 
 

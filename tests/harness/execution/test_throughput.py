@@ -147,7 +147,7 @@ def test_arms_that_share_parameters_are_not_timed_in_one_process(
         return step, batch, lambda: named(models)
 
     monkeypatch.setattr(Regression, "build", shared_build)
-    with pytest.raises(NotAvailable, match=r"captured took over parameters of plain \(.*0\.weight"):
+    with pytest.raises(NotAvailable, match=r"captured took over parameters of arm plain \(.*0\.weight"):
         execute(make_run(), tmp_path / "run")
 
 
