@@ -105,8 +105,8 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
     from harness.devices.device_memory import growth
 
     grown = growth(lambda: train(training, of_shapes(run)))
-    # A graph needs memory outside of torch's pools. If an arm without graphs takes such memory in a step, the arm should
-    # have taken this memory before its first step. Do not reserve memory for it.
+    # A graph needs memory outside of torch's pools. If an arm without graphs takes such memory in a step, the arm
+    # should have taken this memory before its first step. Do not reserve memory for it.
     outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
     return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)
 

@@ -1,7 +1,7 @@
 """Count the captures that begin in this process, and the replays of captures. Keep errors and operators of captures.
 
-The judge compares a system's report of its captures with these counts. `harness.execution.opening` opens each arm
-within counts of its own. The record of an arm's end contains the counts and the captured operators.
+The judge compares a system's report of its captures with these counts. `harness.execution.opening` creates a
+`CaptureAttempts` object for each arm. The record of an arm's end contains its counts and the captured operators.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from harness.system.replay.captured_step import CaptureFailedError
 from harness.system.replay.operations import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
-# only the last entry counts captures: it belongs to the arm that is being opened or executed now
+# Only the last entry counts captures. It belongs to the arm that is opened or executed at this moment.
 _COUNTING: list[CaptureAttempts] = []
 
 
 class CaptureAttempts:
     """Counts the captures that begin within its block: torch's CUDA graphs, used by any library, and traced steps.
 
-    If several blocks are open, only one of them counts: the innermost block, or the block whose `working` was entered
-    last. errors: a sentence with the user's line for each capture that an exception ended, whether it was caught or
-    not. replaying: True while a replay runs. replayed: set this to a list, and each replayed graph or traced step is
-    appended. left_out: set this to True, and a replay does nothing, but returns the result of the previous replay.
+    If several objects' blocks are open, only one object counts: the object whose block, or whose `working`, was entered
+    last. errors: for each capture that an exception ended, a sentence with the line of user code; caught exceptions
+    also count. replaying: True while a replay runs. replayed: if you set this to a list, each graph or traced step that
+    is replayed is appended. left_out: if you set this to True, a replay does nothing and returns the result of the
+    previous replay.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class CaptureAttempts:
         self.operators: set[str] = set()
         self.draws: list[list[str]] = []  # for each capture: the operators that draw random numbers
         self._capturing: list[OperatorWatch] = []
-        self._handled: BaseException | None = None  # the exception that was being handled when the last capture began
+        self._handled: BaseException | None = None  # an exception that user code handled when the last capture began
         self._replaced = ExitStack()
 
     def __enter__(self) -> Self:
@@ -55,7 +56,7 @@ class CaptureAttempts:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._stop_watching()  # stop here too, because user code may have begun a capture and never ended it
+        self._stop_watching()  # necessary here too, because user code may have begun a capture and not ended it
         self.training = self._handled = None
         _COUNTING.remove(self)
         self._replaced.close()
@@ -84,7 +85,7 @@ class CaptureAttempts:
     def _ended(self, end: Callable[..., object]) -> Callable[..., object]:
         def ended(*arguments: object, **keywords: object) -> object:
             self._stop_watching()
-            # an error of the captured code leaves the `with` block, which ends the capture, so it is visible here
+            # if the captured code raises an error, the capture ends while this error is handled, so find it here
             raised = sys.exception()
             if _COUNTING[-1] is not self:
                 return end(*arguments, **keywords)
@@ -114,7 +115,8 @@ class CaptureAttempts:
         return replayed
 
     def _watch(self, begun: object) -> None:
-        """Collect the operators of a traced step at once, and those of a CUDA graph from now until its capture ends."""
+        """Collect the operators of a capture. A traced step has recorded its operators already. The operators of a CUDA
+        graph are collected from now until its capture ends."""
         if isinstance(begun, TracedStep):
             self.operators |= begun.operators
             self.draws.append(begun.draws)
@@ -141,8 +143,9 @@ class CaptureAttempts:
 
 
 def attempts_of(training: object) -> CaptureAttempts:
-    """Return the capture counts of an open arm. Raises LookupError for a run that `opened` did not open."""
+    """Return the `CaptureAttempts` of an open arm. training: the arm's training run. Raises LookupError if `opened` has
+    not opened this run."""
     found = next((each for each in _COUNTING if each.training is training), None)
     if found is None:
-        raise LookupError(f"no arm is open whose run is a {type(training).__name__}")
+        raise LookupError(f"no open arm has this training run ({type(training).__name__}); open the arm with `opened`")
     return found

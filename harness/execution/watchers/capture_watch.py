@@ -1,7 +1,7 @@
 """Watch the steps of a captured arm: the host's work in each step, and the device's work in a few profiled steps.
 
-In every arm, captured or not, one step is watched for operators that draw random numbers. This finds arms whose random
-masks differ.
+In every arm, captured or not, one step is watched for operators that draw random numbers. In this way a judge can find
+out that one arm draws random numbers, for example for dropout, and another arm does not.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from harness.system.replay.operations import OperatorWatch
 class DrawWatch:
     """Keeps digests of the generators' states before and after its block. `watch` collects the operators of a step.
 
-    Enter `watch` within this block. The two are separate, because reading a state executes operators, which the other
-    watchers must not count.
+    Enter `watch` within this object's block. The two are separate, because reading the generators' states executes
+    operators, and `watch` must not collect these operators.
     """
 
     def __init__(self, step: int) -> None:
@@ -57,11 +57,12 @@ class DrawWatch:
 
     @property
     def form(self) -> str:
-        """Return a digest of the sequence of the step's operators."""
+        """Return one digest of the names and order of the step's operators."""
         return self.watch.form
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
-        """Return the record of random draws. captured: names of the operators that draw in each capture of the arm."""
+        """Return the record of random draws. captured: for each capture of the arm, the names of the operators that
+        draw random numbers."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step, operators=self.watch.draws, captured=[list(each) for each in captured], generators=moved
@@ -140,21 +141,24 @@ def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
 
 
 def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Return the names of captured buffers that no longer exist or have another address now."""
+    """Return the names of captured buffers that no longer exist or that have another address now. captured, now: name
+    of a buffer -> its address."""
     return sorted(name for name, address in captured.items() if now.get(name) != address)
 
 
-# number of watched steps on CUDA: of the first steps and of the last steps; of traced replays only of the last steps
+# On CUDA, this number of the first steps and this number of the last steps are watched. For traced replays only the
+# last steps are watched.
 WATCHED_STEPS = 3
 
 Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and True if all these steps must be replays
 
 
 class Watcher(NamedTuple):
-    """Functions that are called with a step's index before, around and after each step, and `at_end` after the last.
+    """Functions that are called with a step's index before, around and after each step. `at_end` is called after the
+    last step.
 
     parts: the parts of the evidence that fail if the watcher raises an error. The watcher is then not called again. If
-    `parts` is empty, an error fails the arm.
+    `parts` is empty, such an error fails the arm.
     """
 
     parts: tuple[Part, ...] = ()
@@ -165,10 +169,10 @@ class Watcher(NamedTuple):
 
 
 class CaptureWatch:
-    """Watches a series of steps of one execution. A context manager that also ends a profile that is still open.
+    """A context manager that watches a series of steps of one execution. On exit, a profile that is open is ended.
 
     captured: returns the system's current report of its capture. watches: False to watch nothing. every_step: watches
-    each step on the host; None if the arm needs no such watch.
+    the host's work in each step; None if the arm needs no such watch.
     """
 
     def __init__(
@@ -192,7 +196,8 @@ class CaptureWatch:
         self.every_step = parts.ask(ask, *self._parts) if watches else None
 
     def around(self, watchers: Sequence[Watcher]) -> list[Watcher]:
-        """Return the probe's watchers together with those of the capture, in nesting order, the outermost first."""
+        """Return `watchers` together with the watchers of this object, in nesting order. The outermost watcher is the
+        first."""
         found = [*watchers]
         if self.every_step is not None:
             found.append(Watcher(self._parts, around=self.every_step.step))
@@ -204,7 +209,7 @@ class CaptureWatch:
     def _begin(self, index: int) -> None:
         if index in self._windows:
             steps, replays = self._windows[index]
-            # The share of kernel time is judged. Other work on the GPU would lengthen the kernels, so run alone.
+            # The judge uses the share of kernel time. Other work on the GPU would lengthen the kernels, so be alone.
             if replays:
                 self._solitude.enter_context(self._recorder.alone())
             self._window.enter_context(
@@ -218,15 +223,16 @@ class CaptureWatch:
             self._window.close()
 
     def seen(self, record: CaptureRecord) -> tuple[Watched, StepWatch | None]:
-        """Return the observations of a few steps, and of every step, as they fit the reported kind of replay.
+        """Return the observations of a few steps, and the observations of every step (None if there are none).
 
-        For CUDA graphs, the few steps are the profiled ones; for a traced capture, they are the last ones.
+        record: the system's report of its capture. If the system replays CUDA graphs, the few steps are the profiled
+        steps. If it replays a traced capture, they are the last steps.
         """
         if self.every_step is None:
             return self._profiled, None
         profiled = self._profiled
         if record.mechanism == "traced":
-            # Captures of different shapes have different numbers of operations. So compare whole rounds of shapes.
+            # Captures of different shapes have different numbers of operations, so count in each shape equally often.
             profiled = self.every_step.last(WATCHED_STEPS * max(record.captures, 1))
         return profiled, self.every_step.operations()
 
@@ -243,9 +249,10 @@ class CaptureWatch:
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
-    """Return which steps of a captured arm are profiled on CUDA: the first ones after the warm steps, and the last.
+    """Return which steps of a captured arm are profiled on CUDA: the first steps after the warm-up, and the last steps.
 
-    The first ones are included, because a capture that is recorded but not launched would lose an update there.
+    The first steps are included to find a capture that records a step but does not execute it. Its update would be
+    missing.
     """
     steps = steps[planned.arm.warm_steps :]
     if planned.arm.capture == "none" or not has_cuda() or not steps:

@@ -1,18 +1,21 @@
-"""Test whether replays compute a captured step's outputs: make replays without the step, and the step without replays.
+"""Test which outputs of a captured step its replays compute. The outputs are the loss and the trainable parameters.
 
-The test begins after the arm's end, when all other evidence is recorded. Before each of the following executions, the
-trainable parameters and the optimizer's state are restored to those at the arm's end:
-1. the replays of the last step alone, on the batch that the step left in its buffers;
-2. a step on another batch with the same replays (called `other`), and then its replays alone;
+The test makes replays without the step's code, and the step's code without replays. It begins after the arm's end, when
+all other evidence is recorded. Before each of the following executions, the trainable parameters and the optimizer's
+state are restored to those at the arm's end:
+1. only the replays of the last step, on the batch that the step left in its buffers;
+2. a step on another batch with the same replays (called `other`), and then only its replays;
 3. `other` again, and then the last step without its replays. If the capture contains the whole step, parameters do not
 change, and the loss is that of `other`, because the replays of `other` left it in their buffers.
 
-If a step without its replays gives different outputs, as with an optimizer outside of the graph, a second test follows.
-It makes `other` twice with its replays and then once without, each time from the same state, with the buffers and
-gradients of another batch. If an output is the same both times, and also without replays, the replays do not compute
-it. If an output differs between the two times, the replays compute it if without them it equals the output for the
-other batch. If all steps have the same batch, the buffers and gradients come from a later state. A loss that is the
-same then does not come from replays, but parameters may be the same because of rounding.
+If a step without its replays gives different outputs, a second test follows. This is the case, for example, if the
+optimizer is outside of the graph. The second test makes `other` twice with its replays and once without them. Each time
+the state is the same, but buffers and gradients are those of another batch. If an output is equal all three times, the
+replays do not compute the output. If an output differs between the two times with replays, the replays compute it if
+without replays it is the output for the other batch.
+
+If all steps have the same batch, the buffers and gradients are those of a later state. An equal loss then still shows
+that no replay computes the loss. Equal parameters show nothing, because they may be equal after rounding.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ from harness.system.sharded_tensors import local
 from harness.system.users_code import message_of
 
 NAMED = 20  # largest number of outputs that are named
-# largest number of rounds of replays without a step; with gradient accumulation only some rounds change parameters
+# Largest number of times that the step's replays are made without the step's code. With gradient accumulation, only
+# some of these times change parameters.
 AGAIN = 5
 _Outputs = Mapping[str, str]  # name -> digest: for each trainable parameter, and for the loss if the step returned one
 
@@ -53,9 +57,9 @@ def ghost_replay(
 ) -> GhostReplay:
     """Test what the replays of step `last` compute. Return the result, or the error that ended the test.
 
-    others: steps that made the same replays. The first of them that has another batch is used. heartbeat: called after
-    each step and each round of replays. silence: seconds between two heartbeats after which the test ends, because a
-    step may wait forever for a batch.
+    others: steps that made the same replays. The first of these steps that has another batch is used. heartbeat: called
+    after each step and each round of replays. silence: if this many seconds pass without a heartbeat, the test ends,
+    because a step may wait forever for a batch.
     """
     look = _Look(training, attempts)
     try:
@@ -66,7 +70,7 @@ def ghost_replay(
                     look.look(last, others)
             finally:
                 start.restore()
-    except BaseException as error:  # a system may refuse a step after its last step, or even exit the process
+    except BaseException as error:  # a system may raise any error in a step after its last step, even SystemExit
         look.found["failure"] = message_of(error)
     finally:
         attempts.left_out, attempts.replayed = False, None
@@ -79,9 +83,10 @@ class SilentError(BaseException):
 
 @contextmanager
 def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable[[], object]]:
-    """Yield a heartbeat function. If it is not called for `silence` seconds, SilentError is raised in the block.
+    """Yield a function that calls `heartbeat`. If the function is not called for `silence` seconds, SilentError is
+    raised in the block.
 
-    Nothing is raised outside of the main thread, or if user code handles SIGALRM itself.
+    SilentError is never raised outside of the main thread, or if user code has set a handler for SIGALRM.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if silence == inf or not is_main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
@@ -89,7 +94,7 @@ def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable
         return
 
     def ended(*_: object) -> None:
-        raise SilentError(f"a step did not report for {silence:g} s")
+        raise SilentError(f"a step of this test took longer than {silence:g} s")
 
     def beat() -> None:
         heartbeat()
@@ -105,7 +110,7 @@ def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable
 
 
 class _Look:
-    """The test of one arm. found: fields of the record of its result."""
+    """The test of one arm. found: the test's results so far, as fields of the record `GhostReplay`."""
 
     guard: StateGuard
     heartbeat: Callable[[], object]
@@ -116,7 +121,8 @@ class _Look:
         self.found: dict[str, Any] = {"replays": len(self._replays)}
 
     def kept(self, *categories: str) -> dict[str, Tensor]:
-        """Return the state tensors of these categories (default: parameters and optimizer), which the test restores."""
+        """Return the tensors of the state in `categories`, by name. Without categories, return the parameters and the
+        optimizer's state, which the test restores."""
         state = watched_state(self._training)
         return {
             f"{category} {name}": tensor
@@ -126,7 +132,7 @@ class _Look:
 
     def look(self, last: int, others: Sequence[int]) -> None:
         if not self._replays and self._attempts.count:
-            raise LookupError("torch began a capture, but no replay called torch's own method")
+            raise LookupError("torch began a capture, but no replay was made by torch's method `CUDAGraph.replay`")
         start, alone = self._parameters(), self._alone()
         batch, (index, outputs) = self._batch(), self._other(others)
         alone_on_other = self._alone()
@@ -143,7 +149,8 @@ class _Look:
         """Make step `index` twice with replays and once without, always from the same state. Record which outputs
         agree.
 
-        In this state, gradients and buffers are those of step `last`. A step without replays would read them.
+        In this state, gradients and buffers are those of step `last`. If a step needs its replays, it reads the wrong
+        gradients and buffers without them.
         """
         self._step(index)
         batch, left = self._batch(), self._step(last)
@@ -168,7 +175,8 @@ class _Look:
                 if not known and LOSS_OUTPUT not in first:
                     raise LookupError("a step after the last one returns no loss, and changes no parameter")
                 outside = sorted(name for name in known if without.get(name) == first[name])
-                # Without another batch, equal parameters prove nothing: other gradients may round to the same update.
+                # If `last` has the same batch, equal parameters prove nothing, because slightly different gradients may
+                # give the same parameters after rounding.
                 if not is_other:
                     trained = known - {LOSS_OUTPUT}
                     self.found["alike"] = len(trained) if trained <= {*outside} else 0
@@ -177,7 +185,8 @@ class _Look:
                 self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(anew - repeated)}
 
     def _other(self, others: Sequence[int]) -> tuple[int, _Outputs]:
-        """Find a step with the last step's replays, if possible on another batch. Return its index and its outputs."""
+        """Find a step in `others` whose batch differs from the last step's batch; if there is none, use a step with the
+        same batch. Return the step's index and its outputs."""
         batch, known = self._batch(), None
         for index in others:
             outputs = self._step(index)
@@ -198,8 +207,8 @@ class _Look:
         except Exception:
             if not self._attempts.replayed:
                 raise
-            # A learning-rate schedule may refuse a step after the last one. The parameters are already updated when it
-            # does.
+            # A learning-rate schedule may raise an error in a step after the last planned step. The parameters are
+            # already updated at this time.
             loss = {}
         if not all(bool(local(each).isfinite().all()) for each in loss.values()):
             # NaN stays NaN on every batch and with or without replays, so equal outputs would prove nothing.
@@ -209,10 +218,10 @@ class _Look:
         return self._parameters() | digests(loss)
 
     def _alone(self) -> _Outputs:
-        """Make the last step's replays without the step, in several rounds, and return the parameters after them.
+        """Make the last step's replays without the step's code, several times, and return the parameters after them.
 
-        The rounds end when a later round changes the parameters of the first. The first round alone proves nothing,
-        because a replay that only copies the step's result copies the same result again.
+        Stop when the parameters after a time differ from those after the first time. The first time alone proves
+        nothing, because a replay that only copies the step's result copies the same result again.
         """
         self.guard.restore()
         given = list[_Outputs]()

@@ -1,11 +1,12 @@
-"""Reduce the gradients of chosen steps: as they are after the step and, if different, after its backward pass.
+"""Record norms and differences of the gradients of chosen steps, and digests of a step's micro-batches.
 
-A baseline's gradients are kept on the device for its candidates. If the candidate is of another commit, its process
-begins after the baseline's process, and gets the tensors through a folder of the session (`Exchange`). These files are
-not evidence, and only tensors are loaded from them.
+The gradients are read after the step. If the step changed them after its backward pass, the values right after the
+backward pass are recorded too. A baseline's gradients are kept on the device for its candidates. If the candidate is of
+another commit, its process begins after the baseline's process, and gets the tensors through a folder of the session
+(`Exchange`). The files in this folder are not evidence, and only tensors are loaded from them.
 
-Digests of a step's micro-batches show that the micro-batches differ. The leading dimension of the step's inputs
-contains the micro-batches, in the order of their use. An arm's end record contains the number of optimizer updates.
+Digests of micro-batches show whether the micro-batches of a step differ. The first dimension of the step's inputs
+contains the micro-batches, in the order of their use. The number of optimizer updates is in an arm's end record.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from harness.system.sharded_tensors import whole
 
 
 class Exchange:
-    """A run's folder through which processes of two commits pass tensors; no folder if all arms are of one commit."""
+    """A run's folder through which processes of two commits pass tensors. folder: None if all arms are of one commit;
+    then nothing is written or read."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -61,7 +63,8 @@ Tensors = Mapping[str, Tensor]
 
 
 class Kept(NamedTuple):
-    """The gradients of a baseline arm in one step, kept to compare its candidates with."""
+    """The gradients of a baseline arm in one step. Candidates are compared with them. left: the values after the
+    step."""
 
     left: Tensors
     changed: Tensors | None  # earlier values of the gradients that changed after the backward pass; None: not watched
@@ -71,7 +74,8 @@ KeptGradients = dict[tuple[str, int], Kept]
 
 
 class GradientReader:
-    """Reads the gradients of one execution, and keeps them if the execution is a baseline's."""
+    """Reads and records the gradients of one execution of an arm. kept: the baselines' gradients. keep: True to add
+    this execution's gradients to `kept`."""
 
     def __init__(self, life: ArmLife, kept: KeptGradients, *, keep: bool) -> None:
         self._life, self._run, self._kept, self._keep = life, life.run, kept, keep
@@ -83,8 +87,8 @@ class GradientReader:
     def steps(self) -> list[int]:
         """Return the steps whose gradients are read in this execution.
 
-        If claims read gradients only of named arms, there are none for other arms, nor for repetitions of a baseline.
-        Sketches require the gradients of all executions.
+        If claims need gradients only of certain arms, the list is empty for all other arms, and for repetitions of a
+        baseline. If the plan requires sketches, the gradients of all executions are read.
         """
         arms, life = self._run.gradient_arms, self._life
         first = life.replica == 0 or life.arm not in self._run.baseline_of.values()
@@ -96,7 +100,8 @@ class GradientReader:
         training = self._life.training
         if index not in self.steps or not isinstance(training, HasGradients):
             return
-        # Every rank must take part in gathering, even if it compares nothing. Perhaps only rank 0 has the baseline.
+        # Every rank must take part in gathering the gradients, even a rank that compares nothing, because only some
+        # ranks may have the baseline.
         gradients = {plain_name(name): whole(tensor) for name, tensor in training.gradients().items()}
         trained = training.parameters() if isinstance(training, HasParameters) else {}
         without = sorted({plain_name(name) for name in trained} - set(gradients))
@@ -131,8 +136,8 @@ class GradientReader:
             self._kept[arm, index] = Kept({name: each.detach().clone() for name, each in gradients.items()}, changed)
 
     def _changed(self, gradients: Tensors) -> tuple[Tensors | None, list[str] | None]:
-        """Return the gradients that the step changed, as they were before, and the names of those that an optimizer
-        wrote into. Return None for both if this is not certain."""
+        """Return the values, before the change, of the gradients that the step changed after its backward pass. Also
+        return the names of the gradients that an optimizer wrote into. Return None for both if this is uncertain."""
         training = self._life.training
         seen: tuple[Tensors, Collection[str]] | None = None
         if self.watch is not None:
@@ -157,17 +162,17 @@ def _groups(training: TrainingRun, gradients: Tensors, without: Sequence[str]) -
 
 
 class MicroBatchWatch:
-    """Computes digests of the micro-batches of each step, in memory that is allocated once, without host sync."""
+    """Computes digests of the micro-batches of each step. Its memory is allocated once, and it causes no host sync."""
 
     def __init__(self, life: ArmLife, parts: int) -> None:
-        """Set up without digests. parts: how many micro-batches a step is expected to have."""
+        """Set up the watch. parts: how many micro-batches a step should have."""
         self._life, self._training = life, life.training
         self._parts, self._steps = parts, life.run.workload.steps
         self._rows: Tensor | None = None  # int64 [steps, parts]: the digests
         self._first = self._filled = 0
 
     def add(self, index: int) -> None:
-        """Enqueue the digests of step `index`, which must be the last step that was made."""
+        """Start to compute the digests of step `index` on the device. This must be the last step that was made."""
         inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
         found = split(inputs, self._parts)
         number = len(next(iter(found.values()))) if found else 0
@@ -182,7 +187,7 @@ class MicroBatchWatch:
         self._filled += 1
 
     def write(self) -> None:
-        """Fetch the digests of the steps since the last call, and write them."""
+        """Copy the digests of the steps since the last call from the device, and record them."""
         if self._rows is None:
             return
         digests = [[as_hex(value) for value in row] for row in self._rows[: self._filled].tolist()]
@@ -192,10 +197,11 @@ class MicroBatchWatch:
 
 
 def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
-    """Return the inputs whose first dimension has one entry for each micro-batch, as dense contiguous tensors.
+    """Return the inputs whose first dimension has one entry for each of `parts` micro-batches, as dense contiguous
+    tensors.
 
-    If no input has `parts` entries, return the inputs that have as many entries as the alphabetically first one. Inputs
-    without dimensions, such as a learning rate, are left out, because all micro-batches share them.
+    If no input has `parts` entries, return the inputs that have as many entries as the alphabetically first input.
+    Inputs without dimensions, such as a learning rate, are left out, because all micro-batches use the same value.
     """
     lengths = {name: len(tensor) for name, tensor in sorted(inputs.items()) if tensor.dim()}
     number = parts if parts in lengths.values() else next(iter(lengths.values()), 0)

@@ -1,6 +1,6 @@
-"""Decide the role of each loose tensor that the steps created: state, a table, a log, or a leftover.
+"""Decide for each loose tensor that the steps created whether it is state, a table, a log, or a leftover (its role).
 
-A loose tensor is one that the step can reach and that belongs to no module or optimizer.
+A loose tensor is a tensor that the step can reach and that belongs to no module or optimizer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _REGISTERED = ("parameters", "buffers", "optimizer")
 
 
 _NUMBERS = re.compile(r"\d+")
-# a tensor's name without numbers, its type and its shape: tensors with equal keys are assumed to be made in the same
-# way
+# A tensor's name without its numbers, its type and its shape. If these are equal for two tensors, the watch assumes
+# that both are computed in the same way.
 _Like = tuple[str, object, object]
 
 
 class _Seen(NamedTuple):
-    """A loose tensor at one moment. place: where its elements are in memory; later another tensor may be there."""
+    """A loose tensor at one moment. place: where its elements are in memory; later another tensor may be there.
+    memory: what the ledger knows of this memory; None if no operator of a followed step used it."""
 
     memory: Memory | None
     place: tuple[object, ...]
@@ -38,10 +39,10 @@ class _Seen(NamedTuple):
 
 
 class LooseWatch:
-    """Follows some steps of an execution with a ledger, which tracks from which tensors each tensor is computed.
+    """Follows some steps of an execution with a ledger. The ledger tracks from which tensors each tensor is computed.
 
-    Call `begin`, then for each step enter `step` around it, and call `stepped` after it. If the watch raises an error,
-    only the roles of the loose tensors are recorded as failed. state: returns the current state.
+    Call `begin` first. Make each step within the block of `step`, and call `stepped` after it. Call `loose` at the end.
+    If the watch fails, only the roles of the loose tensors are unknown. state: returns the training's current state.
     """
 
     def __init__(self, state: Callable[[], StateByCategory]) -> None:
@@ -50,28 +51,28 @@ class LooseWatch:
         self._chosen: FollowedSteps | None = None  # the steps to follow; None until the number of steps is known
         self._follows = False
         self._early: frozenset[str] = frozenset()
-        self._twice: frozenset[str] = frozenset()  # early tensors that also had a name in another category
+        self._twice: frozenset[str] = frozenset()  # tensors in `_early` that another category also contained
         self._registered: set[Memory] = set()  # memory of tensors that have a name in another category
         self._left_out = -1  # the last step that was not followed; -1: every step was followed
-        # the number of steps made before the previous census, and the result of that census
+        # A census finds all loose tensors. This is the number of steps before the previous census, and its result.
         self._earlier: tuple[int, dict[str, _Seen]] = 0, {}
-        # Memory that changed since the previous census although all steps were followed and no operator changed it.
+        # memory that changed since the previous census, although every step was followed and no operator wrote to it
         self._changed: set[Memory] = set()
         self._versions: dict[Memory, int] = {}  # torch's version counter of each memory, when it was last read
-        self._rewritten: set[Memory] = set()  # memory that steps wrote to which were not followed
+        self._rewritten: set[Memory] = set()  # memory that was written to by steps that were not followed
         self._before: dict[str, _Seen] = {}  # the census that was taken before the last step
         self._after: dict[str, _Seen] | None = None
-        self._made: dict[_Like, set[Role]] = {}  # roles of the tensors that the followed steps made
+        self._made: dict[_Like, set[Role]] = {}  # roles of the tensors that followed steps created
 
     def begin(self, state: StateByCategory) -> None:
-        """Treat the loose tensors that exist now as state from before the first step."""
+        """Begin the watch. The loose tensors in `state`, the state before the first step, count as state."""
         self._early, self._twice = frozenset(state.get(LOOSE, {})), _named_twice(state)
         self._ask(lambda: self._know(state))
         self._ask(lambda: self._ledger.begin_with(state.get(LOOSE, {}).values()))
 
     @contextmanager
     def step(self, *, left: int) -> Iterator[None]:
-        """Watch a step in the block. left: how many steps are still to come after this one."""
+        """Watch a step in the block. left: how many steps follow after this step."""
         index = self._ledger.step
         self._chosen = chosen = self._chosen or FollowedSteps(index + left + 1)
         if chosen.looks_before(index):
@@ -90,7 +91,7 @@ class LooseWatch:
         self._ask(self._ledger.evaluated)
 
     def stepped(self, loss: object, *, left: int) -> None:
-        """Process a step that has returned its loss. left: how many steps are still to come after this one."""
+        """Process a step that has returned `loss`. left: how many steps follow after this step."""
         if self._follows:
             self._ask(lambda: self._ledger.ended(loss))
         else:
@@ -99,14 +100,15 @@ class LooseWatch:
         if not left:
             self._after = self._ask(self._census)
         elif self._ledger.step in (1, FIRST):
-            # At these steps optimizers have created their state, and all steps so far were followed.
+            # After these steps optimizers have created their state, and every step so far was followed.
             self._ask(self._census)
 
     def loose(self, state: StateByCategory) -> Loose:
-        """Return the roles of those loose tensors in `state`, the state at the end, that are not compared by name.
+        """Return the roles of loose tensors in `state`, the state at the end. Loose tensors that existed at the start
+        need no role, because arms are compared in them by name.
 
-        These are tensors that did not exist at the start, and tensors that were taken over later. An optimizer, for
-        example, may take over the tensors of a checkpoint that its trainer keeps.
+        A tensor that existed at the start still gets a role if a module or optimizer has taken it over since then. An
+        optimizer may, for example, take over the tensors of a checkpoint that its trainer keeps.
         """
         compared = self._early - (_named_twice(state) - self._twice)
         late = {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in compared}
@@ -120,19 +122,20 @@ class LooseWatch:
         if self._after is None:
             if self._ledger.step and self._late():  # the training ended early by itself
                 raise RuntimeError(
-                    f"the last of {self._ledger.step} steps was not announced to the watcher as the last"
+                    "the training ended before the last announced step; number of steps that were made: "
+                    f"{self._ledger.step}"
                 )
             return {}
         read = self._ledger.read_marks()
         roles = {name: self._role(name, seen, read) for name, seen in self._after.items()}
         derived = [self._after[name].memory for name, role in roles.items() if role == "derived"]
-        # A "best so far" value is read to decide which weights are kept. So such a value counts as state.
+        # A trainer may read a "best so far" value to decide which weights it keeps. Such a value counts as state.
         by_derived = self._ledger.read_marks(also=[each for each in derived if each is not None])
         decides = {name for name, seen in self._after.items() if self._marks(name, seen) & by_derived}
         return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
 
     def _marks(self, name: str, now: _Seen) -> int:
-        """Return the marks (bits) of the memory that the name denotes now, and denoted before the last step."""
+        """Return the marks (bits) of the memory of the tensor `name`, now and before the last step, added together."""
         before = self._before.get(name)
         prior = None if before is None else before.memory
         return sum({each: each.marks for each in (now.memory, prior) if each is not None}.values())
@@ -140,11 +143,12 @@ class LooseWatch:
     def _role(self, name: str, now: _Seen, read: int) -> Role:
         memory, before = now.memory, self._before.get(name)
         prior = None if before is None else before.memory
-        # No operator of a step used the tensor. It is a numpy array, or it was made between two steps.
+        # If there is no memory, no operator of a step used the tensor. It is a numpy array, or was created between two
+        # steps.
         if memory is None:
             stayed = before is not None and prior is None and before.place == now.place
             return "state" if stayed and before is not None and before.digest != now.digest else "left"
-        if memory in self._registered or memory.is_early:  # the tensor is compared under its other name
+        if memory in self._registered or memory.is_early:  # the tensor has another name, by which it is compared
             return "left"
         if memory.is_kept or memory in self._changed:
             return "state"
@@ -165,18 +169,19 @@ class LooseWatch:
         return _role_by_making(memory)
 
     def _is_explained(self, memory: Memory, like: _Like) -> bool:
-        """Return True if a followed step has shown what this memory, which no step read, was computed from.
+        """Return True if a followed step has shown from what this memory was computed. No step has read the memory.
 
-        It is enough that a step has shown this for a tensor with a similar name and the same type and shape.
+        The result is also True if a step has shown this for a tensor with a similar name and the same type and shape.
         """
         if memory.written is not None:
             return True
         return memory not in self._rewritten and (not memory.is_unseen or like in self._made)
 
     def _unexplained(self) -> bool:
-        """Find tensors that unfollowed steps created or wrote. Return True if it is unknown how one was computed."""
+        """Find tensors that were created or written by steps that were not followed. Return True if it is unknown from
+        what one of these tensors was computed."""
         late = self._late()
-        # tensors of other libraries are not made by torch's operators, so leave them out
+        # leave out arrays of other libraries, because torch's operators do not compute them
         own = [tensor for tensor in late.values() if is_of_torch(tensor)]
         self._ledger.adopt(own)
         self._note(late)
@@ -190,7 +195,7 @@ class LooseWatch:
         )
 
     def _note(self, late: dict[str, Tensor]) -> None:
-        """Record what the tensors in `late` were computed from, and which of them were written since the last call."""
+        """Record from what the tensors in `late` were computed, and which of them were written since the last call."""
         versions = {}
         for name, tensor in late.items():
             memory = self._ledger.memory_of(tensor)
@@ -243,7 +248,8 @@ class LooseWatch:
 
 
 def _named_twice(state: StateByCategory) -> frozenset[str]:
-    """Return the names of loose tensors that another category also contains. They are compared under that category."""
+    """Return the names of loose tensors that are also in another category of `state`. Such a tensor is compared as part
+    of the other category."""
     known = {same(tensor) for category in _REGISTERED for tensor in state.get(category, {}).values()}
     return frozenset(name for name, tensor in state.get(LOOSE, {}).items() if same(tensor) in known)
 
@@ -258,9 +264,10 @@ def _role_by_making(memory: Memory) -> Role:
     return "mixed" if memory.made_of & WHOLE else "log"
 
 
-# The second step reads tensors that the first step made. The third step reads tensors that a warm-up left behind.
+# Number of steps that are followed at the start. The second step reads tensors that the first step created. The third
+# step reads tensors that a warm-up left behind.
 FIRST = 3
-LAST = 2  # two consecutive steps show which tensors every step replaces
+LAST = 2  # number of steps that are followed at the end; two steps show which tensors every step replaces
 _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
@@ -271,7 +278,7 @@ class FollowedSteps:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
         between = range(FIRST, steps - LAST)
         self._drawn = frozenset(random.Random(steps).sample(between, min(_DRAWN, len(between))))
-        # how many more steps may be followed while some tensors are unexplained
+        # the budget: how many more steps may be followed because the origin of a tensor is unknown
         self._left = min(steps // 2, _MOST_WAITED)
         self._waits = False
 
@@ -281,11 +288,13 @@ class FollowedSteps:
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
     def wait(self, *, unexplained: bool) -> None:
-        """Follow further steps, within the budget, while a tensor's origin is unknown. Called after each search."""
+        """Call this after each search for new tensors. unexplained: True if the origin of a tensor is unknown; further
+        steps are then followed, within the budget."""
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:
-        """Return True if step `index` is followed. Call this once for each step, because a call may use the budget."""
+        """Return True if step `index` is followed. Call this only once for each step, because a call may reduce the
+        budget."""
         if index < FIRST or index in self._drawn or index >= self._steps - LAST:
             return True
         self._left -= self._waits

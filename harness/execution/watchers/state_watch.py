@@ -1,4 +1,8 @@
-"""Record the training state at the start and at the end of one execution, as digests by category and name."""
+"""Record the training state at the start and at the end of one execution, as digests by category and name.
+
+Categories are, for example, parameters, buffers and optimizer. `LOOSE` is the category of loose tensors, which the step
+can reach and which belong to no module or optimizer.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +32,22 @@ from harness.system.replay.found_state import StateByCategory, found_state, is_t
 from harness.system.sharded_tensors import whole
 from harness.system.wrappers import FaultyRun
 
-# generators are not compared here, because the numbers that they draw show in the tensors that move
+# Generators are not compared here. If they draw different numbers, the trained tensors differ too.
 LEFT_OUT = ("generators",)
 OPTIMIZER = "optimizer"
 STEP = "step"  # name of an optimizer's count of updates, which is judged separately
 # Name of BatchNorm's count of batches. It is judged separately, because a recomputed forward pass may change it.
 COUNT = "num_batches_tracked"
-SAMPLED = 65_536  # number of elements of each tensor that are sampled in order to measure its movement
+SAMPLED = 65_536  # number of elements of each tensor that are used to measure how far the tensor moved
 MOVES = "moves"  # the name under which an arm stores movements for arms of another commit
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """Return the tensors whose movement (end minus start) is compared, by `category name`. Include integers and flags.
+    """Return the tensors whose movement (end minus start) is compared, by `category name`. Integers and flags are
+    included.
 
-    Of an optimizer's state, these are only the tensors with the shape of a parameter: averages, slow weights and
-    moments. Their names contain the data type, unless it is float32.
+    From an optimizer's state, only tensors with the shape of a parameter are included: averages, slow weights and
+    moments. The names of these tensors contain the data type, unless it is float32.
     """
     shapes = {tensor.shape for tensor in state.get("parameters", {}).values()}
     return {
@@ -63,18 +68,21 @@ def _format(tensor: Tensor) -> str:
 
 
 def watched(state: StateByCategory) -> set[str]:
-    """Return the names (`category name`) of the state to compare at the end; of optimizers only those of `movable`."""
+    """Return the names (`category name`) of all state tensors to compare at the end. From an optimizer's state, only
+    the tensors that `movable` returns are included."""
     others = {name: each for name, each in state.items() if name not in (*LEFT_OUT, OPTIMIZER)}
     return {f"{category} {name}" for category, tensors in others.items() for name in tensors} | movable(state).keys()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors into the host's memory as real numbers. Tensors that are sharded over ranks are gathered first."""
+    """Return copies of tensors in the host's memory, with complex numbers as pairs of real numbers. Tensors that are
+    sharded over ranks are gathered first."""
     return {name: real(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
-    """Return, by name, the movement `end` - `start` (float32, in the host's memory) and the L2 norm of the end."""
+    """Return for each name the movement `end` - `start` of the tensor, and the L2 norm of its end. The movement is a
+    float32 tensor in the host's memory."""
     found = {}
     for name, tensor in end.items():
         ours = real(tensor).detach().double()
@@ -86,9 +94,10 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 
 
 def _from(before: Tensor, now: Tensor) -> Tensor:
-    """Return `now` - `before`. Treat an infinite value in `before`, such as a running minimum's start, as 0.
+    """Return the change `now` - `before` of each element. An infinite value in `before` counts as 0, because a running
+    minimum, for example, starts at infinity.
 
-    An element that was NaN and is still NaN, such as an unwritten entry of a log, has not moved.
+    The change of an element that was NaN and is still NaN is 0. An example is an unwritten entry of a log.
     """
     change = _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
     return torch.where(before.isnan() & now.isnan(), torch.zeros_like(change), change)
@@ -126,9 +135,10 @@ class Moves:
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def apart(self, made: Mapping[str, tuple[Tensor, float]], watched: set[str]) -> list[MovedApart]:
-        """Return how the movements `made` of this execution differ from those of each kept arm.
+        """Return how the movements of this execution differ from the movements of each kept arm.
 
-        watched: the names of all state of this execution. Names that are not compared are returned too.
+        made: the result of `moved` for this execution. watched: the names of all state of this execution. The result
+        also contains the names of the state that is not compared.
         """
         return [self._apart(arm, kept, made, watched) for arm, kept in self._kept.items()]
 
@@ -155,7 +165,7 @@ class Moves:
         return self._kept.get(arm, {})
 
     def keep(self, made: Mapping[str, tuple[Tensor, float]], arm: str) -> None:
-        """Keep the movements `made` of `arm`, unless an earlier execution of the arm has left its movements."""
+        """Keep the movements `made` of `arm`, unless the movements of an earlier execution of this arm are kept."""
         self._kept.setdefault(arm, {name: movement for name, (movement, _) in made.items()})
 
     def forget(self, arm: str) -> None:
@@ -165,15 +175,16 @@ class Moves:
 
 _COUNTERS = ("step", "step_count")  # names of the update counters in torch's optimizers and in the reference trainer
 BUFFER = "buffer "  # prefix of the names of buffers among the tensors at the end of an execution
-# Relative to the largest element of a buffer. Smaller differences count as rounding, for example in a mean near 0.
+# Differences in a buffer count as rounding, for example in a mean near 0, if they are at most this number times the
+# largest element of the buffer.
 ROUNDING = 1e-6
 
 
 class StateWatch:
     """Reads the state of one execution before its first step, after its first step, and after its last step.
 
-    A loose tensor is one that belongs to no module or optimizer. If it existed before the first step, it is state. If
-    the steps created it, it is state if its role, which `loose` finds, says so. Without followed steps it is left out.
+    A loose tensor belongs to no module or optimizer. If it existed before the first step, it is state. If the steps
+    created it, `LooseWatch` decides whether it is state. If no steps are followed, it is not compared.
     """
 
     def __init__(
@@ -187,9 +198,10 @@ class StateWatch:
     ) -> None:
         """Set up the watch.
 
-        moves: True to copy the start into the host's memory, to compute `moved` at the end. sketched: True to sketch
-        the parameters at the start and all state at the end. follows: True to follow steps, to find the roles of the
-        loose tensors that they create. lent: True to record their digests, because another arm's roles apply.
+        moves: True to copy the start state into the host's memory, in order to compute `moved` at the end. sketched:
+        True to compute sketches (a few sums) of the parameters at the start and of all state at the end. follows: True
+        to follow steps, in order to decide which of the loose tensors that they create are state. lent: True to record
+        digests of these loose tensors, because the judge uses another arm's decision about them.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
@@ -209,7 +221,7 @@ class StateWatch:
         self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end; key: BUFFER + name
 
     def at_start(self) -> State:
-        """Return the state before the first step. Keep the values that are needed to compare the end with the start."""
+        """Return the state before the first step. Also store the values that `at_end` compares the end with."""
         state = watched_state(self._training)
         self._begin(state)
         self._counted = _update_counters(state)
@@ -274,7 +286,8 @@ class StateWatch:
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:
-    """Return the parameters, the generators, and other state that the training run names or that is found in it."""
+    """Return the training's current state, by category and name: parameters, buffers, optimizer, generators and loose
+    tensors. The state is what the training run names, and what is found in it."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
@@ -287,15 +300,16 @@ def watched_state(training: TrainingRun) -> StateByCategory:
 
 
 def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
-    """Return the trainable parameters. Remove what `torch.compile` adds to names. Empty if the system shows none."""
+    """Return the trainable parameters by name, without the prefixes that `torch.compile` adds to names. The result is
+    empty if the system shows no parameters."""
     if not isinstance(training, HasParameters):
         return {}
     return {plain_name(name): tensor for name, tensor in training.parameters().items()}
 
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return the state of modules, optimizers and generators that are found in a run; nothing for the harness's own
-    runs, because these name their state."""
+    """Return the state of modules, optimizers and generators that are found in a training run. Return nothing for
+    training runs of the harness itself, because these name their state."""
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -369,9 +383,11 @@ class Ends:
     _replicas: dict[str, int] = field(default_factory=dict)
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """Return how far the end `ended` differs from each kept end. Only one tensor at a time is on the device.
+        """Return how far the final tensors `ended` differ from each kept end. Only one kept tensor at a time is on the
+        device.
 
-        Every rank gathers sharded tensors, even without a kept end. Otherwise the other ranks would wait for it.
+        Every rank takes part when sharded tensors are gathered, even a rank without a kept end. Otherwise the other
+        ranks would wait for this rank.
         """
         apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
         for name, tensor in ended.items():
@@ -420,12 +436,13 @@ def _difference(arm: str, replica: int, apart: Mapping[str, float], kept: Mappin
 
 
 def _worst(sizes: Mapping[str, float]) -> str | None:
-    """Return the name with the largest value in `sizes`, where NaN is the largest of all; None if `sizes` is empty."""
+    """Return the name with the largest value in `sizes`; None if `sizes` is empty. NaN counts as the largest value."""
     return max(sorted(sizes), key=lambda name: (sizes[name] != sizes[name], sizes[name]), default=None)
 
 
 def _relative(apart: float, largest: float, rounding: float) -> float:
-    """Return `apart` / `largest`: 0 if `apart` is at most `rounding`, otherwise infinite if `largest` is 0."""
+    """Return `apart` / `largest`. The result is 0 if `apart` is at most `rounding`. Otherwise, if `largest` is 0, the
+    result is infinite."""
     if apart <= rounding:
         return 0.0
     return apart / largest if largest else math.inf

@@ -459,7 +459,9 @@ def test_loose_tensors_have_no_roles_if_the_last_step_was_unannounced() -> None:
     watch.steps.stepped(loss, left=1)
     watch.at_end()
     assert watch.loose == Loose(
-        roles=None, unread={}, failure="RuntimeError: the last of 1 steps was not announced to the watcher as the last"
+        roles=None,
+        unread={},
+        failure="RuntimeError: the training ended before the last announced step; number of steps that were made: 1",
     )
 
 
