@@ -1,6 +1,7 @@
-"""List the harness's own families of claim kinds, in the order in which messages, schema and report show them.
+"""List the harness's families of claim kinds, in the order in which messages, the schema and the report show them.
 
-A family is a folder: its rows (`rows.py`), the models of its claims, a judge for each kind, and its sections.
+A family is a folder with its rows of the table (`rows.py`), the models of its claims, a judge for each kind, and the
+sections of the report about it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from harness.kinds.trajectory import rows as trajectory
 
 _FAMILIES = (trajectory, gradients, steps, seeds, between_steps, speed, captures, memory, kernels, ranks)
 BUILT_IN = {row.name: row for family in _FAMILIES for row in family.ROWS}
-"""Every kind by its name. Most need the capabilities `parameters` and `inputs` to prove equal starts and batches."""
+"""Every kind by its name. Most kinds require the capabilities `parameters` and `inputs`, which prove that arms have
+equal starts and equal batches."""
 SECTIONS: tuple[str, ...] = tuple(name for family in _FAMILIES for name in family.SECTIONS)
-"""`module:attribute` of the functions that make the report's sections of a view, in the order of the report."""
+"""`module:attribute` of each function that makes sections of the report, in the order of the report."""

@@ -1,4 +1,5 @@
-"""Name the checks that kinds of claim share, and the shared reasons for which a kind's row leaves out a check."""
+"""Name the checks that all kinds of claim share, and the reasons for which the rows of several kinds leave out a
+check."""
 
 from __future__ import annotations
 
@@ -22,33 +23,35 @@ SHARED_CHECKS: Mapping[str, str] = {
 }
 
 # The roles of executions for which a check may be left out. `repetition`: the baseline's second execution, which shows
-# its noise. `half`: a part of a training that was saved and loaded. `older`: an execution that was recorded before its
-# probe watched single steps.
+# the baseline's noise. `half`: a part of a training that was interrupted by a save and a load. `older`: an execution
+# that was recorded when its probe did not watch single steps yet.
 ROLES = frozenset({"control", "half", "older", "peer", "plain", "reference", "repetition", "yardstick"})
 
 
 def names_of(check: str, role: str) -> frozenset[str]:
-    """Return the keys of a row's `leaves_out` that exempt an execution in this role from this check."""
+    """Return three names: the check, the role, and `check.role`. If one of them is a key in a row's `leaves_out`, the
+    check is left out for an execution in this role."""
     return frozenset({check, role, f"{check}.{role}"})
 
 
 def left_out(name: str) -> str:
-    """Return the name if it names a check, a role or both (`trained.control`). Otherwise raise ValueError."""
+    """Return `name` if it is the name of a check, of a role, or of both (`trained.control`). Otherwise raise
+    ValueError."""
     check, _, role = name.partition(".")
     if name not in ROLES and not (check in SHARED_CHECKS and (not role or role in ROLES)):
-        raise ValueError(f"no shared check or role is named '{name}'")
+        raise ValueError(f"no shared check or role is named '{name}'; see harness/kinds/checks.py for the names")
     return name
 
 
-# Rows of several families share the names below. They name faults in the evidence, and reasons to leave out a shared
-# check.
+# The rows of several families use the following constants: references to faults in the evidence, and reasons to leave
+# out a shared check.
 
 MISSING_RUN = "harness.drill.faults:MISSING_RUN"
 NO_STEPS = "harness.drill.faults:NO_STEPS"
 NO_GUARDS = "The kind's model has no `guards`."
-ONE_ARM = "The kind judges one execution, and compares it with nothing."
+ONE_ARM = "The kind judges one execution and compares it with no other execution."
 OLDER = {"watched.older": "The kind's probe did not watch single steps before November 28, 2026."}
-FIRST_LOSS = "A control may store frozen tensors in another format; its first loss is the candidate's."
+FIRST_LOSS = "A control may store frozen tensors in another format; its first loss is equal to the candidate's."
 STILL = "A control is not trained, so its end shows nothing."
 HALF = {
     "equal_start.half": "The second half starts from a new model, and the loaded state is compared with the saved "

@@ -1,8 +1,8 @@
-"""Find all kinds and probes: the harness's own, and those of installed packages.
+"""Find all claim kinds and probes: those of the harness, and those of installed packages.
 
-A package offers a row by an entry point that names the row (`module:attribute`). The group of the entry point is
-`contract_harness.kinds` for a kind, and `contract_harness.probes` for a probe. Record types have a group as well
-(`harness.evidence.run_evidence`).
+A package can add a row to the tables with an entry point that names the row (`module:attribute`). The group of the
+entry point is `contract_harness.kinds` for a kind, and `contract_harness.probes` for a probe. Record types have another
+group (`harness.evidence.run_evidence`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Judged(Protocol):
-    """The attributes of a claim's part that decide which probe the part is judged from."""
+    """The attributes of a claim's part that determine the probe whose evidence the part is judged from."""
 
     @property
     def kind(self) -> str: ...
@@ -36,7 +36,8 @@ class Judged(Protocol):
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """Return every kind by its name, the harness's own first. Raises KindError for an invalid installed kind."""
+    """Return every kind by its name, the harness's kinds first. Raises KindError if a kind of an installed package is
+    invalid."""
     found = _with_installed(GROUP, Kind, BUILT_IN, RESERVED)
     for row in found.values():
         for name, settings in row.probes.items():
@@ -55,22 +56,22 @@ def kinds() -> dict[str, Kind]:
 
 @cache
 def probes() -> dict[str, Probe]:
-    """Return every probe by its name. Raises KindError for an invalid installed probe."""
+    """Return every probe by its name. Raises KindError if a probe of an installed package is invalid."""
     return _with_installed(PROBES_GROUP, Probe, probe_table.BUILT_IN)
 
 
 def kind_of(name: str) -> Kind:
-    """Return the row of the kind with this name. Raises KeyError if there is none."""
+    """Return the row of the kind with this name. Raises KeyError if there is no such kind."""
     return kinds()[name]
 
 
 def probe_named(name: str) -> Probe:
-    """Return the row of the probe with this name. Raises KeyError if there is none."""
+    """Return the row of the probe with this name. Raises KeyError if there is no such probe."""
     return probes()[name]
 
 
 def probe_of(part: Judged) -> Probe:
-    """Return the row of the probe that a part of a claim is judged from."""
+    """Return the row of the probe whose evidence decides a part of a claim."""
     return probes()[part.chosen_probe() or next(iter(kind_of(part.kind).probes))]
 
 
@@ -80,19 +81,20 @@ def _with_installed(
     found = dict(built_in)
     for entry, row in offered(group, f"a `harness.kinds.{of.__name__}`", lambda value: isinstance(value, of)):
         if row.name in found or row.name in reserved:
-            rule = f"the {of.called} of a package must have a new name"
-            raise KindError(rule, where=place(entry), got=f"'{row.name}' again", remedy="rename it, or remove one")
+            rule = f"the name of the package's {of.called} is already used"
+            raise KindError(rule, where=place(entry), got=f"'{row.name}'", remedy="rename it, or uninstall the package")
         found[row.name] = row
     return found
 
 
 def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[EntryPoint, Any]]:
-    """Yield each entry point of a group with its value. Raises KindError if a value does not load or is not sound."""
-    rule, remedy = f"an entry point of `{group}` names {what}", "correct or uninstall that package"
+    """Yield each entry point of a group with the object that it names. Raises KindError if an object cannot be
+    imported, or if `is_sound` returns False for it. what: the expected object, for messages."""
+    rule, remedy = f"an entry point of `{group}` must name {what}", "correct or uninstall that package"
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         try:
             value = entry.load()
-        except (Exception, SystemExit) as error:  # an untrusted module may raise anything
+        except (Exception, SystemExit) as error:  # a module of another package may raise anything
             got = f"{type(error).__name__}: {error}"
             raise KindError(rule, where=place(entry), got=got, remedy=remedy) from error
         if not is_sound(value):
@@ -101,6 +103,6 @@ def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[
 
 
 def place(entry: EntryPoint) -> str:
-    """Return an entry point's text and its package, for errors."""
+    """Return a description of an entry point for errors: its text, and the name and version of its package."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unnamed package"
     return f"entry point '{entry.name} = {entry.value}' of {package}"

@@ -24,15 +24,17 @@ class Kind(Row):
     judge: Reference
     """`module:attribute` of the judge: a function of the part, the context and the sheet."""
     probes: Annotated[Mapping[Name, tuple[Name, ...]], Field(min_length=1)]
-    """The probes (`harness.kinds.probes`) whose evidence the kind is judged from, each with the fields of the model
-    that the probe is given. If there are several probes, the model's `chosen_probe` picks one."""
+    """The probes (`harness.kinds.probes`) whose evidence decides claims of this kind. For each probe, the value lists
+    the fields of the model that the probe gets as settings. If there are several probes, the model's `chosen_probe`
+    returns the name of one."""
     capabilities: frozenset[Name]
-    """Capabilities that the systems of all its arms must have; may be empty."""
+    """Capabilities that the systems of all arms of a claim must have; may be empty."""
     judges_unreadable_device: bool = False
-    """True if the kind judges a device that exists but cannot be read, instead of reporting an obstacle."""
+    """True if the judge decides about a device that exists but cannot be read. False if such a device is an obstacle,
+    and the claim is not run."""
     compares: Reference | None = None
-    """`module:attribute` of a function of the part and a run. The function returns the series that the judge compares,
-    for charts (`harness.judging.series`). None if the judge compares no series."""
+    """`module:attribute` of a function with two arguments: the part of a claim and a run. The function returns the
+    series that the judge compares, for charts (`harness.judging.series`). None if the judge compares no series."""
     card: Annotated[tuple[Name, ...], Field(min_length=1)]
     """Anchors of the report's sections that show the evidence of this kind."""
     evidence_faults: Annotated[tuple[Reference, ...], Field(min_length=1)]
@@ -42,5 +44,5 @@ class Kind(Row):
     reasons: Mapping[Name, tuple[Literal["FAIL", "INCONCLUSIVE", "NOT_RUN", "ERROR"], Sentence]] = field(
         default_factory=dict
     )
-    """Reason codes that `harness.judging.reasons` does not have, each with its status and a sentence. A kind may not
-    add a code for PASS."""
+    """Reason codes that only this kind gives and that `harness.judging.reasons` does not contain. Each has a status and
+    a sentence that explains it. A kind must not add a code for PASS."""

@@ -1,4 +1,4 @@
-"""List the probes, the ways to execute a run. Each row holds all that the harness needs to know about one probe."""
+"""List the probes (ways to execute a run). Each row contains all that the harness needs to know about one probe."""
 
 from __future__ import annotations
 
@@ -20,36 +20,41 @@ class Probe(Row):
     name: Name
     """The value of `probe` in `run.json`."""
     execute: Reference
-    """`module:attribute` of the function that executes a run in a worker, given the run and the recorder."""
+    """`module:attribute` of the function that executes a run in a worker. Its arguments are the run and the
+    recorder."""
     arm_by_arm: bool
-    """True if the probe executes one arm after another, and an arm's evidence does not depend on other arms, except
-    those that the run names together (`baseline_of`, `compared`). Such a probe has no settings, because one run of it
-    is planned for all kinds. Its arms can be shared by runs, divided among processes, left out after they ended a
-    worker, taken over by a drill from the run without a fault, and judged one by one."""
+    """True if the probe executes one arm after another, and the evidence of an arm does not depend on other arms. It
+    may depend only on arms that the run compares with this arm (`baseline_of`, `compared`). Such a probe has no
+    settings, because all kinds use the same run. Several runs can share the execution of an arm. The arms of a run can
+    be divided among processes. If an arm ended a worker, the run can be repeated without it. A drill can use the
+    evidence of arms in which no fault is planted from another run."""
     timed: bool
-    """True if the time of steps is the evidence. The run then has the machine to itself, and each repeat counts."""
+    """True if the time of steps is the evidence. No other run then uses the machine, and every repetition of a run
+    gives new evidence."""
     of_ranks: bool
     """True if all ranks of an arm execute the probe in the same way."""
     apart: Reference | None
     """`module:attribute` of the function that executes the arms of two commits, with a process for each commit. None if
-    the probe cannot compare commits. None also if it is `arm_by_arm`, because then each commit has its own process
-    anyway."""
+    the probe cannot compare commits. None also if `arm_by_arm` is true, because the arms of each commit then have a
+    separate process anyway."""
     steps: Reference | None
-    """`module:attribute` of a function of the run that returns an arm's number of steps. None if time limits them."""
+    """`module:attribute` of a function that takes the run and returns an arm's number of steps. None if the number of
+    steps is limited only by time."""
     trainings: Trainings
-    """Which executions of an arm have all steps of the workload. none: no execution, because the probe chooses its
-    steps. each: every execution, after joining it with the executions that continued it from a load."""
+    """Which executions of an arm make all steps of the workload. none: no execution, because the probe itself chooses
+    the number of steps. each: every execution; a training that was interrupted by saves and loads counts as one."""
     every_step_recorded: bool
-    """True if an arm's series holds every step that the arm was asked for."""
+    """True if an arm's series contains every step that the arm made."""
     watches_steps: bool
     """True if a captured arm is watched: each step by torch's dispatch modes, and some steps by the profiler."""
     gpu_memory: Reference
-    """`module:attribute` of a function of the run that returns how many GiB of GPU memory the run may take: None if it
-    needs the GPU to itself, and 0.0 if it uses no GPU."""
+    """`module:attribute` of a function that takes the run and returns how many GiB of GPU memory the run may use. The
+    function returns None if no other run may use the GPU, and 0.0 if the run uses no GPU."""
     most_on_gpu: Annotated[int, Field(gt=0)] | None
-    """The most runs of this probe that may share a GPU. None if only memory limits them."""
+    """The largest number of runs of this probe that may share a GPU. None if only the GPU's memory limits the
+    number."""
     grid: bool
-    """True if the probe takes no steps, and tries every combination of its settings."""
+    """True if the probe makes no steps, and tries every combination of its settings."""
 
     @property
     def across_commits(self) -> bool:
@@ -60,8 +65,8 @@ class Probe(Row):
 _STEPS, _MEMORY, _BY = "harness.execution.opening:", "harness.planning.obstacles:", "harness.execution.probes."
 # fmt: off
 _ROWS = (
-    # With 16 such runs on one GPU, eager steps took two to six times as long, because the runs share the GPU's time. So
-    # `most_on_gpu` is 6.
+    # `most_on_gpu` is 6, because runs on one GPU share its time. With 16 such runs, eager steps took two to six times
+    # as long.
     Probe(name="paired", execute=_BY + "paired:execute", arm_by_arm=True, timed=False, of_ranks=True,
           apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=6, grid=False),
@@ -93,7 +98,7 @@ _ROWS = (
     Probe(name="resumed_seeds", execute=_BY + "seeds:execute_resumed", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
-    # The driver counts the memory of all processes together, so such a run needs the GPU for itself.
+    # The driver counts the memory of all processes together, so no other run may use the GPU during such a run.
     Probe(name="peak_memory", execute=_BY + "memory:execute_peak_memory", arm_by_arm=False, timed=False,
           of_ranks=True, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=False, gpu_memory=_MEMORY + "all_of_it", most_on_gpu=None, grid=False),

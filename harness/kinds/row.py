@@ -1,5 +1,7 @@
-"""Define a row of one of the harness's tables. Creating a row checks its fields. A row names objects of other layers as
-`module:attribute`. These objects are imported only when they are used."""
+"""Define the rows of the harness's tables of kinds and probes. A row checks its fields when it is created.
+
+A row names objects of other packages as `module:attribute`. These objects are imported only when they are used.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from harness.errors import KindError
 
 Name = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
-Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # a name in a module, `module:attribute`
+Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # an object, as `module:attribute`
 Sentence = Annotated[str, Field(pattern=r"\.$")]  # ends with a full stop
 
 
@@ -24,7 +26,7 @@ class Row:
     called: ClassVar[str]
     name: Name
 
-    # Check this here, because the dataclass's own error for a missing field does not name the row.
+    # Check for missing fields here, because the error of a dataclass for a missing field does not name the row.
     def __new__(cls, **given: Any) -> Self:
         for field in fields(cls):
             if field.name not in given and field.default is MISSING and field.default_factory is MISSING:
@@ -48,7 +50,8 @@ class Row:
 
 @cache
 def _model(row: type[Row]) -> type[BaseModel]:
-    """Return one pydantic model of all fields of a row, because this is much faster than one type adapter per field."""
+    """Return a pydantic model of all fields of a row, which validates them. One model is much faster than a type
+    adapter for each field."""
     types = get_type_hints(row, include_extras=True)
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
     typed: dict[str, Any] = {field.name: (types[field.name], ...) for field in fields(row)}
@@ -61,7 +64,7 @@ def resolve(reference: str) -> Any:
         return imported(reference)
     except (Exception, SystemExit) as error:  # a package from outside the harness may raise anything
         raise KindError(
-            "every object that the table of claim kinds names must be importable",
+            "this object, which the table of claim kinds names, cannot be imported",
             where=reference,
             got=f"{type(error).__name__}: {error}",
             remedy="correct the reference, or install the package that it needs",

@@ -1,5 +1,5 @@
-"""Observe how often a step makes the host wait for the device (host sync), by two independent detectors. Each detector
-must also detect a host sync that the harness plants."""
+"""Observe how often a step makes the host wait for the device (host sync), with two independent detectors. Each
+detector is tested: it must also detect a host sync that the harness plants."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from harness.system.replay.placement import Placement
 from harness.system.replay.state import StateError, StateGuard
 from harness.system.users_code import message_of
 
-# Watch every step of a series: its work outside of the capture, and its waits for the device.
+# `SeriesWatch` watches every step of a series: the step's work outside of the capture, and its waits for the device.
 #
-# A few steps under a profiler show the device's work, but miss a fault that occurs only in every tenth step. Here every
-# judged step runs under detectors that cost little around a replay and that detect the host's work. The detectors are
-# created once for a series.
+# A profile of a few steps shows the device's work, but it misses a fault that occurs only in every tenth step. Every
+# judged step therefore runs under detectors of the host's work. These detectors take little time if a step is a replay.
+# They are created once for a series.
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
@@ -45,10 +45,11 @@ Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 
 @dataclass
 class _Seen:
-    """The observations of one step. operations: how many operations reached the dispatcher; None if not counted.
+    """The observations of one step.
 
-    replayed: how many of these operations ran within a replay. after: how many more operations ran after the step had
-    returned. syncs: host syncs, by detector.
+    operations: how many operations reached torch's dispatcher; None if they are not counted. replayed: how many of
+    these operations ran within a replay. after: how many more operations ran after the step had returned. syncs: name
+    of a detector -> the host syncs that it found.
     """
 
     operations: int | None
@@ -61,10 +62,10 @@ class _Seen:
 class SeriesWatch:
     """Watches the steps of one execution of an arm.
 
-    captures: returns the number of captures so far. A step that captures is left out, because it may wait, and does
-    more than a replay. The first `unwatched` steps are also left out, because captures are recorded in them, with their
-    own dispatch modes. attempts: returns how often torch began a capture (cheap). replaying: returns True while a
-    replay runs.
+    captures: returns the number of captures so far. A step that captures does not count, because it may wait and does
+    more than a replay. The first `unwatched` steps are not watched either. In these steps captures are recorded, under
+    other dispatch modes. attempts: returns how often torch began a capture; this call is cheap. replaying: returns True
+    while a replay runs.
     """
 
     device: str
@@ -84,7 +85,7 @@ class SeriesWatch:
         on_cuda = self.device == "cuda"
         self._warnings = SyncWarnings(sync_here) if on_cuda else None
         self._waits = WaitingCalls(sync_here) if on_cuda else None
-        # do not use a dispatch mode for an uncaptured step, because it would change the behavior of compiled code
+        # watch an uncaptured step without a dispatch mode, because the mode would change the behavior of compiled code
         self._mode = DispatchWatch(self.device, replaying=self.replaying) if self.captured else None
 
     @contextmanager
@@ -113,8 +114,9 @@ class SeriesWatch:
         operations = seen.operations or 0
         fewest = operations if self._fewest is None else self._fewest
         before, self._known_attempts = self._known_attempts, self.attempts()
-        # Ask for the number of captures only if this step may have made one. That is so for the first watched step,
-        # which may capture the second shape; for a step that does more than a replay; and if torch began a capture.
+        # Request the number of captures only if this step may have made a capture. The first watched step may capture
+        # the second shape. Any other step may have made a capture if it does more than earlier steps, or if torch began
+        # a capture.
         busier = self._fewest is None or any(seen.syncs.values()) or operations > fewest
         if busier or self._known_attempts > before:
             earlier, self._known_captures = self._known_captures, self.captures()
@@ -141,12 +143,13 @@ class SeriesWatch:
         )
 
     def last(self, steps: int) -> Watched:
-        """Return how many operations ran within replays, summed over the last `steps` of the watched steps."""
+        """Return how many operations ran within replays in the last `steps` of the watched steps, all together."""
         counts = [seen.replayed for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
     def readings(self) -> list[DetectorReading]:
-        """Return each detector's host syncs over all watched steps, and whether the detector sees a planted sync."""
+        """Return a reading of each detector: the host syncs in all watched steps, and True if the detector sees a
+        planted sync."""
         detectors = dict.fromkeys(name for seen in self._steps.values() for name in seen.syncs)
         return [self._reading(name) for name in detectors]
 
@@ -199,13 +202,15 @@ class _Detector(NamedTuple):
 
 
 class Looks:
-    """Opens an arm again for the detectors, and once more if a detector needs more steps than were announced.
+    """Opens an arm again, so that the detectors do not disturb the judged execution.
 
-    The judged execution is therefore not disturbed. The detectors watch early steps of the arm, one after another.
+    The detectors watch early steps of the arm, one detector after another. If there are not enough announced steps for
+    the next detector, the arm is opened once more.
     """
 
     def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:
-        """Set up, but open no arm yet. unwatched: number of first steps, in which captures are recorded."""
+        """Set up this object without opening the arm. opens: opens the arm. announced: number of steps that the opened
+        arm can make. unwatched: number of first steps in which captures are recorded."""
         self._opens, self._announced = opens, announced
         self.first = min(unwatched, announced - 1)
         self._stack, self._training, self._next = ExitStack(), cast("TrainingRun | None", None), 0
@@ -218,7 +223,7 @@ class Looks:
         self._stack.close()
 
     def training(self, steps: int) -> TrainingRun:
-        """Return the opened arm if it can make `steps` more of the announced steps. Otherwise open the arm again."""
+        """Return the opened arm if it can make `steps` further steps. Otherwise open the arm again and return it."""
         if self._training is None or self._next + steps > self._announced:
             self._training = None
             self._stack.close()
@@ -252,11 +257,12 @@ def observe_syncs(
 ) -> HostSyncEvidence:
     """Open the arm again, and execute `steps` steps under each detector of this machine, one detector after another.
 
-    announced: how many steps the arm expects. unwatched: how many first steps are left out. If there are not enough
-    steps, fewer are watched. every_step: readings from the steps of the judged execution. With CUDA, the detectors are
-    the profiler and the dispatch mode. A replay hides its operators from the dispatch mode, so for a replay the
-    sync-debug mode takes its place. Without CUDA, the detectors are the dispatch mode and, if the system offers its
-    step's body, a fake pass (an execution of the body on fake tensors).
+    announced: number of steps that the opened arm can make; if it is too small, fewer steps are watched. unwatched:
+    number of first steps that are not watched. every_step: readings from the steps of the judged execution.
+
+    With CUDA, the detectors are the profiler and the dispatch mode. A replay hides its operators from the dispatch
+    mode, so for a replay torch's sync-debug mode is used instead. Without CUDA, the detectors are the dispatch mode
+    and, if the system offers its step's body, a fake pass (an execution of the body on fake tensors).
     """
     with Looks(opens, announced, unwatched) as looks:
         steps = min(steps, announced - looks.first)
@@ -289,19 +295,20 @@ def observe_syncs(
 
 
 def device_of(training: TrainingRun) -> str:
-    """Return the type of the device that the system states: `cuda` or `cpu`."""
+    """Return the type of the device that the training run reports in its facts: `cuda` or `cpu`."""
     return str(training.facts().get("device", "cpu")).partition(":")[0]
 
 
 def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
-    """Return the detector that is used next to the profiler on a GPU, and first on a CPU."""
+    """Return the detector that is used in addition to the profiler on a GPU, and as the first detector on a CPU."""
     if device == "cuda" and replayed:
         return _Detector("sync_debug_mode", by_sync_debug_mode)
     return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
 
 
 def _read_profile(steps: int, looks: Looks) -> DetectorReading:
-    """Count host syncs with the profiler. If there are any, profile further steps with stacks to locate the syncs."""
+    """Count host syncs with the profiler. If there are any, profile further steps with stacks, in order to find the
+    lines of code that wait."""
     with _named("profiler"):
         seen, sees_planted = counted_by_profiler(looks.next_steps(steps))
         places: Syncs = by_profiler(looks.next_steps(steps)) if seen else Counter()
@@ -325,7 +332,7 @@ def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], 
 
 @contextmanager
 def _named(detector: str) -> Iterator[None]:
-    """Add the detector's name to an error that the block raises."""
+    """If the block raises an error, add a note with the detector's name to the error."""
     try:
         yield
     except Exception as error:
@@ -354,7 +361,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
                 body()
             sides = {placement.side_of(parameter) for parameter in training.parameters().values()}
     except Exception as error:
-        # The watch may make the step fail. No judgement depends on this prediction, so report why it is missing.
+        # The watch may make the step fail. No verdict depends on this prediction, so only report why it is missing.
         return _unforeseen(message_of(error))
     if "device" not in sides:
         return _unforeseen("no line puts its parameters on a device")
@@ -368,7 +375,8 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
 
 
 def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
-    """Execute the step twice, and undo its changes. Keep the state that the step creates at its first call."""
+    """Execute the step twice, and undo its changes of the state. State that the step creates at its first call is
+    kept."""
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
     with StateGuard(training.state_tensors, roots) as guard:
         with guard.first_execution():

@@ -1,10 +1,10 @@
 """Copy gradients as the backward pass leaves them, if the step changes them before it ends.
 
-A clip hides the size of gradients, and so hides that a loss is scaled or summed wrongly. Gradients count as complete
-when a value that was computed from gradients bounds or scales them, or when an optimizer writes into them. Until then,
-operators that multiply gradients by plain numbers (a loss scale, a count of tokens) or add to them are part of the
-computation of the gradients. So is the write of torch's fused optimizers, which only divide gradients by the loss
-scale.
+After a clip, gradients no longer show that a loss is scaled or summed wrongly. The copies are therefore made before a
+clip. Gradients count as complete when a value that was computed from gradients bounds or scales them, or when an
+optimizer writes into them. Until then, operators that multiply gradients by plain numbers (a loss scale, a count of
+tokens) or add to gradients are part of the computation. The fused optimizers of torch divide gradients by the loss
+scale. This write, too, is part of the computation.
 
 No hook is registered, because torch.compile would trace the hook. A dispatch mode watches operators, and torch's only
 entry into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can watch (compiled
@@ -33,16 +33,18 @@ from harness.system.replay.cpu_as_device import tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import is_distributed
 
-# Watch some steps of an arm for a clip: operators that bound gradients by values computed from gradients.
+# `ClipWatch` watches steps for a clip. A clip consists of operators that bound gradients by values computed from
+# gradients.
 #
-# A clip whose limit no gradient reaches changes no number. So numbers cannot show that the clip is missing. The watch
-# finds a clip by the data flow after the backward pass, whatever functions the clip uses: a value computed from
-# gradients is the input of an operator that saturates (`clamp`, `minimum`, `where`), and the result is multiplied into
-# a gradient or replaces it.
+# If no gradient reaches the limit of a clip, the clip changes no number. A comparison of numbers then cannot show that
+# one arm lacks the clip. The watch finds a clip by the data flow after the backward pass, whatever functions the clip
+# uses. In a clip, a value computed from gradients is the input of an operator that keeps a value within a bound
+# (`clamp`, `minimum`, `where`). The operator's result is multiplied into a gradient or replaces the gradient.
 
-# Operators that keep a value within a bound. The names are without the marks of variants (`_foreach_`, in place).
+# Operators that keep a value within a bound (saturate it). The names lack the parts that mark variants: the prefix
+# `_foreach_`, and the underscore of in-place operators.
 _SATURATES = frozenset({"clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "maximum", "minimum", "where"})
-# No derivative formula of torch uses these operators. So if one runs in the backward pass, a hook called it.
+# No derivative formula of torch uses these operators. If one of them runs in the backward pass, a hook has called it.
 _HOOKED = _SATURATES - {"hardtanh", "where"}
 TO_THE_HOST = "_local_scalar_dense"
 
@@ -50,7 +52,7 @@ TO_THE_HOST = "_local_scalar_dense"
 class Operation(NamedTuple):
     """One call of an operator that reads gradients, or values computed from gradients.
 
-    bounds: True if the call saturates (clamps) values, or reads values that another call has saturated.
+    bounds: True if the call keeps values within a bound, or reads values that another call has kept within a bound.
     """
 
     name: str
@@ -63,26 +65,27 @@ class Operation(NamedTuple):
 class ClipWatch(Observer):
     """Finds out whether a step bounds (clips) its gradients, and whether this changed a gradient.
 
-    Enter its block once for each step. The results cover all blocks.
+    Enter the block of this object once for each step. The results are about all these steps together.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._parameters, self._compiled_before = list(parameters.values()), _compiled()
         self._operator = ""
-        # _updates: True if gradients were read at all. _hidden: True if unwatched code may bound them.
+        # _updates: True if any gradients were read. _hidden: True if code that cannot be watched may bound gradients.
         self._updates = self._hidden = False
         self.hooked = False  # True if a hook may bound gradients in the backward pass
         # pairs of gradient norms: before and after the gradients were bounded
         self._norms: list[tuple[Tensor, Tensor]] = []
-        # nesting depth: the thread of an owned loop enters the block again while the waiting thread is inside it
+        # How often the block is entered now. If the harness drives a training loop in another thread, that thread
+        # enters the block while the waiting thread is in it.
         self._depth = 0
         self._begin()
 
     def _begin(self) -> None:
         self._from_gradients, self._bounding = _Storages(), _Storages()
         self._saturated = ""
-        # storage of a tensor that may become a gradient -> norm of the gradient that it may replace, and its own norm
+        # storage of a tensor that may replace a gradient -> norm of that gradient, and norm of the tensor
         self._may_replace: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
@@ -98,7 +101,7 @@ class ClipWatch(Observer):
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name.rpartition("::")[2].removeprefix("_foreach_").removesuffix("_")
-        if torch._C._current_graph_task_id() != -1:  # inside the backward pass, operators make the gradients
+        if torch._C._current_graph_task_id() != -1:  # this is the backward pass, whose operators compute the gradients
             self.hooked |= name in _HOOKED
             return func(*args, **kwargs)
         read = [*tensors_in([*args, *kwargs.values()])]
@@ -126,13 +129,16 @@ class ClipWatch(Observer):
         return returned
 
     def begins(self, operation: Operation) -> None:
-        """Note an operator after the backward pass, before it runs. It reads gradients or values computed from them."""
+        """Process an operator call before it runs. The call comes after the backward pass, and reads gradients or
+        values computed from gradients."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Note the same operator after it ran. made: tensors that it returned or wrote to, without parameters."""
+        """Process the same operator call after it has run. made: tensors that it returned or wrote to, except
+        parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
-        """Keep the norms of gradients that an operator bounded in place, and of results that may replace a gradient."""
+        """Store the norms of gradients that an operator has bounded in place, and the norms of its results that may
+        replace a gradient."""
         changed = self._memory_of(in_place)
         others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
@@ -155,14 +161,16 @@ class ClipWatch(Observer):
         return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
-        """Return whether the gradients were clipped, and whether a clip changed one. This waits for the device."""
+        """Return a record that says whether the gradients were clipped, and whether a clip changed a gradient. This
+        waits for the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
         hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
 
 
 class _Storages:
-    """A set of storages, identified by number. Weak references prevent the reuse of a number, but keep no memory."""
+    """A set of storages of tensors, each identified by a number. Weak references prevent the reuse of a number, and do
+    not keep the memory allocated."""
 
     def __init__(self) -> None:
         self._known: dict[int, StorageWeakRef] = {}
@@ -177,7 +185,8 @@ class _Storages:
 
 
 def memory_of(tensor: Tensor) -> int | None:
-    """Return the number that identifies a tensor's storage; None if it has none, such as a sparse tensor."""
+    """Return the number that identifies a tensor's storage; None for a tensor without storage, such as a sparse
+    tensor."""
     try:
         number: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -216,30 +225,31 @@ _UNSCALES = ("_fused_", "_amp_")
 
 
 class MadeGradients(ClipWatch):
-    """Copies the gradients of one step, as its backward pass left them.
+    """Copies the gradients of one step, as they were after its backward pass. Only gradients that change later are
+    copied.
 
-    Entering the context manager again discards the copies of the previous step.
+    Enter the context manager once for each step. Each entry discards the copies of the previous step.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
         self._by_name = dict(parameters)
-        self.copying = True  # False: nothing reads the gradients of this step, so none are copied
+        self.copying = True  # set this to False if the copies for this step are not needed
 
     def _begin(self) -> None:
         super()._begin()
-        self.copies: dict[str, Tensor] = {}  # copies of gradients that were changed after the backward pass made them
+        self.copies: dict[str, Tensor] = {}  # copies of the gradients that were changed after they were complete
         self.written: set[str] = set()  # names of the gradients that an optimizer wrote into
-        self._made_norms: dict[str, Tensor] = {}  # name of a gradient -> its norm after the last operator that makes it
-        # pairs of norms; the two differ only if unwatched code changed the gradient
+        # name of a gradient -> its norm after the last operator that was part of its computation
+        self._made_norms: dict[str, Tensor] = {}
+        # pairs of norms of a gradient; the two norms differ only if code that cannot be watched changed the gradient
         self._same: list[tuple[Tensor, Tensor]] = []
-        # storage of a tensor -> the name of the gradient that it may become, and a copy of this gradient's earlier
-        # value
+        # storage of a tensor that may replace a gradient -> the gradient's name, and a copy of its earlier value
         self._replacing: dict[int, tuple[str, Tensor | None]] = {}
-        self._making: list[str] = []  # names of the gradients that the current operator makes
+        self._making: list[str] = []  # names of the gradients that the current operator helps to compute
         self._replaced: Sequence[Tensor] = ()  # gradients that the current operator may replace
         self._host_reads = self._unsure = False
-        # frames of optimizer steps that have run a backward pass, as an optimizer with a closure does
+        # frames of optimizer steps in which a backward pass has run, as in an optimizer with a closure
         self._closures: list[FrameType] = []
 
     def __enter__(self) -> Self:
@@ -260,10 +270,8 @@ class MadeGradients(ClipWatch):
         super().__exit__(*error)
 
     def is_sure(self) -> bool:
-        """Return True if the copies are certainly the gradients of the backward pass.
-
-        For a gradient without a copy, this holds for its final value. This waits for the device (host sync).
-        """
+        """Return True if the copies are certainly the gradients of the backward pass, and if this is also true of the
+        final values of gradients without a copy. This waits for the device (host sync)."""
         if self._unsure or self.hooked or not self._made_norms:
             return False
         return all(torch.allclose(then, now, rtol=0, atol=0, equal_nan=True) for then, now in self._same)
@@ -271,8 +279,8 @@ class MadeGradients(ClipWatch):
     def _run_backward(self, *args: Any, **keywords: Any) -> Any:
         before: dict[str, tuple[Tensor | None, int]] = {}
         with self._watched():
-            # Gathering a sharded gradient needs all ranks at the same time, but each rank decides alone. So do not
-            # gather.
+            # Do not gather a sharded gradient here. All ranks would have to gather it at the same time, but each rank
+            # decides separately whether it copies a gradient.
             self._unsure |= any(is_distributed(each) for each in self._by_name.values())
             before = {name: (each.grad, _version(each.grad)) for name, each in self._by_name.items()}
             self._closures += _optimizers_steps()
@@ -293,7 +301,7 @@ class MadeGradients(ClipWatch):
             self._making, self._replaced, changed = [], (), self._names_of(operation.in_place)
             self._host_reads |= operation.name == TO_THE_HOST
             scales = operation.name in _SCALES
-            # the scaling uses a number that the host read, which may have been computed from gradients
+            # the call multiplies by a number from the host, and the host may have computed this number from gradients
             by_host = scales and self._host_reads
             by_gradients = operation.bounds or (scales and self._reads_made(operation))
             if operation.name.startswith(_UNSCALES):
@@ -319,13 +327,14 @@ class MadeGradients(ClipWatch):
                     self._replacing |= {number: (name, copy) for each in alike if (number := memory_of(each))}
 
     def _keep(self, names: Sequence[str]) -> None:
-        """Copy the gradients `names`, which are about to change, unless copied already or not seen when computed."""
+        """Copy the gradients `names`, because they will change now. Skip gradients that are copied already, and
+        gradients whose computation was not watched."""
         names = [name for name in names if self.copying and name not in self.copies and name in self._made_norms]
         self._check(names)
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """Keep the copy of a gradient if the step has assigned another tensor as the parameter's gradient."""
+        """If the step has assigned another tensor to a parameter's `grad`, keep the copy of the earlier gradient."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
@@ -334,7 +343,8 @@ class MadeGradients(ClipWatch):
                 self.copies |= {} if copy is None else {name: copy}
 
     def _check(self, names: Iterable[str]) -> None:
-        """Record each gradient's norm as computed and its norm now. If they differ, unwatched code changed it."""
+        """Store two norms of each gradient: when it was computed, and now. If the two differ, code that cannot be
+        watched has changed the gradient."""
         seen = ((name, gradient) for name, gradient in self._gradients(names) if name in self._made_norms)
         self._same += [(self._made_norms[name], norm_of(gradient)) for name, gradient in seen]
 
@@ -352,12 +362,13 @@ class MadeGradients(ClipWatch):
         return self._from_gradients.hold_any(each for each in operation.read if memory_of(each) not in gradients)
 
     def _is_an_optimizers(self) -> bool:
-        """Return True within an optimizer's `step`, unless its closure ran the backward pass: the closure may clip."""
+        """Return True if an optimizer's `step` is running. Return False if a backward pass has run in this `step`,
+        because then its closure may clip gradients."""
         return any(all(step is not each for each in self._closures) for step in _optimizers_steps())
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Catch errors of the watch in the block. The step continues, but its gradients are not reported."""
+        """Catch errors of this watch in the block. The step then continues, but its gradients are not reported."""
         try:
             with torch.no_grad():
                 yield
@@ -366,7 +377,7 @@ class MadeGradients(ClipWatch):
 
 
 def _copied(gradient: Tensor) -> Tensor:
-    """Copy a gradient while dispatch modes are active, so that a recording of the step contains the copy."""
+    """Return a copy of a gradient. Dispatch modes stay active, so that a recording of the step contains the copy."""
     return gradient.detach().clone()
 
 
@@ -375,8 +386,8 @@ def _version(gradient: Tensor | None) -> int:
 
 
 def _optimizers_steps() -> list[FrameType]:
-    """Return the stack frames of the active calls of an optimizer's `step`. A hook would find these calls too, but
-    would make torch compile steps again."""
+    """Return the stack frames of those calls of an optimizer's `step` that are running now. A hook could also find
+    these calls, but torch would then compile steps again."""
     found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

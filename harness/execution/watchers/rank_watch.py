@@ -42,7 +42,7 @@ class RankWatch:
         self._drawn = [state_digests(self._generators)]
 
     def before_step(self, _index: int) -> None:
-        """Record that a step begins. Collectives that began before do not belong to the step."""
+        """Record that a step begins. Collectives that have begun before this call do not belong to the step."""
         self._before = collectives_begun()
 
     def add(self, _index: int) -> None:
@@ -74,8 +74,8 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
-        """Return the states of each generator by name: only one if it never changed, and none if a step created or
-        replaced the generator."""
+        """Return, for the name of each generator, digests of its states before and after the steps. The list has one
+        digest if the state never changed, and none if a step created or replaced the generator."""
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
         seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
         known, now = (
@@ -98,7 +98,8 @@ class RankWatch:
 
 
 def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
-    """Return the generators of the process and those that the step can reach, by names that all ranks share."""
+    """Return the generators of the process and the generators that the step can reach, by name. A generator has the
+    same name on all ranks."""
     own = f"torch.cuda:{rank()}"
     of_process = {
         "torch.cuda" if name == own else name: each
@@ -110,10 +111,11 @@ def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:
-    """Return how often each collective began, by name, while the count of collectives rose from `before` to `after`.
+    """Return how often collectives of each name began, while the number of all collectives rose from `before` to
+    `after`.
 
-    Return nothing if the flight recorder gives no names. It also contains collectives of earlier groups, so they are
-    counted backward from the latest entry.
+    The result is empty if torch's flight recorder gives no names. The flight recorder also contains collectives of
+    earlier process groups, so entries are counted backward from the latest entry.
     """
     if before == after:
         return {}
@@ -122,14 +124,16 @@ def _names_between(before: int, after: int) -> dict[str, int]:
         entries = json.loads(_flight_recorder())["entries"]
         names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["record_id"]))]
     except Exception:
-        # Another release of torch may write other entries. The number of collectives is known without their names.
+        # Another release of torch may write other entries. Only the names are then missing, not the number of
+        # collectives.
         return {}
     last = len(names) - (now - after)
     return dict(Counter(names[max(0, last - (after - before)) : max(0, last)]))
 
 
 def _flight_recorder() -> Any:
-    """Return the content of torch's flight recorder as JSON. In torch 2.11, NCCL's recorder has its own function."""
+    """Return the content of torch's flight recorder, parsed from JSON. In torch 2.11 there is another function for
+    NCCL's flight recorder."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

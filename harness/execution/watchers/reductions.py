@@ -1,10 +1,11 @@
-"""Reduce tensors on the device to digests of raw bits, largest values, largest differences and norms.
+"""Compute digests of raw bits, largest values, largest differences and norms of tensors, on the tensors' device.
 
-Large tensors never leave the device. A digest is the sum of mix(x_i + i * GAMMA) modulo 2^64 over a tensor's 64-bit
-words x_i, with i from 1. Words are the raw bytes in little-endian order. Up to seven bytes at the end count as one word
-each. GAMMA and the invertible function mix are those of splitmix64 (Steele, Lea, Flood 2014). Integer addition is
-exact, so the order of addition does not matter. A change of a single word always changes the digest. Other changes are
-missed with a probability of about 2^-64. -0.0 and 0.0 have different digests, and so have NaNs with different payloads.
+Large tensors are never copied to the host. A digest is the sum of mix(x_i + i * GAMMA) modulo 2^64 over a tensor's
+64-bit words x_i, with i from 1. Words are the raw bytes in little-endian order. If up to seven bytes are left at the
+end, each of these bytes counts as one word. GAMMA and the invertible function mix are those of splitmix64 (Steele, Lea,
+Flood 2014). Integer addition is exact, so the order of addition does not matter. A change of a single word always
+changes the digest. Any other change is missed with a probability of about 2^-64. -0.0 and 0.0 have different digests,
+and NaNs with different payloads also have different digests.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from harness.evidence.arm_records import GroupNorm, Sketch, TensorReduction
 from harness.system.sharded_tensors import is_distributed, whole
 
 _CHUNK = 1 << 24  # number of 8-byte words that are hashed at a time; their positions take 128 MiB
-_KEEP = 1 << 16  # up to this number of words the positions are cached, because batches are hashed at every step
-# limits in bytes: of a tensor that is digested together with others, and of all tensors that are digested together
+# Positions are cached for tensors of up to this number of words, because batches are hashed at every step.
+_KEEP = 1 << 16
+# Limits in bytes of tensors that are digested together: the limit for one tensor, and for all of them in total.
 _SMALL, _TOGETHER = 1 << 16, 1 << 24
 _MASK = (1 << 64) - 1
 _SKETCHED = 1 << 20  # number of elements that are sketched at a time; their signs take 32 MiB
@@ -44,22 +46,23 @@ def digest_on_device(tensor: Tensor) -> Tensor:
 def _row(tensor: Tensor) -> Tensor:
     """Return all elements of a tensor as one contiguous row of shape [1, elements].
 
-    torch calls a tensor of one element contiguous whatever its stride is. It cannot view such a tensor as bytes if the
-    stride is 0, as after `expand`. The row therefore gets its own stride.
+    Torch treats a tensor of one element as contiguous, whatever its stride is. If the stride is 0, as after `expand`,
+    torch cannot view this tensor as bytes. The returned row therefore gets a new stride.
     """
     elements = dense(tensor).contiguous()
     return elements.as_strided((1, elements.numel()), (elements.numel(), 1), elements.storage_offset())
 
 
 def _digest_of_each_row(tensor: Tensor) -> Tensor:
-    """Return the digest of each row ([N] int64) of a dense, contiguous tensor [N, ...]."""
+    """Return an int64 tensor [N] with the digest of each of the N rows of `tensor`, which is dense, contiguous and of
+    shape [N, ...]."""
     raw = tensor.view(tensor.shape[0], tensor[0].numel()).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()  # copy the bytes, because only aligned memory can be read as 8-byte words
     rows, length = raw.shape
     words = length // 8
     total = torch.full((rows,), _signed(length * _GAMMA), dtype=torch.int64, device=tensor.device)
-    # If the rows are contiguous in memory, this copies them only if the row length is not a multiple of 8 bytes.
+    # `reshape` copies the data only if the row length is not a multiple of 8 bytes.
     whole = raw[:, : words * 8].reshape(rows * words * 8).view(torch.int64).view(rows, words)
     for data, first in ((whole, 0), (raw[:, words * 8 :].to(torch.int64), words)):
         for start in range(0, data.shape[1], _CHUNK):
@@ -69,11 +72,12 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
 
 
 def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Replace each tensor that consists of other tensors by these parts, because an operator may support only parts."""
+    """Return the tensors by name, with each tensor that consists of other tensors replaced by these parts. An operator
+    may support only the parts."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parts = _parts(f"{name}.", tensor)
-        # A wrapper around one tensor counts as that tensor, because only one of two arms may use the wrapper.
+        # Treat a wrapper around one tensor as this tensor, because perhaps only one of two arms uses the wrapper.
         if parts is not None and len(parts) == 1:
             parts = made_of({name: next(iter(parts.values()))})
         found |= {name: tensor} if parts is None else made_of(parts)
@@ -101,9 +105,10 @@ def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return the elements as a dense tensor. Resolve sparse and conjugated tensors, and gather sharded tensors.
+    """Return the elements of a tensor as a dense tensor. Sparse and conjugated tensors are resolved, and tensors that
+    are sharded over ranks are gathered.
 
-    A tensor on `meta` gives no elements. A quantized tensor gives its dequantized values.
+    For a tensor on the device `meta`, return an empty tensor. For a quantized tensor, return its dequantized values.
     """
     tensor = whole(tensor)
     if tensor.is_meta:
@@ -127,23 +132,26 @@ def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return for each n one digest of the n-th entries of all tensors, combined as in `combine_on_device`.
+    """Return for each n from 0 to N - 1 one digest of the n-th entries of all tensors, combined as in
+    `combine_on_device`.
 
-    Each tensor is [N, ...], dense and contiguous. The result is [N] int64. There are as few operations as for N = 1.
+    Each tensor has the shape [N, ...], and is dense and contiguous. The result is an int64 tensor [N]. The number of
+    operations does not depend on N.
     """
     return _combined({name: _digest_of_each_row(tensor) for name, tensor in tensors.items()})
 
 
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
-    """Combine the digests ([N] int64 for each name) in the order of their names, into [N] int64 on the first one's
-    device."""
+    """Combine digests (an int64 tensor [N] for each name), in the order of the names, into one int64 tensor [N]. The
+    result is on the device of the first name's digests."""
     in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
     table = stacked(in_order, dim=1)
     return _mixed(table + _positions(table.shape[1], 0, table.device)).sum(dim=1)
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack 0-d tensors or rows as `torch.stack` does, on the device of the first. A model may use several devices."""
+    """Stack tensors as `torch.stack` does. The tensors may be on several devices; the result is on the device of the
+    first tensor."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
@@ -153,9 +161,10 @@ def as_hex(value: int) -> str:
 
 
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return each tensor's digest by name. All digests of a device are fetched in one transfer.
+    """Return each tensor's digest by name. All digests of a device are copied to the host in one transfer.
 
-    Small tensors of equal length are digested together, because there may be thousands, as in a replay buffer.
+    Small tensors of equal length are digested together, because there may be thousands of them, for example in a replay
+    buffer.
     """
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
@@ -175,7 +184,8 @@ def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the digests [N] int64 of N tensors: any single tensor, or plain tensors of equal size in bytes."""
+    """Return an int64 tensor [N] with the digests of N tensors. If N is greater than 1, all tensors must be plain
+    (`_is_plain`) and of equal size in bytes."""
     if len(tensors) == 1:
         return digest_on_device(tensors[0]).unsqueeze(0)
     raw = [_row(each).view(torch.uint8) for each in tensors]
@@ -189,16 +199,18 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
-    """Return one digest of the tensors' names, types, shapes and bits; without tensors the digest of an empty text."""
+    """Return one digest of the names, types, shapes and bits of all tensors. Without tensors, this is the digest of an
+    empty text."""
     found = digests(tensors)
     lines = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {found[name]}\n" for name in sorted(found)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
 def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
-    """Return `digest_of_all` of the tensors, rounded to `dtype`, such as `bfloat16`. Copy only one tensor at a time.
+    """Return one digest of the tensors after they are rounded to `dtype`, such as `bfloat16`. Only one tensor at a time
+    is copied.
 
-    Tensors of different types therefore have equal digests if their values agree in the precision of `dtype`.
+    Tensors of different types therefore have equal digests if their values are equal in the precision of `dtype`.
     """
     target: torch.dtype = getattr(torch, dtype)
     lines = []
@@ -209,12 +221,12 @@ def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of tensors that contain NaN or infinity, in one transfer for each device."""
+    """Return the names of tensors that contain NaN or infinity. This needs one transfer for each device."""
     return _holding(tensors, _bad)
 
 
 def holding_nan(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of tensors that contain NaN, in one transfer for each device."""
+    """Return the names of tensors that contain NaN. This needs one transfer for each device."""
     return _holding(tensors, _nan)
 
 
@@ -259,10 +271,12 @@ def largest_difference(tensor: Tensor, other: Tensor) -> float:
 
 
 def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
-    """Return the sketch (a few signed sums) of each floating-point tensor. Each device's sketches come in one transfer.
+    """Return the sketch of each floating-point tensor. A sketch consists of a few signed sums of the elements. All
+    sketches of a device are copied to the host in one transfer.
 
-    Signs are bits of splitmix64 at the element's position, seeded by the name, so that they are equal on every device.
-    If the signed sums of two tensors differ by d, d^2 is on average the squared L2 norm of their difference.
+    An element's signs are bits of splitmix64 for its position, with the tensor's name as seed. They are therefore equal
+    on every device. If the signed sums of two tensors differ by d, the average of d^2 is the squared L2 norm of the
+    tensors' difference.
     """
     rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
     for name, tensor in made_of(tensors).items():
@@ -281,7 +295,7 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
 def _sums(name: str, flat: Tensor) -> Tensor:
     """Return a float64 tensor [1 + _SIGNS]: the sum of squares of the elements `flat` [N], then the signed sums.
 
-    NaN counts as 1, infinity as 2.
+    name: the tensor's name, which determines the signs. NaN counts as 1, infinity as 2.
     """
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
     total = torch.zeros(1 + _SIGNS, dtype=torch.float64, device=flat.device)
@@ -297,10 +311,11 @@ def _sums(name: str, flat: Tensor) -> Tensor:
 def reduce_gradients(
     gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
 ) -> list[TensorReduction]:
-    """Return one `TensorReduction` for each gradient, in the system's order, compared with the baseline's gradient.
+    """Return the norms and largest values of each gradient, and its difference from the baseline's gradient, in the
+    order of `gradients`.
 
-    Gradients are compared by name. If the baseline has no gradient with this name and shape, the difference is None,
-    which no judge treats as 0.
+    Gradients are compared by name. If the baseline has no gradient with the same name and shape, the difference is
+    None. No judge treats None as 0.
     """
     drawn = sketches(gradients) if sketched else {}
     others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
@@ -327,7 +342,8 @@ def reduce_gradients(
 def reduce_groups(
     gradients: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]], before: Tensor, without: Collection[str] = ()
 ) -> list[GroupNorm]:
-    """Return the norms of each clipping group: before the clip as reported, after the clip as measured in float64.
+    """Return two norms for each group of gradients that is clipped together: the norm before the clip, which the system
+    reported, and the norm after the clip, measured in float64.
 
     before: the reported norms [G], one for each group. without: names of parameters without a gradient in this step.
     """
@@ -361,7 +377,8 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return each tensor's largest absolute value, in one transfer: NaN if an element is NaN, 0 for an empty tensor."""
+    """Return each tensor's largest absolute value, by name: NaN if an element is NaN, 0 for an empty tensor. This needs
+    only one transfer."""
     if not tensors:
         return {}
     values = [
@@ -374,9 +391,11 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
-    """Return i * GAMMA for i in start + 1 .. start + count. Cache results for small counts, which are used often.
+    """Return i * GAMMA for i in start + 1 .. start + count. Results for small counts are cached, because they are often
+    needed.
 
-    A capture does not use the cache: only a replay would write the values, and the cache would not keep the memory.
+    During a capture the cache is not used. A captured operator writes its values only at a replay, and its memory
+    belongs to the graph.
     """
     keeps = count <= _KEEP and not is_capturing()
     return (_kept_positions if keeps else _make_positions)(count, start, device)
@@ -390,14 +409,16 @@ _kept_positions = lru_cache(maxsize=64)(_make_positions)
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Apply the finalizer of splitmix64 to each element. It is invertible, and every bit depends on every bit."""
+    """Apply the last part of splitmix64 to each element. This function is invertible, and each bit of the result
+    depends on all bits of the element."""
     words = (words ^ _shifted(words, 30)) * _FIRST
     words = (words ^ _shifted(words, 27)) * _SECOND
     return words ^ _shifted(words, 31)
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
-    """Shift right logically, because int64's arithmetic shift would give x and ~x the same result."""
+    """Shift each element right by `by` bits and fill with zeros. The arithmetic shift of int64 would fill with the sign
+    bit, and mixing would then give x and ~x the same result."""
     return (words >> by) & (_MASK >> by)
 
 

@@ -1,8 +1,8 @@
-"""Observe the operators of a step: each call's source line and arguments, and digests of the tensors it read and made.
+"""Observe the operators of a step: for each call its source line, its arguments, and digests of its tensors.
 
-A step that replays a CUDA graph is observed during its capture (`ObservedCaptures`). Digests are captured next to each
-operator, so that each replay computes them again. Kernels that are launched without torch are observed if their
-launches are announced (`harness.system.replay.launches`).
+A step that replays a CUDA graph is observed during its capture (`ObservedCaptures`). The computation of the digests is
+captured together with each operator, so that each replay computes the digests again. Kernels that are launched without
+torch are observed if the code that launches them calls the harness (`harness.system.replay.launches`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from harness.system.replay.traced import is_prepared
 # Operators that return uninitialized memory. Such memory has no meaningful value until something is written to it.
 _UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 _NOWHERE = Site("forward", "", "", "")
-_VALUES = 65_536  # values of an operator's result are kept only up to this number of elements
+_VALUES = 65_536  # largest number of elements of a tensor whose values are kept
 _BLOCK = 512  # number of bytes that the device's allocator uses for the smallest tensor
 
 
 class _Seen(NamedTuple):
-    """A tensor at one moment. place: its range of bytes. form: its type and shape. digest: stays on the device."""
+    """A tensor at one moment. place: its range of bytes. form: its type and shape. digest: its digest, which stays on
+    the device."""
 
     place: _Range | None
     form: str
@@ -49,7 +50,8 @@ class _Seen(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A call of an operator, with its tensors before (`given`) and after it. written: bytes that its schema writes."""
+    """A call of an operator, with its tensors before the call (`given`) and after it (`after`). written: ranges of
+    bytes that the operator writes according to its schema."""
 
     operator: ObservedOperator
     numbers: list[str | None]  # values of the single numbers among `given`
@@ -61,7 +63,8 @@ class _Found(NamedTuple):
 
 
 class StepOperators(Observer):
-    """Records every operator that runs in its block, except those that prepare a capture and whose effects are undone.
+    """Records every operator that runs in its block. Operators that prepare a capture are left out, because their
+    effects are undone.
 
     is_cut: True if the time limit was reached before the end. unseen: the number of kernels that a capture recorded
     outside of observed operators, plus the number of replays of graphs whose operators were not observed.
@@ -70,20 +73,22 @@ class StepOperators(Observer):
     def __init__(
         self, finder: SiteFinder, with_values: Collection[int] = (), *, until: float = inf, captures: bool = False
     ) -> None:
-        """Set up the observer. with_values: numbers of the operators whose tensors are kept, not only their digests.
+        """Set up the observer.
 
-        until: time of `monotonic()` after which nothing is observed. captures: True to observe a capture, not a step.
+        finder: finds the source line of a call. with_values: numbers of the operators whose tensors are kept in
+        addition to their digests. until: time of `monotonic()` after which nothing is observed. captures: True to
+        observe a capture instead of a step.
         """
         super().__init__()
-        # Operators that run before `begin` belong to no step. Operators of a capture belong to the recorded step.
+        # Operators before `begin` belong to no step. If a capture is observed, all operators belong to its step.
         self.between = not captures
         self.is_cut, self.unseen = False, 0
         self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
         self._names = _Named({})
-        self._held: dict[int, StorageWeakRef] = {}  # references to memory, which prevent the reuse of an address
+        self._held: dict[int, StorageWeakRef] = {}  # weak references to storages; they prevent the reuse of an address
         self._computed: set[int] = set()  # addresses of memory that the step has written to
         self._unwritten: set[int] = set()
-        self._nodes: int | None = None  # number of nodes of the capture after the previous operator
+        self._nodes: int | None = None  # number of nodes that the capture had after the previous operator
         self._is_inside = self._is_launching = False  # True while an operator runs, and True while a kernel launch runs
         self._found: list[_Found] = []
 
@@ -174,7 +179,8 @@ class StepOperators(Observer):
 
     @contextmanager
     def _one_operator(self) -> Iterator[None]:
-        """Mark an operator as running. If no other one is running, count the nodes that a capture has gained before."""
+        """Within the block, an operator is running. If no other operator is running, first count the nodes that the
+        capture got since the previous operator."""
         is_outer, self._is_inside = not self._is_inside, True
         if is_outer:
             self._count_unseen()
@@ -207,15 +213,16 @@ class StepOperators(Observer):
         before: list[_Seen],
         after: Sequence[Tensor],
     ) -> None:
-        # Look at the arguments again after the call. An operator may change more than its schema declares, such as the
-        # statistics of a batch norm.
+        # Look at the arguments again after the call. An operator may change tensors that its schema does not declare,
+        # such as the statistics of a batch norm.
         seen = [*map(self._look, after)]
         kept = len(self._found) in self._with_values
         values = [each.detach().clone() for each in after if kept and each.numel() <= _VALUES]
         self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
     def _number(self, tensor: Tensor) -> str | None:
-        """Return the value of a 0-d CPU tensor as text; None for another tensor, or one that the step computed."""
+        """Return the value of a CPU tensor of shape [] as text. Return None for any other tensor, and for a tensor that
+        the step has computed."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
             with suppress(Exception):  # the tensor type of another library may have no value
@@ -223,7 +230,8 @@ class StepOperators(Observer):
         return None
 
     def _look(self, tensor: Tensor, *, digested: bool = True) -> _Seen:
-        """Describe a tensor. Its digest stays on its device; uninitialized or unreadable tensors get no digest."""
+        """Return a description of a tensor. Its digest stays on the device. Tensors that are uninitialized or cannot be
+        read get no digest."""
         place, digest = _range(tensor), None
         if place is not None and place.memory not in self._held:
             self._held[place.memory] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -235,14 +243,15 @@ class StepOperators(Observer):
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes all kept digests and values take."""
+        """Return how many bytes of memory all kept digests and values need."""
         digests = [each.digest for found in self._found for each in (*found.given, *found.after)]
         kept = [*digests, *(each for found in self._found for each in found.values)]
         whole = [(each.nbytes, _BLOCK if each.is_cuda else 1) for each in kept if each is not None]
         return sum(-(-size // block) * block for size, block in whole)
 
     def operators(self, after: Mapping[str, Tensor]) -> list[ObservedOperator]:
-        """Return the observed operators. All digests of a device are fetched in one transfer.
+        """Return the observed operators in the order of their calls. All digests of a device are copied to the host in
+        one transfer.
 
         after: state and gradients after the step, by name.
         """
@@ -266,7 +275,8 @@ class StepOperators(Observer):
 
 
 class ObservedCaptures:
-    """Observes the operators that each CUDA graph records in its block. At each replay, adds them to `step`."""
+    """Observes the operators that CUDA graphs record within this object's block. At each replay of a graph, its
+    operators are added to `step`."""
 
     def __init__(self, finder: Callable[[], SiteFinder], with_values: Collection[int] = (), until: float = inf) -> None:
         self.step: StepOperators | None = None  # the observer of the current step
@@ -284,7 +294,7 @@ class ObservedCaptures:
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes the digests in all graphs take."""
+        """Return how many bytes of memory the digests in all graphs need."""
         return sum(each.bytes for each in self._of.values())
 
     def _begun(self, begin: Callable[..., object]) -> Callable[..., object]:
@@ -342,19 +352,21 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fill(made: Sequence[Tensor]) -> None:
-    """Fill uninitialized memory with 0, because an operator may leave parts unwritten that are compared later."""
+    """Fill uninitialized tensors with 0. An operator may leave parts of a tensor unwritten, and digests include these
+    parts."""
     for each in made:
         with suppress(Exception), torch.no_grad():
             each.zero_()
 
 
 def _tensors_of_launch(values: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among a kernel's arguments, and the tensors to which its tensor descriptors refer."""
+    """Yield the tensors among a kernel's arguments, and the tensors to which tensor descriptors among the arguments
+    refer."""
     return tensors_in([each if isinstance(each, Tensor | tuple) else getattr(each, "base", None) for each in values])
 
 
 def _copied(digests: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Copy 0-d digests, with only a few operations on each device."""
+    """Return copies of digests of shape []. Only a few operations are used on each device."""
     found = list(digests)
     for places in _by_device(digests).values():
         copies = torch.stack([found[place].reshape(()) for place in places]).unbind()  # type: ignore[union-attr]
@@ -381,7 +393,8 @@ def _by_device(digests: Sequence[Tensor | None]) -> dict[torch.device, list[int]
 
 
 class _Range(NamedTuple):
-    """A tensor's range of bytes: its storage's number, the first byte's position, and the position after the last."""
+    """A tensor's range of bytes: the number of its storage, the position of its first byte, and the position after its
+    last byte."""
 
     memory: int
     start: int
@@ -392,7 +405,8 @@ class _Range(NamedTuple):
 
 
 def _range(tensor: Tensor) -> _Range | None:
-    """Return the bytes from a tensor's first element to its last; None for an empty or non-strided tensor."""
+    """Return the range of bytes from a tensor's first element to its last element. Return None if the tensor has no
+    storage, is empty, or is not strided."""
     if not torch._C._has_storage(tensor) or tensor.layout is not torch.strided or not tensor.numel():
         return None
     span = 1 + sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -405,7 +419,7 @@ class _Named:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._of: dict[int, list[tuple[_Range, str]]] = {}
-        # references to memory, which prevent the allocator from reusing an address
+        # weak references to storages; they prevent the reuse of an address
         self._held: list[StorageWeakRef] = []
         for name, tensor in tensors.items():
             if (place := _range(tensor)) is not None:
@@ -417,12 +431,13 @@ class _Named:
         return [] if place is None else [name for each, name in self._of.get(place.memory, []) if each.meets(place)]
 
 
-# identifies a tensor: its bytes, its data type and shape, and its strides
+# a key that identifies a tensor: its range of bytes, its data type and shape, and its strides
 _Exact = tuple[_Range | None, str, tuple[int, ...]]
 
 
 class _Writers:
-    """Remembers which operator last wrote each range of bytes, and the digests of its tensors after it."""
+    """Stores which operator last wrote each range of bytes, and the digests of the operator's tensors after the
+    call."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[_Range, int]]] = {}
@@ -436,9 +451,11 @@ class _Writers:
         self._left |= {seen: (number, digest) for seen, digest in left.items()}
 
     def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
-        """Return the number of the operator that last wrote the tensor `seen`, or None, and whether this is certain.
+        """Return the number of the operator that last wrote the tensor `seen`, and True if this is certain. The number
+        is None if no observed operator wrote the tensor.
 
-        It is not certain if `digest` is not the digest after this operator: unobserved code wrote the tensor.
+        digest: the tensor's digest now. If the digest after the operator was another one, code that was not observed
+        has written the tensor, and the result is uncertain.
         """
         place = seen.place
         written = [] if place is None else self._of.get(place.memory, [])

@@ -1,7 +1,8 @@
 """Detect host syncs. Each detector executes a function, and returns where and how often the host waited for the device.
 
 The dispatch mode and the fake pass find operators that need a value on the host. The profiler and the sync-debug mode
-find the waits themselves. These two pairs share no mechanism, so that one pair can check the other.
+find the waits of the host. The first two detectors work in another way than the last two. A detector of one pair can
+therefore check a detector of the other pair.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Syncs = Counter[Sync]
 
 
 class FakePassError(Exception):
-    """A step fails on fake tensors but not on real ones, for example because an operator has no fake version."""
+    """A step fails on fake tensors but not on real tensors, for example because an operator has no fake version."""
 
 
 # Operators that need values of a device tensor on the host, either as a scalar or for the shape of their output.
@@ -51,7 +52,8 @@ _VALUE_OPERATORS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "equal", "bincount", "multinomial",
 }  # fmt: skip
-# Operators that need such values only with some arguments. `needs_value` examines only the operators in these two sets.
+# Operators that need values of a device tensor on the host only with some arguments. `needs_value` examines only the
+# operators of these two sets.
 _VALUE_OPERATORS_AT_TIMES = {
     "repeat_interleave", "index", "index_put", "index_put_", "_index_put_impl_", "copy_", "_to_copy",
 }  # fmt: skip
@@ -62,12 +64,13 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): ")
 
 @cache
 def never_waits(func: OpOverload) -> bool:
-    """Return True if no call of the operator needs a value on the host. Results are cached for speed."""
+    """Return True if no call of the operator needs values of a device tensor on the host. Results are cached."""
     return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
 
 
 def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
-    """Return True if this call makes the host wait for a tensor on `device` ("cuda", or "cpu" in place of a GPU)."""
+    """Return True if this call makes the host wait for a tensor on `device`. On a machine without a GPU, `device` is
+    "cpu", and CPU tensors are treated like tensors of a GPU."""
     if never_waits(func):
         return False
     name = func._schema.name.removeprefix("aten::")
@@ -83,9 +86,11 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
 
 
 def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True if indexing waits for the device: to find the places of a mask, or to copy an index to the device.
+    """Return True if this indexing waits for the device. It waits in order to find the positions that a mask selects,
+    or to copy an index to the device.
 
-    An assignment of one host value by one mask does not wait, unless it accumulates: torch fills the places instead.
+    An assignment of one value of the host by one mask does not wait, because torch fills the selected positions. If the
+    assignment accumulates, it waits.
     """
     indices = [index for index in args[1] if index is not None]
     masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
@@ -97,7 +102,7 @@ def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> b
 
 
 def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True for a copy between host and device, in either direction, without `non_blocking`."""
+    """Return True if the call copies between host and device, in either direction, without `non_blocking`."""
     source = args[1] if name == "copy_" else args[0]
     target = args[0].device if name == "copy_" else torch.device(kwargs.get("device") or source.device)
     asynchronous = kwargs.get("non_blocking", args[2] if name == "copy_" and len(args) > 2 else False)
@@ -105,10 +110,10 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
 
 
 class DispatchWatch(Observer):
-    """Counts the ATen operations that reach the dispatcher, and the operations among them that make the host wait.
+    """Counts the ATen operations that reach torch's dispatcher, and finds the operations that make the host wait.
 
-    replayed: number of operations while `replaying()` was true. after: number of operations after the step. If its
-    block is entered again, it continues to count. `restart` resets the counts.
+    replayed: number of operations while `replaying()` was true. after: number of operations after the step. If the
+    block is entered again, the counts continue. `restart` sets them to 0.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
@@ -140,7 +145,8 @@ class DispatchWatch(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Count a read of a device tensor's value. Return the tensor or, in a fake pass, a tensor of ones instead."""
+        """Count a read of a device tensor's value. Return the tensor or, in a fake pass, a tensor of ones in its
+        place."""
         if self.host is None or self.host.has(tensor):
             return tensor
         self.seen[Sync(of_current_stack(), called)] += 1
@@ -148,7 +154,8 @@ class DispatchWatch(Observer):
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return a plausible result of a call that needs a value of a fake tensor: 1, True, or a mask that selects all."""
+    """Return a plausible result for a call that needs a value of a fake tensor: 1, True, or the result for a mask that
+    selects all elements."""
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
@@ -166,7 +173,7 @@ def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
             is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
             indices += list(_everything(index).unbind(1)) if is_mask else [index]
         return func(args[0], indices)
-    return func(*args, **kwargs)  # no replacement is known, so this operator ends the pass under fake tensors
+    return func(*args, **kwargs)  # no plausible result is known; on fake tensors this call raises an error
 
 
 def _everything(mask: Tensor) -> Tensor:
@@ -178,19 +185,21 @@ def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Te
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
-    """Execute on real tensors under a dispatch mode. It sees the backward pass, but not libraries or replays."""
+    """Call `execute` on real tensors under a dispatch mode, and return the host syncs. The dispatch mode sees the
+    backward pass, but not the work of libraries and replays."""
     with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
         execute()
     return Syncs(mode.seen)
 
 
 def by_fake_pass(execute: Execute, device: str) -> Syncs:
-    """Execute on fake tensors. Count each value that the host needs, and continue with a stand-in for the value.
+    """Call `execute` on fake tensors, and return the host syncs. Each value that the host needs counts, and is replaced
+    by a plausible value.
 
-    The pass ends early if no stand-in is known, as for an output whose shape depends on values. It also ends early if
-    the step fails after a sync, because a stand-in may cause errors (NAdam divides by the value minus 1). The syncs
-    until then count. Raises `FakePassError` if the step fails before any sync. The caller must undo the effects of fake
-    tensors.
+    The pass ends early if no plausible value is known, as for an output whose shape depends on values. It also ends
+    early if the step fails after a sync, because a replaced value may cause errors. (NAdam, for example, divides by the
+    value minus 1.) The syncs until then count. Raises `FakePassError` if the step fails before any sync. The caller
+    must undo the effects that fake tensors have on the state.
     """
     with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode, as_on_a_device():
         try:
@@ -207,9 +216,10 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
 
 
 def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
-    """Execute under the profiler. Return how often the host waited, and whether the profiler saw a planted sync too.
+    """Call `execute` under the profiler. Return how often the host waited, and True if the profiler also saw a planted
+    sync.
 
-    Stacks are not recorded, because they are expensive. `by_profiler` finds the places.
+    Stacks are not recorded here, because they take much time. `by_profiler` finds the lines of code that wait.
     """
     synchronize()
     with profiler() as profile:
@@ -225,7 +235,7 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
     """Return how many calls named in `waits` began within ranges named `window` in a profile's raw events.
 
-    Copies to pageable memory count, and the harness's own work does not, as in `syncs_of_profile`.
+    As in `syncs_of_profile`, copies to pageable memory also count, and work of the harness does not count.
     """
     within, outside = (
         [
@@ -245,7 +255,8 @@ def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> in
 
 
 def by_profiler(execute: Execute) -> Syncs:
-    """Execute under the profiler. Count waiting CUDA calls and copies to pageable memory, which also wait."""
+    """Call `execute` under the profiler, and return the host syncs: CUDA calls that wait, and copies to pageable
+    memory, because these wait too."""
     synchronize()
     with profiler(stacks=True) as profile:
         with span(_WINDOW):
@@ -255,9 +266,10 @@ def by_profiler(execute: Execute) -> Syncs:
 
 
 def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
-    """Count the calls named in `waits` within the observed window, for each line of user code that made them.
+    """Return the host syncs in a profile: how often each line of user code made calls named in `waits` within the
+    observed window.
 
-    The harness's own work between the steps is left out.
+    The work of the harness between the steps is left out.
     """
     within, outside = (
         [event.time_range for event in events if event.name == name and str(event.device_type).endswith("CPU")]
@@ -281,10 +293,11 @@ def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
 
 
 def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
-    """Return the user's line from the Python stack (innermost first) of the operator that made a runtime call.
+    """Return the line of user code that made a CUDA runtime call, from the Python stack of the operator that made the
+    call.
 
-    A runtime call has no parent if its thread number differs from its operator's. For such a call, use the shortest
-    operator that was active at the time of the call.
+    If the profiler gave the call another thread number than its operator, the call has no parent. The operator is then
+    the shortest of the `operators` that ran at the time of the call.
     """
     start = event.time_range.start
     around = [each for each in operators if each.time_range.start <= start <= each.time_range.end]
@@ -297,12 +310,13 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
-    """Execute while torch warns of synchronizing calls, except `torch.cuda.synchronize()` and waits for events."""
+    """Call `execute` while torch warns of calls that wait for the device, and return these host syncs. Torch does not
+    warn of `torch.cuda.synchronize()` and of waits for events."""
     with SyncWarnings(sync_here) as seen:
         execute()
     return seen
 
 
 def sync_here(operation: str) -> Sync:
-    """Return a sync by `operation`, located at the user's current line."""
+    """Return a `Sync` by `operation`, at the line of user code that runs now."""
     return Sync(of_current_stack(), operation)

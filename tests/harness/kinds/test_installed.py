@@ -49,7 +49,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 PLACE = "entry point 'odd = odd_kinds:KIND' of odd-kinds 3.2: "
-SOUND = "an entry point of `contract_harness.kinds` names a `harness.kinds.Kind`; found "
+SOUND = "an entry point of `contract_harness.kinds` must name a `harness.kinds.Kind`; found "
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ SOUND = "an entry point of `contract_harness.kinds` names a `harness.kinds.Kind`
         ("OTHER = 1", f"{SOUND}AttributeError: module 'odd_kinds' has no attribute 'KIND'"),
         ("KIND = 'capture'", f"{SOUND}a str"),
         ("from harness.kinds import Kind\nKIND = Kind(name='odd')", f"{SOUND}KindError: claim kind 'odd': the field"),
-        (ROW.format(""), "the claim kind of a package must have a new name; found 'capture' again"),
-        (ROW.format("name='composite'"), "the claim kind of a package must have a new name; found 'composite' again"),
+        (ROW.format(""), "the name of the package's claim kind is already used; found 'capture'"),
+        (ROW.format("name='composite'"), "the name of the package's claim kind is already used; found 'composite'"),
     ],
 )
 def test_a_package_with_a_broken_kind_is_named(install: Install, source: str, problem: str) -> None:
