@@ -1,8 +1,9 @@
 """Judge `accumulation`: a step over k micro-batches equals a step on the whole batch, except for rounding.
 
-The harness records the digest of each micro-batch and the optimizers' own counters of updates. It compares gradients,
-norms before clipping and losses with those of an arm that takes the same batch at once. Norms before clipping show
-whether gradients were added or averaged, even if a clip or Adam makes both train alike.
+The evidence contains the digest of each micro-batch and the numbers of updates that the optimizers counted. Gradients,
+norms before clipping and losses are compared with those of an arm that processes the same batch at once. Gradients of
+micro-batches can wrongly be added instead of averaged. With a clip or with Adam, both ways may train alike, but norms
+before clipping show the difference.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from harness.kinds.gradients.model import Accumulation
 
 
 class Apart(NamedTuple):
-    """The relative difference of one quantity of a step from the arm that takes the whole batch at once."""
+    """The relative difference of one quantity of a step from the same quantity of the arm that processes the whole
+    batch at once."""
 
     step: int
-    quantity: str  # loss, norms or gradients; they are judged in this order, so that causes come before effects
+    quantity: str  # loss, norms or gradients; they are judged in this order, because the first may explain the others
     relative: float
     where: str
 
@@ -90,7 +92,7 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
         for block in candidate.micro_batches
         for offset, digests in enumerate(block.digests)
     }
-    # compare this number as well, because `seen` hides duplicates
+    # also compare the number of records, because `seen` contains each step only once
     recorded = sum(len(block.digests) for block in candidate.micro_batches)
     if sorted(seen) != list(range(steps)) or recorded != steps:
         settle(
@@ -132,8 +134,8 @@ def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet
             "arm's state",
         )
         return
-    # A tensor that gets no gradient in some steps, such as an unused expert, counts fewer updates. So take the largest
-    # number.
+    # Use the largest count. An optimizer counts fewer updates for a tensor that gets no gradient in some steps, such as
+    # an unused expert.
     made = max(updates)
     sheet.figure("updates", made, "updates")
     if not sheet.meets("updates", made, "exactly", steps, "updates", beside=True):
@@ -168,7 +170,7 @@ def _apart(
         for group, before in mine.items():
             yield Apart(step, "norms", _relative(before, other[group]), f"the norm of {group}")
     for entry in compared:
-        # Leave out gradients that are zero except for rounding, such as the gradient of a bias before a norm.
+        # Leave out gradients that would be zero without rounding, such as the gradient of a bias before a norm.
         if not (entry.rounded and entry.relative > part.max_relative_difference):
             yield Apart(entry.step, "gradients", entry.relative, f"the gradient of {entry.tensor}")
 

@@ -1,5 +1,5 @@
-"""Compare the gradients of two arms, as they are after a step, and also as the backward pass made them if a step
-changes them (for example by a clip)."""
+"""Compare the gradients of two arms as they are after a step. If the step changed them, for example by a clip, compare
+them also as they were after the backward pass."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Compared:
 
     absolute: the largest absolute difference of any element.
     size: the largest absolute value in the baseline's gradient.
-    made: True if the gradient was read before the clip. Then `absolute` and `size` are scaled like the baseline's clip.
+    made: True if the gradient was read before the clip. `absolute` and `size` are then multiplied by the factor by
+    which the baseline's clip made its gradients smaller.
     rounded: True if rounding alone can explain the difference.
-    room: the difference that rounding may cause, measured with a control.
+    room: the largest difference that rounding may cause, measured with a control.
     """
 
     step: int
@@ -40,7 +41,8 @@ class Compared:
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
-    """Return the candidate's gradients at the steps that the part names; raise ERROR if some are missing."""
+    """Return the candidate's gradients at the steps that the claim compares. End the judgement with ERROR if some are
+    missing."""
     by_step = {record.step: record for record in candidate.gradients}
     missing = [str(step) for step in part.steps if step not in by_step]
     if missing:
@@ -59,12 +61,13 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(
     part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
-    """Yield each tensor's difference from the baseline at each step. Raise ERROR if a tensor was not compared.
+    """Yield each tensor's difference from the baseline at each step. End the judgement with ERROR if a tensor was not
+    compared.
 
-    of_control: True if the arm may have gradients of tensors that have none in the baseline.
+    of_control: True if the arm is a control, which may have a gradient for a tensor that has none in the baseline.
 
-    A gradient of zeros is left out if the baseline's tensor has no gradient, because an arm that keeps all gradients in
-    one buffer has zeros there. If this hides an update, the parameters show the update.
+    A gradient of zeros is left out if the baseline's tensor has no gradient. An arm that keeps all gradients in one
+    buffer has zeros there. If an optimizer nevertheless updates the tensor, the parameters show the update.
     """
     theirs = {record.step: record for record in baseline.gradients}
     for record in records:
@@ -96,12 +99,13 @@ class _Distance(NamedTuple):
 def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
-    """Return the entries of `compared` with `room` set, computed from the differences between control and baseline."""
+    """Return the entries of `compared` with `room` set. `room` is computed from the differences between the control and
+    the baseline."""
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
     for entry in compared_tensors(nudged, records_of(nudged, control), baseline, of_control=True):
-        if math.isfinite(entry.absolute):  # if the control's difference is NaN or infinite, it excuses nothing
+        if math.isfinite(entry.absolute):  # a difference of the control that is NaN or infinite explains nothing
             theirs.setdefault((entry.step, entry.tensor), {})[entry.made] = entry.absolute
     found = []
     for step in steps:
@@ -124,8 +128,11 @@ def _compared(
     *,
     of_control: bool = False,
 ) -> Iterator[Compared]:
-    """Yield each tensor's difference. of_left: the baseline's largest gradient element after the clip, given only if
-    `tensors` were read before the clip."""
+    """Yield the difference of each tensor in `tensors` from the baseline at step `step`.
+
+    without: names of the tensors that have no gradient in the baseline. of_left: the largest element of the baseline's
+    gradients after the clip, if `tensors` were read before the clip; otherwise None.
+    """
     largest = _largest(tensors)
     let_through = 1.0 if of_left is None or not 0 < of_left < largest else of_left / largest
     for tensor in tensors:
@@ -150,7 +157,7 @@ def _compared(
                 f"at step {step}, {tensor.name} has equal digests in both arms, but a recorded difference of "
                 f"{number(absolute)}",
             )
-        if math.isnan(absolute):  # both values are infinite, which happens in gradients from before the clip
+        if math.isnan(absolute):  # the values of both arms are infinite, which can happen before a clip
             absolute = math.inf if differs else 0.0
         yield Compared(
             step,
@@ -165,28 +172,28 @@ def _compared(
 
 
 def _largest(tensors: Sequence[TensorReduction]) -> float:
-    """Return the baseline's largest finite element in a step."""
+    """Return the largest finite absolute value among the baseline's gradients in a step."""
     sizes = (tensor.baseline_max_abs or 0.0 for tensor in tensors)
     return max((size for size in sizes if math.isfinite(size)), default=0.0)
 
 
 def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:
-    """Return, by step, the candidate's and the baseline's norm of all gradients before the clip. Leave out steps at
-    which a norm was not recorded."""
+    """Return for each step the norm of all gradients before the clip, of the candidate and of the baseline. Steps at
+    which one of these norms was not recorded are left out."""
     theirs = {record.step: record.made_norm for record in baseline.gradients}
     pairs = ((record.step, record.made_norm, theirs.get(record.step)) for record in records)
     return {step: (ours, other) for step, ours, other in pairs if ours is not None and other is not None}
 
 
 def _relative(absolute: float, scale: float) -> float:
-    """Return the relative difference. If the baseline is zero, return 0 for equal values and infinity for others."""
+    """Return `absolute` / `scale`. If `scale` is 0, return 0 if `absolute` is 0, and infinity otherwise."""
     if scale == 0:
         return 0.0 if absolute == 0 else math.inf
     return absolute / scale
 
 
-# smallest share of a step's tensors that must be compared; in a convolutional network a quarter of the tensors can be
-# biases before a norm
+# Smallest share of a step's tensors whose difference must not be excused as rounding. In a convolutional network, a
+# quarter of the tensors can be biases before a norm, whose gradients consist of rounding.
 FEWEST_COMPARED = 0.5
 
 
@@ -204,10 +211,11 @@ class OfTensor(Protocol):
 
 
 def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> None:
-    """Raise INCONCLUSIVE if most tensors of a step exceed the relative bound and are excused as rounding.
+    """End the judgement with INCONCLUSIVE if most tensors of a step exceed the relative bound, but are excused as
+    rounding.
 
-    A difference is excused if it is small next to the step's largest gradient. One very large gradient, such as that of
-    a tensor that diverges, would therefore excuse all other tensors, whatever their differences are.
+    A difference is excused if it is small compared with the step's largest gradient. One very large gradient, such as
+    the gradient of a tensor that diverges, would therefore excuse all other tensors, whatever their differences are.
     """
     if bound is None:
         return

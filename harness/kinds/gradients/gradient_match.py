@@ -1,12 +1,16 @@
-"""Judge `gradient_match`: every trainable tensor's gradients agree at the chosen steps, and clipped norms stay bounded.
+"""Judge `gradient_match`: the gradients of all trainable tensors agree at the chosen steps, and clipped norms are small
+enough.
 
-The device reduced each gradient to a digest, its largest absolute value, and its largest absolute difference from the
-baseline's. A relative difference is that difference divided by the baseline tensor's largest absolute value. Some
-gradients are zero except for rounding, such as that of a bias before BatchNorm or of attention's keys. Therefore a
-difference below `ROUNDING` times the step's largest gradient is excused. If most are excused, nothing is decided.
+For each gradient, the evidence contains a digest, the largest absolute value, and the largest absolute difference from
+the baseline's gradient. The relative difference is this difference divided by the largest absolute value of the
+baseline's gradient. Some gradients would be zero without rounding, such as the gradient of a bias before BatchNorm, or
+of the bias of attention's keys. Therefore a relative difference may exceed its bound if the difference is smaller than
+`ROUNDING` times the step's largest gradient. If most tensors of a step exceed the bound in this way, the claim is
+undecided.
 
-If a step changes gradients before it ends, they are also compared as the backward pass made them, because a clip hides
-their size. Gradients that an optimizer overwrote in either arm are compared only as the backward pass made them.
+A step may change gradients after the backward pass, for example by a clip. After a clip, gradients no longer show a
+wrong scale. Such gradients are therefore also compared as they were after the backward pass. Gradients that an
+optimizer overwrote in either arm are compared only as they were after the backward pass.
 """
 
 from __future__ import annotations
@@ -107,14 +111,16 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> list[Gradients]:
-    """Return the candidate's gradients at the part's steps, except steps whose update both arms skipped."""
+    """Return the candidate's gradients at the steps that the claim compares. Steps whose update both arms skipped are
+    left out."""
     records = records_of(part, candidate)
     skipped = _skipped_together(records, candidate, baseline) if part.baseline is not None else set()
     return [record for record in records if record.step not in skipped]
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
-    """Return a clause for a message if only one arm recorded gradients from before a clip, else ""."""
+    """Return a clause for a message that names the arm whose gradients from before a clip are missing. Return "" if
+    they are missing in no arm or in both arms."""
     seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
@@ -125,8 +131,9 @@ def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence
 def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
     """Return the steps whose update both arms skipped because gradients overflowed under a dynamic loss scale.
 
-    Return no step unless each arm's counters of updates confirm the skips, the arm updated in most steps, and the last
-    compared step did not overflow. Raise INCONCLUSIVE if an arm has no counter.
+    The result is empty unless three conditions hold in each arm: its counters of updates confirm the skips, it made an
+    update in most steps, and the gradients of the last compared step did not overflow. If an arm has no counter, end
+    the judgement with INCONCLUSIVE.
     """
     overflowed = {
         record.step
@@ -152,11 +159,11 @@ def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
 
 
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Raise NOT_RUN if no gradient can be read after the steps of an arm. Such a loop ends with
-    `optimizer.zero_grad()`, frees each gradient after its parameter's update, or differentiates a function and never
-    sets `.grad`.
+    """End the judgement with NOT_RUN if no gradient can be read after the steps of an arm.
 
-    Gradients of zeros, as `zero_grad(set_to_none=False)` leaves them, count as unreadable if every tensor changed.
+    A step of such an arm ends with `optimizer.zero_grad()`, frees each gradient after its parameter's update, or
+    differentiates a function and never sets `.grad`. If all gradients are zero but every tensor was trained, the
+    gradients also count as unreadable, because `zero_grad(set_to_none=False)` sets them to zero.
     """
     arms = (candidate, baseline)
     left = [tensor for arm in arms for record in arm.gradients for tensor in record.tensors]
@@ -185,7 +192,7 @@ def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
 
 
 def _says_none(arm: ArmEvidence) -> bool:
-    """Return True if at every recorded step no trainable tensor of the arm had a gradient."""
+    """Return True if no trainable tensor of the arm had a gradient at any recorded step."""
     trained = arm.start.trainable_tensors
     return trained > 0 and arm.gradients != [] and all(len(record.without) == trained for record in arm.gradients)
 
@@ -203,7 +210,7 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
         sheet.figure("max_abs_difference_step", worst.step, "step")
         sheet.figure("max_relative_difference", max(entry.relative for entry in compared))
         rounded = _rounded(part, compared)
-        if rounded:  # only then, because verdicts that were published before this number existed have no such figure
+        if rounded:  # leave out a figure of 0, because verdicts that were published earlier do not have this figure
             sheet.figure("rounding_tensors", len(rounded), "tensors")
         sheet.figure("tensors_differing", len({entry.tensor for entry in compared if entry.differs}), "tensors")
     if compared and part.equality == "bitwise" and part.max_abs_difference is not None:
@@ -212,13 +219,14 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
 
 
 def _rounded(part: GradientMatch, compared: list[Compared]) -> set[str]:
-    """Return the tensors beyond the relative bound whose difference may be rounding alone."""
+    """Return the names of the tensors that exceed the relative bound, but whose difference may come from rounding
+    alone."""
     bound = math.inf if part.equality == "bitwise" else (part.max_relative_difference or math.inf)
     return {entry.tensor for entry in compared if entry.rounded and entry.relative > bound}
 
 
 def require_finite_gradients(records: list[Gradients], sheet: Sheet) -> None:
-    """Raise FAIL at the first gradient or norm that is NaN or infinite."""
+    """End the judgement with FAIL if a gradient or a norm is NaN or infinite."""
     for record in records:
         for tensor in record.tensors:
             values = _values(tensor)
@@ -279,7 +287,7 @@ def _require_agreement(
 
 
 class _Size(NamedTuple):
-    """The largest difference that one bound applies to, the bound, and the tensor with this difference."""
+    """The largest difference to which one bound applies (`value`), the bound, and the tensor with this difference."""
 
     figure: str
     value: float
@@ -294,7 +302,7 @@ class _Size(NamedTuple):
 
 
 def _sizes(part: GradientMatch, compared: list[Compared]) -> list[_Size]:
-    """Return the largest difference for each bound, leaving out differences that rounding alone may explain."""
+    """Return the largest difference for each bound. Differences that may come from rounding alone are left out."""
     excused = {id(entry) for entry in _as_control(part, compared)}
     judged = [entry for entry in compared if id(entry) not in excused]
     bound, most = part.max_abs_difference, part.max_relative_difference
@@ -325,7 +333,7 @@ def _is_within(entry: Compared, absolute: float, relative: float) -> bool:
 
 
 def _as_control(part: GradientMatch, compared: list[Compared]) -> list[Compared]:
-    """Return the tensors that exceed a bound, but by no more than the control shows rounding to cause."""
+    """Return the tensors that exceed a bound, but whose difference is no larger than rounding causes in the control."""
     absolute, relative = (math.inf if each is None else each for each in _bounds(part))
     return [entry for entry in compared if not _is_within(entry, absolute, relative) and entry.absolute <= entry.room]
 
@@ -335,8 +343,8 @@ def _bounds(part: GradientMatch) -> tuple[float | None, float | None]:
 
 
 def _require_told_from_rounding(part: GradientMatch, compared: list[Compared]) -> None:
-    """Raise INCONCLUSIVE if, at some step, rounding may change every gradient by as much as the gradient itself. Then
-    even a gradient of zero would pass."""
+    """End the judgement with INCONCLUSIVE if there is a step at which rounding may change every gradient by as much as
+    the gradient's size. At such a step even a gradient of zero would pass."""
     for step in dict.fromkeys(entry.step for entry in _as_control(part, compared)):
         if not any(entry.room < entry.size for entry in compared if entry.step == step):
             settle(
@@ -359,8 +367,8 @@ def _require_same_groups(records: list[Gradients]) -> None:
 
 
 def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
-    """Raise ERROR if the arms clipped different groups of tensors at a step. The norm of a missing group could not be
-    compared with the threshold."""
+    """End the judgement with ERROR if the arms clipped different groups of tensors at a step. If a group is missing,
+    its norm cannot be compared with the threshold."""
     theirs = {record.step: {group.group for group in record.groups} for record in baseline.gradients if record.groups}
     for record in records:
         other = theirs.get(record.step, set()) ^ {group.group for group in record.groups}
@@ -380,8 +388,8 @@ def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet
     sheet.figure("largest_clipped_norm", largest, "norm")
     sheet.figure("clip_threshold", demand.at_most, "norm")
     allowed = demand.at_most * (1 + demand.relative_rounding)
-    # A clipped norm equals the threshold, so rounding may make it slightly larger. Only in that case use the larger
-    # bound.
+    # The norm after a clip is about equal to the threshold, so rounding may make it slightly larger. Allow for this
+    # rounding only if it is needed.
     bound = allowed if demand.at_most < largest <= allowed else demand.at_most
     if not sheet.meets("largest_clipped_norm", largest, "at most", bound, "norm", beside=compared):
         beyond = sum(norm > allowed for norm, _, _ in norms)
@@ -408,17 +416,17 @@ def _require_clips(part: GradientMatch, named: dict[str, ArmEvidence], records: 
 
 
 def require_gradients(records: list[Gradients]) -> None:
-    """Raise FAIL if every compared gradient is zero, at all steps."""
+    """End the judgement with FAIL if all compared gradients are zero at all steps."""
     largest = max((max(_values(tensor)) for record in records for tensor in record.tensors), default=None)
     if largest == 0:
         settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
 
 
 def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], baseline: ArmEvidence) -> None:
-    """Raise FAIL if a trainable tensor had no gradient at a recorded step.
+    """End the judgement with FAIL if a trainable tensor had no gradient at a recorded step.
 
-    This does not apply to a tensor that has no gradient in either arm at this step but trains in other steps. Such a
-    step did not use the tensor, like an expert to which no token was routed.
+    A tensor may lack a gradient at a step if it has none in either arm at this step, and is trained in other steps. The
+    step then did not use the tensor, for example an expert to which no token was routed.
     """
     names, trainable = candidate.start.trainable_names, candidate.start.trainable_tensors
     theirs = {record.step: set(record.without) for record in baseline.gradients}

@@ -1,4 +1,5 @@
-"""Define the claims about gradients: agreement with a baseline's, and steps that take their batch in micro-batches."""
+"""Define the claims about gradients: `gradient_match` (gradients agree with a baseline's gradients) and `accumulation`
+(a step that processes its batch in micro-batches)."""
 
 from __future__ import annotations
 
@@ -28,26 +29,30 @@ from harness.contract.guards import bites_by_equality
 
 
 class Accumulation(Judged):
-    """A step reads its batch as k different micro-batches and makes one update, equal to the whole batch's update."""
+    """A step processes its batch as k different micro-batches, and makes one update. Gradients and losses agree with
+    those of a step on the whole batch."""
 
     kind: Literal["accumulation"]
     """Judges gradients that are accumulated over micro-batches."""
     candidate: ArmName
-    """The arm that takes each batch in micro-batches, which are the first dimension of its inputs."""
+    """The arm that processes each batch in micro-batches. The first dimension of its inputs contains the
+    micro-batches."""
     baseline: ArmName
-    """The arm that takes the same batch at once."""
+    """The arm that processes the same batch at once."""
     micro_batches: Annotated[int, Field(ge=2), Demand("micro_batch_count")]
-    """Number of micro-batches in a step, all different."""
+    """Number of micro-batches in a step. All of them must be different."""
     steps: ComparedSteps
-    """Steps, counted from 0, at which gradients, norms before clipping and loss are compared. Gradients that were not
-    cleared are visible only from step 1 on. After many steps, accumulated rounding hides faults."""
+    """Steps, counted from 0, at which gradients, norms before clipping and the loss are compared. Include a step after
+    step 0, because only later steps show gradients that were not cleared. Choose early steps, because accumulated
+    rounding hides faults after many steps."""
     max_relative_difference: Annotated[Positive, Demand("differs_from_one_batch")]
-    """Largest relative difference from the arm with one batch. For a gradient, it is relative to the tensor's largest
-    element, for norms and losses to their value. It allows for the rounding of sums that are added in another order."""
+    """Largest allowed relative difference from the baseline, which processes one batch. For a gradient, the difference
+    is relative to the largest element of the baseline's tensor. For norms and losses, it is relative to their value.
+    The bound must allow for rounding, because sums are added up in another order."""
 
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.steps)) < len(self.steps):
-            yield Problem(("steps",), "`steps` are distinct", str(self.steps), "remove the repeated one")
+            yield Problem(("steps",), "`steps` must not name a step twice", str(self.steps), "remove the repeated step")
 
     def gradients(self) -> GradientDemand:
         return GradientDemand(self.candidate, self.baseline, self.steps)
@@ -57,41 +62,42 @@ class Accumulation(Judged):
 
 
 class ClippedNorm(Strict):
-    """After clipping, every group's norm is at most `at_most` x (1 + relative_rounding)."""
+    """After the clip, the norm of every group of gradients is at most `at_most` x (1 + `relative_rounding`)."""
 
     at_most: Annotated[Positive, Demand("clipped_norm_exceeded")]
-    """The clip's threshold."""
+    """The threshold of the clip."""
     relative_rounding: Annotated[NonNegative, Demand("clipped_norm_exceeded")]
-    """Allowance for rounding, relative to the threshold."""
+    """By how much rounding may make a norm exceed the threshold, relative to the threshold."""
 
 
 class GradientMatch(Judged):
-    """Gradients of every trainable tensor agree at the chosen steps, and clipped norms keep the threshold. A tensor
-    that has no gradient at a step in either arm but trains in other steps is not compared at that step."""
+    """The gradients of every trainable tensor agree at the chosen steps, and no norm exceeds the threshold after the
+    clip. If a tensor has no gradient in either arm at a step, but is trained in other steps, the tensor is not compared
+    at this step."""
 
     kind: Literal["gradient_match"]
-    """Judges gradients against a baseline, clipped norms against a threshold, or both."""
+    """Compares gradients with those of a baseline, or clipped norms with a threshold, or makes both comparisons."""
     candidate: ArmName
     """The optimized arm."""
     baseline: OptionalArm = None
     """The plain arm. Without it, only the clipped norms are judged."""
     steps: ComparedSteps
-    """Steps, counted from 0, at which gradients are reduced and compared."""
+    """Steps, counted from 0, at which gradients are compared."""
     equality: Annotated[Equality | None, Demand("differs")] = None
-    """`bitwise`: digests must be equal. `within`: the bounds below decide."""
+    """`bitwise`: every bit must be equal. `within`: `max_abs_difference` and `max_relative_difference` decide."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest absolute difference of any element."""
     max_relative_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest difference relative to the baseline tensor's largest element. A difference below 1e-6 of the step's
-    largest gradient counts as rounding and never exceeds this bound."""
+    """Largest difference relative to the largest element of the baseline's tensor. A difference that is smaller than
+    1e-6 times the largest gradient of the step counts as rounding. It never exceeds this bound."""
     control: OptionalArm = None
-    """Under `within`: an arm with the baseline's settings, like the `control` of `ends` in a `trajectory_match`. The
-    harness changes its initial parameters by a rounding. A difference of at most ten times this arm's distance to the
-    baseline counts as rounding."""
+    """Only with `equality: within`: an arm with the baseline's settings, like the `control` of `ends` in a
+    `trajectory_match`. The harness changes its initial parameters by about one rounding error. A difference counts as
+    rounding if it is at most ten times the difference between this arm and the baseline."""
     clipped_norm: ClippedNorm | None = None
-    """The threshold that no group's norm exceeds after clipping."""
+    """The threshold that the norm of no group of gradients may exceed after the clip."""
     clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
-    """Steps in which the clip must have scaled at least one group."""
+    """Smallest number of steps in which the clip must have made the gradients of at least one group smaller."""
 
     must_train_alike: ClassVar[bool] = True
 
@@ -104,19 +110,19 @@ class GradientMatch(Judged):
     @model_validator(mode="after")
     def _demands_something(self) -> GradientMatch:
         if self.baseline is None and self.clipped_norm is None:
-            refuse("gradient_match needs `baseline`, `clipped_norm` or both", "kind")
+            refuse("a gradient_match claim compares nothing; give it `baseline`, `clipped_norm` or both", "kind")
         if self.baseline is not None:
             bounds = (self.max_abs_difference, self.max_relative_difference)
             if self.equality is None or (self.equality == "within" and bounds == (None, None)):
-                refuse("a claim with a baseline must have `equality` and, for `within`, a bound", "baseline")
+                refuse("a claim with a baseline needs `equality` and, for `equality: within`, a bound", "baseline")
         return self
 
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.steps)) < len(self.steps):
-            yield Problem(("steps",), "`steps` are distinct", str(self.steps), "remove the repeated one")
+            yield Problem(("steps",), "`steps` must not name a step twice", str(self.steps), "remove the repeated step")
         for field in ("equality", "max_abs_difference", "max_relative_difference"):
             if self.baseline is None and getattr(self, field) is not None:
-                remedy = f"name one, or leave `{field}` out"
+                remedy = f"name a `baseline`, or leave `{field}` out"
                 yield Problem(
                     (field,), f"`{field}` compares with a baseline, so the claim must name a `baseline`", "none", remedy
                 )
@@ -125,12 +131,11 @@ class GradientMatch(Judged):
             yield Problem(("control",), rule, f"`{self.equality}`", "leave `control` out, or write `equality: within`")
 
     def replicas(self) -> dict[str, int]:
-        # If the baseline does not repeat its own bits, a claim of equal bits is undecided. So execute the baseline
-        # twice.
+        # Execute the baseline twice. If its two executions differ in bits, a claim of equal bits cannot be decided.
         return {self.baseline: 2} if self.baseline is not None and self.equality == "bitwise" else {}
 
     def compared(self) -> list[list[str]]:
-        # the baseline's repetition is not listed, because its gradients are not needed
+        # The baseline's repetition is not in the list, because its gradients are not needed.
         return [sorted(set(self.arms().values()))]
 
     def candidate_capabilities(self) -> frozenset[str]:

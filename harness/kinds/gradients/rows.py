@@ -14,7 +14,7 @@ ROWS = (
         capabilities=frozenset({"parameters", "inputs", "gradients"}),
         card=("gradients",),
         evidence_faults=(MISSING_RUN,),
-        leaves_out={"repetition": "The baseline's second run shows only whether its gradients repeat."},
+        leaves_out={"repetition": "The baseline's second run only shows whether the baseline's gradients repeat."},
     ),
     Kind(
         name="accumulation",
@@ -25,8 +25,8 @@ ROWS = (
         card=("gradients",),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
-            "equal_ends": "Two ways to add up a batch round differently, so gradients and losses are compared within a "
-            "bound.",
+            "equal_ends": "Sums over a batch and over its micro-batches are rounded differently, so gradients and "
+            "losses are compared within a bound.",
             "guards": NO_GUARDS,
         },
     ),

@@ -20,7 +20,7 @@ from harness.report.charts import plots
 from harness.report.glance import JudgedPart, judged_parts
 from harness.report.view import ReportView
 
-SHOWN = 12  # largest number of rows in a table; the run directory has all rows
+SHOWN = 12  # largest number of rows that a table of the report shows; the run directory contains all rows
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 
 
@@ -71,8 +71,8 @@ def section(view: ReportView) -> Section | None:
 
 
 def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> list[Compared]:
-    """Return the differences that the claim's judge compared; empty if it judged only norms or if evidence is
-    missing."""
+    """Return the differences that the claim's judge used. The list is empty if the claim is only about norms, or if
+    evidence is missing."""
     if claim.baseline is None:
         return []
     try:
@@ -114,7 +114,8 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
 
 
 def _tensors(compared: list[Compared]) -> Table:
-    """Return a table of tensors, the largest difference first; NaN and infinity count as larger than any number."""
+    """Return a table of tensors with their differences, the largest difference first. NaN and infinity come before all
+    numbers."""
     columns = ["tensor", "step", "largest difference", "equal bits", "largest of the baseline"]
     rows: list[list[object]] = []
     both = any(one.made for one in compared)
@@ -126,7 +127,8 @@ def _tensors(compared: list[Compared]) -> Table:
 
 
 def _points(values: list[tuple[str, float]]) -> list[tuple[int, str, float]]:
-    """Return (layer, kind of tensor, largest difference over the steps); layer -1 holds tensors outside all layers."""
+    """Return for each layer and each kind of tensor the largest difference at any step, as (layer, kind of tensor,
+    difference). Layer -1 stands for tensors outside of all layers."""
     worst: dict[tuple[int, str], float] = {}
     for name, value in values:
         match = _LAYER.search(name)

@@ -1,4 +1,5 @@
-"""Define the claims about series: two arms agree, repeated runs agree, or two arms differ."""
+"""Define the claims about series of losses and metrics: `trajectory_match` (two arms agree), `repeatability` (repeated
+runs agree) and `runs_differ` (two arms differ)."""
 
 from __future__ import annotations
 
@@ -26,24 +27,24 @@ from harness.contract.base import (
 from harness.contract.guards import Bounded, Ends, Guards
 
 RelativeBound = Annotated[Positive | None, Demand("exceeds_tolerance", exceeded_bound="max_relative_difference")]
-# Number of runs of each arm under `noise`. Fewer runs have too few divisions into two groups for a false-alarm rate of
-# 1 %.
+# Number of runs of each arm under `noise`. With fewer runs, there are too few ways to divide all runs into two groups,
+# and equal arms would fail more often than in 1 % of the cases.
 RUNS = 5
 NOISE_STEPS = (0, 1, 2, -1)  # indices of the steps at which gradients are compared under `noise`
 
 
 class Precisions(Strict):
-    """The data types that two arms compute in, as their systems state them (`dtype` among a run's facts)."""
+    """The data types in which two arms compute. A system reports its data type as `dtype` in a run's facts."""
 
     candidate: Annotated[Name, Demand("vacuous_precision")]
     """The data type of the optimized arm, such as `bfloat16`."""
     baseline: Annotated[Name, Demand("vacuous_precision")]
-    """The data type of the plain arm, which must differ."""
+    """The data type of the plain arm. It must be different from that of the optimized arm."""
 
 
 ParameterDtype = Literal["float64", "float32", "bfloat16", "float16"]
-# A data type can represent all values of each type that has a lower number. If two types have the same number, neither
-# can represent all values of the other.
+# A data type can represent all values of every type with a lower number. If two types have the same number, neither
+# type can represent all values of the other type.
 _FINENESS = {"float64": 2, "float32": 1, "bfloat16": 0, "float16": 0}
 
 
@@ -53,7 +54,8 @@ class ParameterDtypes(Strict):
     candidate: Annotated[ParameterDtype, Demand("vacuous_parameter_dtype")]
     """The data type of every trainable tensor of the optimized arm."""
     baseline: Annotated[ParameterDtype, Demand("vacuous_parameter_dtype")]
-    """The data type of every trainable tensor of the plain arm, which must differ."""
+    """The data type of every trainable tensor of the plain arm. It must be different from that of the optimized
+    arm."""
 
     def coarser(self) -> str:
         """Return the data type that represents fewer values."""
@@ -61,10 +63,11 @@ class ParameterDtypes(Strict):
 
 
 class TrajectoryMatch(Bounded):
-    """Two series agree at every step, or at one step, in bits, within a bound, or within the baseline's own noise."""
+    """The series of two arms agree at every step, or at one step. They agree in bits, within a bound, or within the
+    noise of the baseline's runs."""
 
     kind: Literal["trajectory_match"]
-    """Judges one series of two arms against each other."""
+    """Compares the series of one metric, such as the loss, between two arms."""
     candidate: ArmName
     """The optimized arm."""
     baseline: ArmName
@@ -73,29 +76,35 @@ class TrajectoryMatch(Bounded):
     """The compared series: the loss, or a metric that the systems of both arms report."""
     equality: Annotated[EqualityOrNoise, Demand("differs", "beyond_noise")]
     """`bitwise`: every bit must be equal. `within`: only the bounds decide. `noise`: each arm runs several times, and
-    losses, gradients and ends must differ no more than those of the baseline's runs. `noise` has no bound."""
+    the arms' losses, gradients and end states must not differ more than those of the baseline's runs. A claim with
+    `noise` has no bound."""
     runs: Annotated[Annotated[int, Field(ge=RUNS, le=8)] | None, MEASURED] = None
-    """Under `noise`: number of runs of each arm, by default 5. With 5 runs an equal arm fails at most once in 126."""
+    """Only with `equality: noise`: number of runs of each arm, by default 5. With 5 runs, an equal arm fails at most in
+    1 of 126 verdicts."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest allowed absolute difference. Under `bitwise` it is only reported."""
+    """Largest allowed absolute difference. With `equality: bitwise` the bound is only reported."""
     max_relative_difference: RelativeBound = None
-    """Largest allowed difference relative to the baseline's absolute value at that step. If `max_abs_difference` is
-    also given, both bounds must hold."""
+    """Largest allowed difference, relative to the baseline's absolute value at the same step. If `max_abs_difference`
+    is also given, both bounds must hold."""
     compare: Annotated[Literal["every", "final", "first"], NoDemand("chooses the steps that are compared")] = "every"
-    """Which steps are compared: every step, only the last, or only the first, which precedes any update."""
+    """Which steps are compared: every step, only the last step, or only the first step. The first step comes before any
+    update."""
     precisions: Precisions | None = None
-    """The precisions in which the arms must compute, for arms that differ in precision. Their frozen tensors have
-    different formats and are not compared, but must not change during training."""
+    """The precisions in which the two arms must compute, if the arms differ in precision. The frozen tensors of the
+    arms then have different formats. They are not compared, but they must not change during training."""
     parameter_dtypes: ParameterDtypes | None = None
-    """The data types of the arms' trainable parameters, if they differ. Starts then count as equal if they are equal
-    after rounding to the coarser type. Frozen tensors are not compared, but must not change during training."""
+    """The data types of the arms' trainable parameters, if they differ. The arms' starts then count as equal if they
+    are equal after rounding to the less precise type. Frozen tensors are not compared, but they must not change during
+    training."""
     switched_on: Annotated[bool, NoDemand("if it is not met, the claim stays undecided")] = False
-    """True if the candidate's step must differ from the baseline's: in its operators, in types, shapes or strides of
-    their inputs, or in any bit. If it does not, the claim is undecided (`optimization_off`)."""
+    """True if the candidate's step must be different from the baseline's step. The steps are different if they differ
+    in their operators, in the types, shapes or strides of the operators' inputs, or in any bit. If they do not differ,
+    the claim is undecided (`optimization_off`)."""
     guards: Guards
     """What must hold before the claim can pass."""
     ends: Ends | None = None
-    """Under `within`: how much the end states may differ. Under `bitwise` they must be equal anyway."""
+    """Only with `equality: within`: how much the end states may differ. With `equality: bitwise` they must be equal in
+    every bit."""
 
     must_train_alike: ClassVar[bool] = True
 
@@ -103,7 +112,8 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields' demands. Of the reason codes of `equality`, keep only the one that this claim can give."""
+        """Return the demands of the fields, by name. The demand of `equality` contains only the reason code that this
+        claim can give."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand("beyond_noise" if self.equality == "noise" else "differs")
@@ -113,7 +123,7 @@ class TrajectoryMatch(Bounded):
         yield from self._noise_contradictions()
         if self.equality == "bitwise" and (self.precisions or self.parameter_dtypes):
             rule = "arms of two precisions can be compared only within a bound"
-            yield Problem(("equality",), rule, "`bitwise`", "say `within`")
+            yield Problem(("equality",), rule, "`bitwise`", "write `equality: within`")
         if (
             self.ends is not None
             and self.equality != "noise"
@@ -134,7 +144,8 @@ class TrajectoryMatch(Bounded):
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
     def _noise_contradictions(self) -> Iterator[Problem]:
-        """Yield a problem for each setting that contradicts `equality: noise`, by which only repeated runs decide."""
+        """Yield a problem for each field that contradicts `equality: noise`. With `noise`, only repeated runs decide
+        and not a bound."""
         if self.equality != "noise":
             if self.runs is not None:
                 yield Problem(("runs",), "`runs` is only for `equality: noise`", str(self.runs), "leave `runs` out")
@@ -172,14 +183,14 @@ class TrajectoryMatch(Bounded):
     def replicas(self) -> dict[str, int]:
         if self.equality == "noise":
             return dict.fromkeys((self.candidate, self.baseline), self.runs or RUNS)
-        return {self.baseline: 2}  # two executions of the baseline show the noise floor
+        return {self.baseline: 2}  # the noise floor is the difference between two executions of the baseline
 
     def compared(self) -> list[list[str]]:
-        # The arms of a group share a process, which records by how much their parameters differ at the end. A claim of
-        # equal bits needs only digests. Repetitions and controls need only series and digests.
+        # Arms in one group are executed in one process, which records by how much their parameters differ at the end. A
+        # claim of equal bits needs only digests. Repetitions and controls need only series and digests.
         if self.equality == "bitwise":
             return []
-        # in one process, choices of libraries such as algorithms are the same for both arms
+        # In one process, libraries make the same choices for both arms, for example of an algorithm.
         if self.equality == "noise":
             return [[self.candidate, self.baseline], [self.candidate], [self.baseline]]
         control = [] if self.ends is None else [[self.ends.control, self.baseline]]
@@ -187,12 +198,12 @@ class TrajectoryMatch(Bounded):
 
 
 class Repeatability(Bounded):
-    """N runs of one arm with one seed agree, in bits or within a bound. Under `bitwise` all runs after the first share
-    a second process with another hash seed. Under `within`, or with several ranks, all runs are in the same processes.
-    """
+    """Several runs of one arm with the same seed agree, in bits or within a bound. With `equality: bitwise`, all runs
+    after the first run share a second process, in which Python has another hash seed. With `equality: within`, or with
+    several ranks, all runs are in the same processes."""
 
     kind: Literal["repeatability"]
-    """Judges runs of one arm with one seed against each other."""
+    """Compares several runs of one arm with the same seed."""
     candidate: ArmName
     """The arm that is run several times."""
     runs: Annotated[int, Field(ge=2, le=32), MEASURED] = 2
@@ -200,10 +211,10 @@ class Repeatability(Bounded):
     equality: Annotated[Equality, Demand("differs")]
     """`bitwise`: every bit must be equal. `within`: only the bounds decide."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest allowed absolute difference. Under `bitwise` it is only reported."""
+    """Largest allowed absolute difference. With `equality: bitwise` the bound is only reported."""
     max_relative_difference: RelativeBound = None
-    """Largest allowed difference relative to the first run's absolute value at that step. If `max_abs_difference` is
-    also given, both bounds must hold."""
+    """Largest allowed difference, relative to the first run's absolute value at the same step. If `max_abs_difference`
+    is also given, both bounds must hold."""
     guards: Guards
     """What must hold before the claim can pass."""
 
@@ -211,31 +222,33 @@ class Repeatability(Bounded):
         return {self.candidate: self.runs}
 
     def compared(self) -> list[list[str]]:
-        # A claim of equal bits needs only digests. With a bound, the parameters of each execution are compared with
-        # those of the first execution.
+        # A claim of equal bits needs only digests. If there is a bound, the parameters of each execution are compared
+        # with those of the first execution, so all executions must be in one process.
         return [] if self.equality == "bitwise" else [[self.candidate]]
 
 
 class RunsDiffer(Judged):
-    """Two arms that differ in a setting have different losses and, if demanded, different batches and starts."""
+    """Two arms that differ in one setting have different losses. If the claim requires it, they also have different
+    batches and starts."""
 
     kind: Literal["runs_differ"]
-    """Judges that a setting, such as the seed, has an effect."""
+    """Shows that a setting, such as the seed, has an effect."""
     candidate: ArmName
-    """The arm with the other setting."""
+    """The arm with the changed setting."""
     baseline: ArmName
-    """The arm that differs from the candidate only in that setting."""
+    """The arm that differs from the candidate only in this setting."""
     steps: StepsCompared
-    """Steps that must have been compared."""
+    """Number of steps that must have been compared."""
     losses_from: Annotated[int, Field(ge=0), Demand("losses_equal")]
-    """The losses must differ in bits at this step, counted from 0, and at every later step."""
+    """The first step, counted from 0, at which the losses must differ in bits. They must also differ at every later
+    step."""
     batches: Annotated[bool, Demand("batches_equal")] = False
     """True if the arms must read different batches at every step."""
     start: Annotated[bool, Demand("start_equal")] = False
     """True if the arms must start from different trainable parameters."""
 
     def compared(self) -> list[list[str]]:
-        return []  # no end states are compared, only series and digests
+        return []  # the judge compares no end states, only series and digests
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)

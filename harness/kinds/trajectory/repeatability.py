@@ -1,4 +1,5 @@
-"""Judge `repeatability` (runs of one arm agree) and `runs_differ` (two arms differ). Check that arms train alike."""
+"""Judge `repeatability` (runs of one arm agree) and `runs_differ` (two arms differ). Also check, for other kinds of
+claim, that two arms train in the same way."""
 
 from __future__ import annotations
 
@@ -29,15 +30,16 @@ from harness.kinds.speed.model import compares_timed_steps
 from harness.kinds.trajectory.model import Repeatability, RunsDiffer, TrajectoryMatch
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# Measurements of speed and memory use the code below to check that both arms trained, and that they trained in the same
-# way.
+# The judges of claims about speed and memory use the following functions to check that both arms trained, and that they
+# trained in the same way.
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
-    """Return the trajectory_match part of the contract's claim with this id. Raise ERROR if there is none.
+    """Return the trajectory_match part of the contract's claim with this id. If there is no such part, end the
+    judgement with ERROR.
 
-    If there are several, return the first that compares losses of later steps. A bound on another metric, or on only
-    the first step, would let different losses pass.
+    If there are several parts, return the first part that compares the losses of later steps. A part about another
+    metric, or about only the first step, would hold even if the losses differ.
     """
     named = [claim for claim in context.contract.claims if claim.id == claim_id]
     found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
@@ -57,10 +59,11 @@ def require_equal_training(
     nothing: str,
     same_system: bool,
 ) -> None:
-    """Raise `Settled` unless the measured steps of both arms trained and satisfy `trajectory`, as its own judge checks.
+    """End the judgement unless both arms trained in the measured steps, and these steps satisfy `trajectory`. The
+    checks are those of the judge of trajectory_match claims.
 
-    named: the baseline, then the candidate. nothing: the message if no step was recorded. same_system: True if one
-    system trains both.
+    named: the baseline and then the candidate, by name. nothing: the message if no step was recorded. same_system: True
+    if one system trains both arms.
     """
     (theirs, baseline), (ours, candidate) = named.items()
     require_precisions(trajectory, candidate, baseline)
@@ -76,7 +79,7 @@ def require_equal_training(
     found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
     if found.steps == 0:
         settle(reasons.VACUOUS_STEPS, nothing)
-    # Under `noise`, all processes are judged together in another place.
+    # With `equality: noise`, all processes of a timing are judged together, in another function.
     require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}", sheet, beside=True)
     note_watched(named, sheet)
     comparison.end(group)
@@ -114,19 +117,20 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
-    """Return the losses of each repetition with those of the first run; raise ERROR if a run is missing."""
+    """Return for each repetition its losses next to those of the first run. End the judgement with ERROR if a run is
+    missing."""
     first, *others = (losses(each) for each in replicas(run, part.candidate, part.runs))
     names = [f"{part.candidate}, run {place}" for place in range(part.runs)]
     return [Compared(name, names[0], each, first) for name, each in zip(names[1:], others, strict=True)]
 
 
 def _badness(found: Difference) -> tuple[bool, bool, float, int]:
-    # A NaN does not compare as larger than a number, although it is the worst difference. So compare it first.
+    # NaN is the worst difference. Sort by it first, because Python never treats NaN as larger than a number.
     return (math.isnan(found.largest), found.first_exceeding is not None, found.largest, found.differing)
 
 
-# The code below judges `runs_differ`: two arms that differ in one setting must have different losses and, if the claim
-# requires it, different batches and starts.
+# The following functions judge `runs_differ`. Two arms that differ in one setting must have different losses. If the
+# claim requires it, they must also have different batches and starts.
 
 
 def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:

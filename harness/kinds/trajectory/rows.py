@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.kinds.checks import CONTROL, MISSING_RUN, NO_GUARDS, NO_STEPS
 from harness.kinds.kind import Kind
 
-_NOISE = "The baseline's second run shows the baseline's noise, and no claim says how that run ends."
+_NOISE = "The baseline's second run shows the baseline's noise, and no claim is about the end of that run."
 
 ROWS = (
     Kind(
@@ -39,10 +39,10 @@ ROWS = (
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "comparable": "The arms differ in a setting, such as the seed, that may reach their batches.",
-            "equal_start": "The arms differ in a setting that may reach their start.",
-            "equal_frozen": "The arms differ in a setting that may reach their start.",
-            "equal_state": "The arms differ in a setting that may reach their start.",
+            "comparable": "The arms differ in a setting, such as the seed, that may change their batches.",
+            "equal_start": "The arms differ in a setting that may change their start.",
+            "equal_frozen": "The arms differ in a setting that may change their start.",
+            "equal_state": "The arms differ in a setting that may change their start.",
             "equal_ends": "The arms must train differently.",
             "guards": NO_GUARDS,
         },

@@ -1,4 +1,4 @@
-"""Show loss trajectories of a run's arms, and the differences that its claims judge."""
+"""Show the losses of a run's arms by step, and the differences that claims judge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Pair:
 
 @dataclass
 class Seen:
-    """The data of one run's plots: by (candidate, baseline, metric) the curves, and by name the comparisons."""
+    """The data of one run's plots. pairs: (candidate, baseline, metric) -> the curves. comparisons: by name."""
 
     pairs: dict[tuple[str, str, str], Pair] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def _note(seen: Seen, part: AnyPart, run: RunEvidence, unit: Unit, pairs: Sequence[Compared]) -> None:
-    """Add the curves, bounds and unit of a claim that compares series in the run."""
+    """Add the curves, the bounds and the unit of one claim to `seen`. pairs: the series that the claim compares."""
     arms = part.arms()
     metric = pairs[0].metric if pairs else LOSS
     pair = seen.pairs.setdefault((arms["candidate"], arms.get("baseline", ""), metric), Pair(metric))
@@ -117,8 +117,7 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
             drawn = plots.trajectories(list(pair.curves.values()), pair.metric)
             part.judged.append(JudgedPlot(drawn, frozenset(pair.units)))
     if curves and not part.judged:
-        # Show only the first execution of each arm. Repetitions measure noise, and their curves would only hide the
-        # first one.
+        # Show only the first execution of each arm. The curves of repetitions, which measure noise, would hide it.
         part.plots.append(plots.trajectories([curve for curve in curves if curve.name in run.arms]))
     rows = [row for item in seen.comparisons.values() for row in _compared(part, item)]
     columns = [
@@ -137,7 +136,8 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
 
 
 def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
-    """Yield a comparison's table row. Add its text and plot to the part, but no plot if the series are equal."""
+    """Yield the table row of a comparison, if there is a step to compare. Add the comparison's text to `part`, and a
+    plot unless the series are equal."""
     pair, values, found = item.pair, item.pair.distances, item.pair.difference()
     if not len(values):
         return
@@ -150,7 +150,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
         part.text.append(f"{line(name)}: differs by at most {apart} times the baseline's value; {allowed}.")
     floor = max((each.largest for each in pair.repeated()), default=None)
     floor = floor if floor is not None and math.isfinite(floor) else None
-    if first is not None and len(values) > 1:  # for a single step the table is enough
+    if first is not None and len(values) > 1:  # a plot of a single step would show no more than the table
         drawn = plots.difference(values, tolerances=tolerances, floor=floor, first=first, name=name)
         part.judged.append(JudgedPlot(drawn, frozenset(item.units)))
     finite = values[np.isfinite(values)]

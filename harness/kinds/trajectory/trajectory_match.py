@@ -1,8 +1,9 @@
 """Judge `trajectory_match`: two arms' losses, or another metric, agree in bits, within a bound or within noise.
 
-Under `bitwise`, the end states must also be equal. Under `within`, the distance of the parameters at the end is also
-reported. Under `noise` (`own_noise`), several runs of both arms are compared, with their gradients and end states. The
-noise floor is the largest absolute difference between the baseline and its own repetition.
+With `equality: bitwise`, the end states must also be equal. With `equality: within`, the distance of the parameters at
+the end is also reported. With `equality: noise`, several runs of both arms are compared, with their gradients and end
+states (`harness.judging.own_noise`). The noise floor is the largest absolute difference between the baseline and its
+repetition.
 """
 
 from __future__ import annotations
@@ -121,14 +122,15 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
             sheet.leave_open(
                 reasons.ENDS_UNDECIDED,
                 f"a rounding at the start moves the {called(part.metric)} of {part.ends.control} so far from {theirs} "
-                "that a fault of any size could not be told from rounding",
+                "that a fault of any size could not be distinguished from rounding",
             )
         how += f", at {counted(found.as_rounding, 'step')} by no more than rounding alone explains,"
     return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}{same}")
 
 
 def compared(part: TrajectoryMatch, run: RunEvidence) -> list[Compared]:
-    """Return the metric of both arms and of the baseline's repetitions; raise ERROR if an arm is missing."""
+    """Return the series of the claim's metric, of both arms and of the baseline's repetitions. End the judgement with
+    ERROR if an arm is missing."""
     baselines = replicas(run, part.baseline, 1) and run.arms[part.baseline][: _repetitions(part, run)]
     ours, theirs, *again = (values(each, part.metric) for each in (executed(run, part.candidate), *baselines))
     return [Compared(part.candidate, part.baseline, ours, theirs, part.metric, part.compare, tuple(again))]
@@ -141,7 +143,8 @@ def _repetitions(part: TrajectoryMatch, run: RunEvidence) -> int:
 
 
 def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge all runs of both arms under `noise`, in the order of `judge`. The ends are part of the difference."""
+    """Judge all runs of both arms for a claim with `equality: noise`. The order of the checks is that of `judge`, but
+    the end states are compared together with the series."""
     run = context.only_run("paired")
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     comparison = Comparison(part, context, sheet)
@@ -178,7 +181,7 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
 
 
 def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Raise FAIL unless both arms compute in the precisions that the claim compares."""
+    """End the judgement with FAIL unless each arm computes in the precision that the claim names for it."""
     if part.precisions is None:
         return
     for demanded, execution in ((part.precisions.candidate, candidate), (part.precisions.baseline, baseline)):
@@ -188,7 +191,8 @@ def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence,
 
 
 def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Raise FAIL unless every trainable tensor of both arms has the data type that the claim compares."""
+    """End the judgement with FAIL unless every trainable tensor of each arm has the data type that the claim names for
+    the arm."""
     if part.parameter_dtypes is None:
         return
     types = part.parameter_dtypes
@@ -205,8 +209,8 @@ def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, base
 
 
 def multiple_of(largest: float, floor: float) -> float:
-    """Return a difference as a multiple of the noise floor. For a floor of 0: 0 if there is no difference, else
-    infinity."""
+    """Return `largest` / `floor`. If the noise floor is 0, return 0 if there is no difference, infinity if there is
+    one, and NaN for NaN."""
     if floor == 0:
         return 0.0 if largest == 0 else math.inf if largest > 0 else math.nan
     return largest / floor
@@ -234,9 +238,10 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metr
 def note_same_step(
     part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
 ) -> str:
-    """Return a clause for the verdict's message if the candidate's step does the same as the baseline's, else "".
+    """Return a clause for the verdict's message if the candidate's step does the same as the baseline's step, otherwise
+    "".
 
-    If the claim requires different steps (`switched_on`) but they are the same, leave the claim undecided.
+    If the claim requires different steps (`switched_on`), but the steps are the same, the claim stays undecided.
     """
     ours, theirs = end_of(candidate).step_form, end_of(baseline).step_form
     equal = _equal_bits(candidate, baseline)
@@ -264,9 +269,10 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Leave the claim undecided if one arm clips gradients without changing any, and the other is known not to clip.
+    """Leave the claim undecided if one arm clips its gradients but no gradient reaches the limit, and the other arm
+    certainly does not clip.
 
-    A clip that changes gradients shows in the compared numbers, whatever was seen of the other arm.
+    If a clip changes gradients, no such check is needed, because the compared numbers show the clip.
     """
     clips = {ours: end_of(candidate).clip, theirs: end_of(baseline).clip}
     found = {name: clip for name, clip in clips.items() if clip is not None and clip.seen}

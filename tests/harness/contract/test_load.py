@@ -179,11 +179,11 @@ def _parts(*parts: str) -> str:
         ),
         (
             _claim("gradient_match", "candidate: fast", "steps: [1]"),
-            "toy.yaml:26:11: gradient_match needs `baseline`, `clipped_norm` or both",
+            "toy.yaml:26:11: a gradient_match claim compares nothing; give it `baseline`, `clipped_norm` or both",
         ),
         (
             _claim("gradient_match", "candidate: fast", "baseline: plain", "steps: [1]"),
-            "toy.yaml:28:15: a claim with a baseline must have `equality` and, for `within`, a bound",
+            "toy.yaml:28:15: a claim with a baseline needs `equality` and, for `equality: within`, a bound",
         ),
         (
             _claim(

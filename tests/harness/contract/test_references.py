@@ -132,7 +132,7 @@ CLAIMS = [
     ),
     (
         _another("gradient_match", "candidate: fast", "baseline: plain", "equality: bitwise", "steps: [1, 1]"),
-        "30:12: `steps` are distinct; found [1, 1]; remove the repeated one",
+        "30:12: `steps` must not name a step twice; found [1, 1]; remove the repeated step",
     ),
     *(
         (
@@ -140,7 +140,7 @@ CLAIMS = [
             (
                 f"28:{7 + len(field)}: `{field}` compares with a baseline, so the claim must name a `baseline`; found "
                 "none; "
-                f"name one, or leave `{field}` out"
+                f"name a `baseline`, or leave `{field}` out"
             ),
         )
         for field, value in (("equality", "bitwise"), ("max_abs_difference", 1), ("max_relative_difference", 1))
@@ -224,7 +224,7 @@ CLAIMS = [
     ),
     (
         _another("trajectory_match", *MATCHED, "equality: bitwise", TWO_PRECISIONS),
-        "31:15: arms of two precisions can be compared only within a bound; found `bitwise`; say `within`",
+        "31:15: arms of two precisions can be compared only within a bound; found `bitwise`; write `equality: within`",
     ),
     (
         _another(
@@ -234,7 +234,7 @@ CLAIMS = [
     ),
     (
         _another("trajectory_match", *MATCHED, "equality: bitwise", TWO_DTYPES),
-        "31:15: arms of two precisions can be compared only within a bound; found `bitwise`; say `within`",
+        "31:15: arms of two precisions can be compared only within a bound; found `bitwise`; write `equality: within`",
     ),
     (
         _another(
@@ -278,7 +278,7 @@ CLAIMS = [
     ),
     (
         _another("accumulation", *ACCUMULATED, "steps: [0, 0]"),
-        "31:12: `steps` are distinct; found [0, 0]; remove the repeated one",
+        "31:12: `steps` must not name a step twice; found [0, 0]; remove the repeated step",
     ),
     (
         _another("accumulation", *ACCUMULATED, "steps: [0, 10]"),
