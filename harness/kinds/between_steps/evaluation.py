@@ -1,7 +1,8 @@
 """Judge `evaluation`: evaluations between an arm's steps do not change any bit of the arm's training.
 
-The returned numbers are also compared with those of a plain arm. An evaluation that replays an outdated graph, or that
-reads weights before they are averaged, returns wrong numbers without changing the training.
+If the claim names a plain arm, the numbers that evaluations return are also compared with those of the plain arm. An
+evaluation that replays an outdated graph, or that reads weights before they are averaged, returns wrong numbers and
+does not change the training.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from harness.judging.sheet import Sheet, number, require_steps, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Evaluation
 
-GENERATORS = "generators"  # every record of state contains this category, because every process has generators
+GENERATORS = "generators"  # the category that every record of state must contain, because every process has generators
 
 
 def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
@@ -78,19 +79,21 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Evaluation, run: RunEvidence) -> list[Compared]:
-    """Return the losses of the arm with and without evaluations; raise ERROR if an execution is missing."""
+    """Return the losses of the arm with evaluations, next to its losses without evaluations. End the judgement with
+    ERROR if an execution is missing."""
     return evaluated_and_not(replicas(run, part.candidate, 2))
 
 
 def evaluated_and_not(executions: Sequence[ArmEvidence]) -> list[Compared]:
-    """Pair the losses of an arm's second execution (with evaluations) with those of its first execution (without)."""
+    """Return the losses of an arm's second execution (with evaluations) next to those of its first execution (without
+    evaluations), as a list with one entry."""
     without, evaluated = (losses(each) for each in executions[:2])
     return [Compared("with evaluations", "without evaluations", evaluated, without)]
 
 
 def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:
-    """Raise FAIL if most evaluations return different numbers from the plain arm's evaluations. Otherwise return a
-    clause for the verdict's message: how closely the numbers agree."""
+    """End the judgement with FAIL if most evaluations return other numbers than the plain arm's evaluations. Otherwise
+    return a clause for the verdict's message that says how closely the numbers agree."""
     bound = part.max_relative_difference or 0.0
     theirs = _require_evaluations(part, plain)
     named = {name for each in evaluations for name in each.values}
@@ -127,7 +130,8 @@ def _shown(evaluation: Evaluated, name: str) -> str:
 
 
 def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) -> Iterator[float]:
-    """Yield each evaluation's relative difference in `name` from the plain arm; infinity if only one arm has `name`."""
+    """Yield for each evaluation the relative difference of the number `name` from the plain arm's number. Yield
+    infinity if only one arm returned this number."""
     for one, other in zip(ours, theirs, strict=True):
         mine, plain = one.values.get(name), other.values.get(name)
         if mine is None or plain is None:
@@ -139,7 +143,8 @@ def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) ->
 
 
 def showing(evaluations: Sequence[Evaluated]) -> int:
-    """Return how many evaluations returned at least one number that differs from the previous evaluation's."""
+    """Return how many evaluations returned at least one number that is different from that of the previous
+    evaluation."""
     before: dict[str, float] = {}
     shown = 0
     for each in evaluations:
@@ -149,7 +154,7 @@ def showing(evaluations: Sequence[Evaluated]) -> int:
 
 
 def _require_evaluations(part: Evaluation, execution: ArmEvidence) -> list[Evaluated]:
-    """Return the evaluations. Raise ERROR if one is missing or lacks the state before or after it."""
+    """Return the evaluations. End the judgement with ERROR if one is missing or lacks the state before or after it."""
     found = execution.evaluations
     due = list(range(part.every, len(execution.series.loss) + 1, part.every))
     if [each.steps for each in found] != due:

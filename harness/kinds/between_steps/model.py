@@ -1,4 +1,5 @@
-"""Define the claims about what happens between two steps: a save with a load in another process, or an evaluation."""
+"""Define the claims about events between two steps: `resume` (a save, and a load in another process) and `evaluation`
+(an evaluation of the model)."""
 
 from __future__ import annotations
 
@@ -30,28 +31,29 @@ Saves = Count | Annotated[list[Count], Field(min_length=1, max_length=MOST_SAVES
 
 
 class Resume(Judged):
-    """A training that is saved and resumed in other processes equals the uninterrupted training."""
+    """A training that is saved, and resumed in other processes, is equal to the uninterrupted training."""
 
     kind: Literal["resume"]
-    """Judges a training that was saved and loaded by a new process, once or several times, against an uninterrupted
-    one."""
+    """Compares an interrupted training with an uninterrupted one. The interrupted training was saved, and loaded by a
+    new process, once or several times."""
     candidate: ArmName
-    """The arm that is saved and resumed; its system has the capability `resume`."""
+    """The arm that is saved and resumed. Its system needs the capability `resume`."""
     baseline: OptionalArm = None
-    """The uninterrupted arm. Without it, the candidate itself is also trained uninterrupted."""
+    """The uninterrupted arm. If no baseline is given, the candidate is also trained without interruption."""
     save_at: Annotated[Saves, NoDemand("chooses the step of the save; evidence of another step is an ERROR")]
-    """After how many steps the training is saved: a number, or a list of numbers. A new process loads each save and
-    trains until the next one."""
+    """The number of steps after which the training is saved, or a list of such numbers. After each save, a new process
+    loads the saved state, and trains until the next save or the end."""
     steps_before_load: Annotated[
         Natural, NoDemand("chooses the number of steps; another number in the evidence is an ERROR"), CountsSteps()
     ] = 0
-    """Steps that the last process takes before it loads, so that it loads into an arm that has captured already."""
+    """Number of steps that the last process makes before it loads. With such steps, the load is tested in an arm that
+    has already captured."""
     steps: Annotated[Count, Demand("vacuous_steps")]
-    """Fewest steps after the last load that must have been compared."""
+    """Smallest number of steps after the last load that must have been compared."""
     equality: Annotated[Equality, Demand("differs", "end_differs", "not_restored")]
     """`bitwise`: losses and end state must be equal in every bit. `within`: only `max_abs_difference` decides."""
     max_abs_difference: Annotated[Positive, Demand("exceeds_tolerance")]
-    """Largest allowed absolute difference of losses. Under `bitwise` it is only reported."""
+    """Largest allowed absolute difference of losses. With `equality: bitwise` the bound is only reported."""
 
     must_train_alike: ClassVar[bool] = True
 
@@ -62,7 +64,9 @@ class Resume(Judged):
 
     def contradictions(self) -> Iterator[Problem]:
         if any(later <= earlier for earlier, later in pairwise(self.saves)):
-            yield Problem(("save_at",), "each number in `save_at` must be larger than the one before", str(self.saves))
+            yield Problem(
+                ("save_at",), "each number in `save_at` must be larger than the number before it", str(self.saves)
+            )
 
     def can_bite(self, path: str) -> bool:
         return bites_by_equality(path, self.equality) and super().can_bite(path)
@@ -71,7 +75,7 @@ class Resume(Judged):
         yield from super().beyond(steps)
         last = max(self.saves)
         if last >= steps:
-            yield ("save_at",), f"`save_at` ({last}) must leave at least one of the workload's steps"
+            yield ("save_at",), f"`save_at` ({last}) must be smaller than the workload's number of steps"
         elif self.steps > steps - last:
             yield (
                 ("steps",),
@@ -89,29 +93,31 @@ class Resume(Judged):
 
 
 class Evaluation(Judged):
-    """Evaluations between steps change no bit of a training. If the claim names a plain arm, the evaluations also
+    """Evaluations between steps change no bit of a training. If the claim names a plain arm, the evaluations must also
     return the same numbers as evaluations of the plain arm."""
 
     kind: Literal["evaluation"]
-    """Judges an arm with evaluations between its steps against the same arm without them."""
+    """Compares a training with evaluations between its steps with the same training without evaluations."""
     candidate: ArmName
-    """The arm, which is trained with and without evaluations. Its system has the capability `evaluate`."""
+    """The arm that is trained with and without evaluations. Its system needs the capability `evaluate`."""
     every: Annotated[
         Count, NoDemand("chooses the interval of evaluations; a missing evaluation is an ERROR"), CountsSteps()
     ]
-    """Steps between two evaluations. The last step is followed by an evaluation if their number is a multiple."""
+    """Number of steps between two evaluations. There is also an evaluation after the last step if the number of all
+    steps is a multiple of `every`."""
     evaluations: Annotated[Count, Demand("vacuous_evaluations")]
-    """Fewest evaluations that must return a number different from the evaluation before."""
+    """Smallest number of evaluations that must return a different number than the evaluation before."""
     steps: StepsCompared
-    """Steps that must have been compared."""
+    """Number of steps that must have been compared."""
     plain: OptionalArm = None
     """A plain arm that is evaluated after the same steps. The candidate's evaluations must return the same numbers."""
     max_relative_difference: Annotated[Positive | None, Demand("evaluations_differ")] = None
-    """Largest difference of a returned number, relative to the plain arm's, for more than half of the evaluations. The
-    other evaluations may differ more, because a rounding can change a prediction and thereby an accuracy."""
+    """Largest allowed difference of a returned number, relative to the plain arm's number. At least half of the
+    evaluations must be within this bound. The others may differ more, because rounding can change a prediction and
+    thereby an accuracy."""
 
     must_train_alike: ClassVar[bool] = True
-    baseline_path: ClassVar[str] = "candidate"  # an evaluation has no other baseline, so this is the candidate itself
+    baseline_path: ClassVar[str] = "candidate"  # the baseline is the candidate itself, trained without evaluations
     plain_path: ClassVar[str | None] = "plain"
 
     @model_validator(mode="after")

@@ -1,9 +1,9 @@
-"""Judge `resume`: training saved and loaded by other processes equals the uninterrupted training, in bits or within a
-bound.
+"""Judge `resume`: a training that was saved, and loaded by other processes, equals the uninterrupted training, in bits
+or within a bound.
 
-The parts that the processes trained are joined to one execution, which is judged like any other. If it differs from the
-uninterrupted training, the state right after each load is compared with the saved state. Tensors that differ between
-these two states were not saved or not loaded.
+The parts of the training, one from each process, are joined to one execution. This execution is compared with the
+uninterrupted training. If they differ, the state right after each load is compared with the saved state. Tensors that
+differ between these two states were not saved or not loaded.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from harness.judging.sheet import Settled, Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Resume
 
-# The code below joins the parts of a training, one part from each process, into one execution. It also finds what each
-# load restored wrongly.
+# The following functions join the parts of a training, one part from each process, to one execution. They also find the
+# tensors that a load did not restore.
 
 LOOSE = "tensors"  # category of tensors for which it is unknown whether a step reads them
 
@@ -61,11 +61,12 @@ class Chain(NamedTuple):
 
     @property
     def worst(self) -> Joint:
-        """Return the joint at which most tensors were lost; the first one if several are equal."""
+        """Return the joint at which the most tensors were lost. If several joints are equal, return the first."""
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
-        """Return the last joint before this step (None: before the end) at which a tensor was lost."""
+        """Return the last joint before `step` at which a tensor was lost, or None if there is no such joint. step: None
+        to search all joints."""
         losing = [each for each in self.joints if each.lost and (step is None or each.saved.steps <= step)]
         return losing[-1] if losing else None
 
@@ -81,8 +82,8 @@ def joints_of(parts: Sequence[ArmEvidence]) -> list[Joint] | None:
 
 
 def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_before_load: int) -> Chain:
-    """Return the parts of an arm joined to one execution. Raise ERROR if a save or load is missing, or was made at a
-    different step than the claim names."""
+    """Return the parts of an arm joined to one execution. End the judgement with ERROR if a save or a load is missing,
+    or if it was not made at the step that the claim names."""
     joints = joints_of(parts)
     if joints is None:
         what = "save" if any(part.saved is None for part in parts[:-1]) else "load"
@@ -121,8 +122,8 @@ def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
 
 
 def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
-    """Return executions by name: one for each process, and for each load one that begins with the state right after
-    this load."""
+    """Return executions by name. There is one execution for each process. For each load there is also an execution that
+    begins with the state right after the load."""
     found = {f"{arm} up to the save": chain.joints[0].first}
     for joint in chain.joints:
         of_several = f" at step {joint.saved.steps}" if len(chain.joints) > 1 else ""
@@ -133,7 +134,7 @@ def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
 
 
 def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
-    """Note the size of a checkpoint and which tensors were not restored."""
+    """Add to the sheet the size of the checkpoint, and the number of tensors that were not restored."""
     lost = joint.lost
     sheet.figure("checkpoint_files", joint.saved.files, "files")
     sheet.figure("checkpoint_bytes", joint.saved.bytes, "bytes")
@@ -143,7 +144,8 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 
 def require_checkpoints(chain: Chain) -> None:
-    """Raise `Settled` unless each load was in a new process and replaced its initial parameters by trained ones."""
+    """End the judgement unless each load was made in a new process and replaced this process's parameters by trained
+    parameters."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:
@@ -246,8 +248,8 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
 
 
 def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sheet: Sheet) -> None:
-    """Raise FAIL if losses differ. If equal bits are required and a load before the difference lost a tensor, the
-    reason is `not_restored`."""
+    """End the judgement with FAIL if losses differ. If equal bits are required, and a load before the difference did
+    not restore a tensor, the reason is `not_restored`."""
     losing = chain.lost_before(found.first_differing)
     words = in_words(losing or chain.lost_before(None), of_several=len(chain.joints) > 1)
     try:
@@ -259,7 +261,8 @@ def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sh
 
 
 def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
-    """Make the comparison's last checks. If end states differ and a load lost a tensor, raise FAIL `not_restored`."""
+    """Make the comparison's last checks. If the end states differ, and a load did not restore a tensor, the judgement
+    ends with FAIL and the reason `not_restored`."""
     try:
         comparison.end(group)
     except Settled as settled:
@@ -271,7 +274,8 @@ def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
 
 
 def chain_of(part: Resume, run: RunEvidence) -> tuple[Chain, ArmEvidence] | None:
-    """Return the candidate's joined parts and the uninterrupted arm, for the report; None if any is missing."""
+    """Return the candidate's joined parts and the execution without interruption, for the report. Return None if the
+    evidence of one of them is incomplete."""
     number = len(part.saves) + 1
     mine = run.arms.get(part.candidate, [])
     others = run.arms.get(part.baseline, [])[:1] if part.baseline is not None else mine[number : number + 1]

@@ -1,4 +1,4 @@
-"""Show what happened between two steps: saves and loads in other processes, and the results of evaluations."""
+"""Show the events between two steps: saves and loads in other processes, and the results of evaluations."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def sections(view: ReportView) -> list[Section]:
     evaluated = [part for each in judged_parts(view, Evaluation) for run in each.runs for part in _evaluated(each, run)]
     going_on = (
         "An arm is trained and saved, and its process ends. A new process opens the arm, loads the saved state "
-        "and continues the training; the claim states how often. The losses of all processes, one after the "
-        "other, stand next to those of the uninterrupted arm."
+        "and continues the training. This happens as often as the claim states. The losses of all processes, one "
+        "after the other, are compared with those of the uninterrupted arm."
     )
     watched = (
         "An arm is trained without evaluations, and once more with them, over the same batches. State is compared "
@@ -64,7 +64,7 @@ def _resumed(of: JudgedPart[Resume], run: RunEvidence) -> list[Part]:
 
 
 def _processes(joint: Joint) -> str:
-    """Return a sentence about which process saved and which one loaded."""
+    """Return sentences that say which process saved and which process loaded."""
     saved, loaded = joint.saved, joint.loaded
     trained_on = (
         f" The process that saved took {counted(saved.steps_after, 'more step')} before it ended."
@@ -74,7 +74,7 @@ def _processes(joint: Joint) -> str:
     return (
         f"Process {saved.process} saved after {counted(saved.steps, 'step')}: {several(saved.bytes, 'byte')} in "
         f"{counted(saved.files, 'file')}. Process {loaded.process} loaded this after "
-        f"{counted(loaded.steps_before, 'step')} of its own.{trained_on}"
+        f"{counted(loaded.steps_before, 'step')} that it had made itself.{trained_on}"
     )
 
 

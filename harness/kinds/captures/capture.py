@@ -68,7 +68,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence) -> None:
-    """Raise FAIL if nothing was captured. If the trainer reports no failure, add what the harness itself observed."""
+    """End the judgement with FAIL if nothing was captured. If the trainer reports no failure, add what the harness itself observed."""
     if capture.captured and not capture.failure and capture.captures:
         return
     end = end_of(execution)
@@ -83,7 +83,7 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
-    """Raise FAIL unless exactly the demanded number of captures was made.
+    """End the judgement with FAIL unless exactly the demanded number of captures was made.
 
     With `per_shape`, the demanded number is the maximum for each shape of batch. There must also be fewer captures than
     steps.
@@ -170,7 +170,7 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 
 
 def _require_census(capture: CaptureEvidence) -> None:
-    """Raise ERROR if the number of recorded graphs is not a multiple of the number of captures. Then the nodes of some
+    """End the judgement with ERROR if the number of recorded graphs is not a multiple of the number of captures. Then the nodes of some
     graph were not counted, because all captures have the same number of graphs."""
     if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
@@ -192,7 +192,7 @@ def _require_device_work(graph: GraphNodes) -> None:
 
 
 def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sheet) -> None:
-    """Raise FAIL unless every step was replayed once. A step that is captured must also be replayed, because the
+    """End the judgement with FAIL unless every step was replayed once. A step that is captured must also be replayed, because the
     capture itself executes nothing."""
     steps = judged.called
     sheet.count("steps", steps)
@@ -318,7 +318,7 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
 
 
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
-    """Raise FAIL if fewer kernels than demanded can be in every layer.
+    """End the judgement with FAIL if fewer kernels than demanded can be in every layer.
 
     Nodes are counted by kernel name, because the graph does not show layers. With L layers, each L launches of one name
     count as one kernel in every layer.
@@ -383,7 +383,7 @@ def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Jud
 
 
 def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Raise FAIL unless the record states that nothing was captured, the reason, and that no step was captured."""
+    """End the judgement with FAIL unless the record states that nothing was captured, the reason, and that no step was captured."""
     if capture.captured or capture.replays:
         settle(
             reasons.VACUOUS_CAPTURED,
@@ -400,7 +400,7 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) ->
 
 
 def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise FAIL unless the harness observed the demanded number of attempts to capture."""
+    """End the judgement with FAIL unless the harness observed the demanded number of attempts to capture."""
     ours, theirs = end_of(candidate).capture_attempts, end_of(baseline).capture_attempts
     if ours is None or theirs is None:
         settle(reasons.EVIDENCE_MISSING, "the number of captures that were begun was not recorded; run it again")

@@ -156,7 +156,7 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
 def _require_every_step(
     candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
 ) -> None:
-    """Raise `Settled` unless every judged step meets the count, not only the few steps that two detectors watched."""
+    """End the judgement unless every judged step meets the count, not only the few steps that two detectors watched."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
     # without a capture and without a watch, the steps were executed again under a detector
@@ -181,7 +181,7 @@ def _require_every_step(
 
 
 def _require_seeing_profiler(counted: Counted) -> None:
-    """Raise INCONCLUSIVE if the profiler missed the planted sync, unless it still saw more syncs than the bound."""
+    """End the judgement with INCONCLUSIVE if the profiler missed the planted sync, unless it still saw more syncs than the bound."""
     blind = any(reading.detector == "profiler" and not reading.sees_planted for reading in counted.readings)
     if blind and not any(reading.count > counted.bound * reading.steps for reading in counted.readings):
         settle(

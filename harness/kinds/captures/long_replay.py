@@ -85,7 +85,7 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
     """Return the error that ended the baseline if both arms ended early after equally many steps; None if no arm ended
-    early. Raise ERROR if the arms ended differently, because something on the machine may have stopped one of them."""
+    early. End the judgement with ERROR if the arms ended differently, because something on the machine may have stopped one of them."""
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
     ended = {name: what for name, what in raised.items() if what is not None}
@@ -97,7 +97,7 @@ def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
 
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
-    """Return the record of an arm's blocks; raise ERROR unless they cover all steps and each block has a row."""
+    """Return the record of an arm's blocks. End the judgement with ERROR unless they cover all steps and each block has a row."""
     seen = execution.long_replay
     if seen is None:
         settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")
@@ -185,7 +185,7 @@ def _steps(block: ReplayBlock) -> str:
 
 
 def _require_replayed(part: LongReplay, candidate: ArmEvidence, context: Context) -> None:
-    """Raise FAIL if steps ran outside the capture, because a capture at the start proves nothing about late steps."""
+    """End the judgement with FAIL if steps ran outside the capture, because a capture at the start proves nothing about late steps."""
     capture = candidate.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
@@ -209,7 +209,7 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """Raise FAIL if memory grew too much. Return a sentence about memory, or nothing if the claim has no bound."""
+    """End the judgement with FAIL if memory grew too much. Return a sentence about memory, or nothing if the claim has no bound."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = {}
@@ -289,7 +289,7 @@ def _flat_next_to_a_fresh_run(
     """Raise `Settled` if steps are slower in the old run than in a fresh run, when both take turns. Return a sentence
     with the result.
 
-    If late steps are slower than early steps, but old and fresh run are equally fast, raise INCONCLUSIVE. Then the
+    If late steps are slower than early steps, but old and fresh run are equally fast. End the judgement with INCONCLUSIVE. Then the
     machine became slower, or something slows the whole process, including the fresh run.
     """
     allowed = part.slowdown_at_most or 0.0

@@ -21,7 +21,7 @@ from harness.kinds.kernels.model import Prewarm, PtxTarget
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
-    """Return a sound run with an inventory of the arm's kernels. Raise ERROR if there is none.
+    """Return a sound run with an inventory of the arm's kernels. End the judgement with ERROR if there is none.
 
     Prefer a run that compiled for the claim's target. Among such runs, prefer one that used the kernels to one that
     only planned them.
@@ -37,7 +37,7 @@ def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequ
 def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Target:
     """Return the device's architecture for `target: device`, else the named architecture.
 
-    Raise ERROR if the kernels were compiled for another target. For `target: device`, raise NOT_RUN if there is no
+    End the judgement with ERROR if the kernels were compiled for another target. For `target: device`. End the judgement with NOT_RUN if there is no
     device or the kernels were cross-compiled, and FAIL if the device's architecture cannot be read.
     """
     if part.target != "device":
@@ -63,7 +63,7 @@ def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Ta
 
 
 def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord]:
-    """Return the kernels by key. Raise FAIL if two kernels with different names or PTX share a key."""
+    """Return the kernels by key. End the judgement with FAIL if two kernels with different names or PTX share a key."""
     found: dict[str, KernelRecord] = {}
     for record in records:
         other = found.setdefault(record.key, record)
@@ -166,7 +166,7 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
 
 
 def _require_finite_times(ledger: PrewarmEvidence) -> None:
-    """Raise ERROR if a time is not finite, because no comparison would find that a NaN is too late."""
+    """End the judgement with ERROR if a time is not finite, because no comparison would find that a NaN is too late."""
     times = [(f"phase {name}", time) for name, time in ledger.phases.items()]
     times += [(f"handle {name}", time) for name, time in ledger.handles.items()]
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]

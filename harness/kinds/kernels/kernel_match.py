@@ -99,7 +99,7 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
-    """Raise FAIL if an output is not finite. Raise FAIL also for an infinite relative error, which means that the
+    """End the judgement with FAIL if an output is not finite. End the judgement with FAIL also for an infinite relative error, which means that the
     kernel's output differs although the value to divide by is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
@@ -109,7 +109,7 @@ def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *
 
 
 def _require_terms(case: KernelCase, sheet: Sheet) -> None:
-    """Raise ERROR if the case lacks what `relative_to: terms` needs: errors relative to terms for every output and the
+    """End the judgement with ERROR if the case lacks what `relative_to: terms` needs: errors relative to terms for every output and the
     peer's outputs, the number of elements that were changed outside the outputs, the number of all-zero references."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(
@@ -145,7 +145,7 @@ def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
 
 
 def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet) -> None:
-    """Raise FAIL if an output's error exceeds the bound of the output's data type. If that type has no bound, use the
+    """End the judgement with FAIL if an output's error exceeds the bound of the output's data type. If that type has no bound, use the
     bound of the inputs' type."""
     found: dict[str, list[tuple[str, KernelErrors]]] = {}
     for case in cases:
@@ -178,7 +178,7 @@ def _larger(errors: KernelErrors) -> float:
 def _require_as_good_as_peer(
     part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet
 ) -> None:
-    """Raise FAIL if the kernel's worst error is more than `over_peer_at_most` times the peer's worst error, for any
+    """End the judgement with FAIL if the kernel's worst error is more than `over_peer_at_most` times the peer's worst error, for any
     operation and any types of inputs and outputs."""
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
@@ -208,7 +208,7 @@ def _require_as_good_as_peer(
 def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
-    """Raise FAIL if, for all outputs of an operation, the comparison with the peer allows at least the error that the
+    """End the judgement with FAIL if, for all outputs of an operation, the comparison with the peer allows at least the error that the
     tolerance allows. Then the comparison could never fail."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]

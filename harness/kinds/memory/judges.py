@@ -16,18 +16,21 @@ from harness.judging.verdict import Judgement
 from harness.kinds.memory.model import MemorySteady, PeakMemory
 from harness.kinds.trajectory.repeatability import named_trajectory, require_equal_training
 
-# The code below judges `memory_steady`: after the first `after` samples, the warm-up, memory must not grow over replays
-# or over repeated captures.
+# The following functions judge `memory_steady`. The first `after` samples are the warm-up. After the warm-up, memory
+# must not grow over replays or over repeated captures.
 #
-# The largest of three growths is judged. First: from the peak of the warm-up to the peak of all later samples. Second:
-# from the peak of the first `after` later samples to the peak of the last `after` samples; it finds a leak that a high
-# peak in the warm-up hides. Third: from a median to the same last peak; the median is taken over the peaks of all
-# windows of `after` samples in the first half of the later samples. It finds a leak that a peak right after the warm-up
-# hides. `after` should cover one round of a schedule of shapes.
+# Three growths are computed, and the largest is judged:
+# 1. from the peak of the warm-up to the peak of all later samples.
+# 2. from the peak of the first `after` later samples to the peak of the last `after` samples. This growth finds a leak
+# that a high peak in the warm-up hides.
+# 3. from a median to the peak of the last `after` samples. The median is that of the peaks of all windows of `after`
+# samples in the first half of the later samples. This growth finds a leak that a peak right after the warm-up hides.
+#
+# If steps have different shapes, `after` should be at least the number of steps in which all shapes occur once.
 
 
 def judge_steady(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
-    """Judge that allocated and reserved bytes (or only reserved) grow by at most `growth_at_most` (0.01 is 1 %)."""
+    """Return PASS if the bytes that the claim names grow by at most `growth_at_most` (0.01 is 1 %)."""
     run = context.only_run(part.chosen_probe())
     execution = executed(run, part.candidate)
     watched = part.per == "replay"
@@ -79,7 +82,8 @@ def _samples(part: MemorySteady, memory: list[MemoryEvidence]) -> list[MemorySam
 
 
 def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: int) -> None:
-    """Raise ERROR unless each step has one sample, in order. Memory may have grown where a sample is missing."""
+    """End the judgement with ERROR unless each step has one sample, in the order of the steps. If a sample is missing,
+    memory may have grown unseen."""
     if [sample.step for sample in samples] != list(range(steps)):
         settle(
             reasons.EVIDENCE_MISSING,
@@ -89,7 +93,8 @@ def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: 
 
 
 def _growth(sizes: list[int], after: int) -> float:
-    """Return the largest relative growth: negative if memory shrank, infinite if it grew from 0 bytes."""
+    """Return the largest of the three relative growths. It is negative if memory shrank, and infinite if memory grew
+    from 0 bytes."""
     later = sizes[after:]
     growth = _relative(max(later), max(sizes[:after]))
     if len(later) > after:  # the first `after` later samples and the last `after` later samples may overlap
@@ -105,12 +110,12 @@ def _relative(late: int, early: int) -> float:
     return (late - early) / early
 
 
-# The code below judges `peak_memory`: the largest device memory that an arm held at one time, in GiB or as a multiple
-# of the baseline's memory.
+# The following functions judge `peak_memory`: the largest device memory that an arm held at one time, in GiB or as a
+# multiple of the baseline's memory.
 #
-# First, both arms must have trained in the same way. Second, the device must have held little memory outside torch's
-# allocator, because the allocator's statistics are judged. If these statistics may be too low, or if the device's
-# memory was not read, the claim never passes.
+# Two things must hold first. Both arms must have trained in the same way. The device must have held little memory
+# outside torch's allocator, because only the statistics of this allocator are judged. If these statistics may be too
+# low, or if the device's memory was not read, the claim does not pass.
 
 GIB = 2**30
 
@@ -144,7 +149,7 @@ def _seen(name: str, execution: ArmEvidence) -> PeakMemoryEvidence:
     peaks = execution.peak_memory
     if peaks is None:
         settle(reasons.EVIDENCE_MISSING, f"the peak memory of {name} was not recorded")
-    # An arm holds its parameters during its steps. So a peak of zero bytes means that nothing was measured.
+    # A peak of zero bytes means that nothing was measured, because an arm has at least its parameters in memory.
     if min(_bytes(peaks, of, over) for of in ("allocated", "reserved") for over in ("run", "steps")) == 0:
         settle(reasons.VACUOUS_NO_MEMORY, f"the peak memory of {name} is zero bytes")
     return peaks
@@ -167,8 +172,8 @@ def _note(role: str, peaks: PeakMemoryEvidence, sheet: Sheet) -> None:
 
 
 def _most(peaks: PeakMemoryEvidence, what: Literal["device", "outside"]) -> int | None:
-    """Return the peak of the device's memory (or of its part outside torch's allocator) over the whole run, in bytes.
-    Return None if the opening or the steps were not sampled."""
+    """Return the peak over the whole run, in bytes, of all used memory of the device, or of the memory outside torch's
+    allocator. Return None if memory was not sampled during the opening or during the steps."""
     found = [_sampled(stretch, what) for stretch in (peaks.opening, peaks.steps)]
     return None if None in found else max(each for each in found if each is not None)
 
@@ -196,7 +201,7 @@ def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEviden
 
 
 def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvidence, sheet: Sheet) -> str:
-    """Raise FAIL if the peak exceeds its bound. Return a sentence about the peak."""
+    """End the judgement with FAIL if the peak exceeds its bound. Return a sentence about the peak."""
     peak, other = (_bytes(peaks, part.of, part.over) for peaks in (ours, theirs))
     ratio = peak / other
     sheet.figure("ratio", ratio)
@@ -219,7 +224,7 @@ def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvide
 
 
 def _require_known(name: str, peaks: PeakMemoryEvidence) -> None:
-    """Raise INCONCLUSIVE if a peak may have been higher than recorded."""
+    """End the judgement with INCONCLUSIVE if a peak may have been higher than recorded."""
     if peaks.lost_peaks:
         settle(
             reasons.PEAK_UNKNOWN,

@@ -1,4 +1,5 @@
-"""Define the claims about device memory: an arm's peak, and that memory does not grow."""
+"""Define the claims about device memory: `peak_memory` (an arm's peak stays within a bound) and `memory_steady` (memory
+does not grow)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from harness.numbers import counted
 class PeakMemory(Judged):
     """The candidate's peak of device memory is at most a number of GiB, or at most a multiple of the baseline's peak.
 
-    Each arm has a process and the GPU to itself. A claim has one bound, so that a drill can break each bound alone.
+    Each arm is executed in a separate process, and no other process uses the GPU. A claim has only one bound, so that a
+    drill can test each bound separately.
     """
 
     kind: Literal["peak_memory"]
@@ -23,25 +25,28 @@ class PeakMemory(Judged):
     candidate: ArmName
     """The arm whose memory is bounded."""
     baseline: ArmName
-    """The plain arm. The candidate must train like it, and `at_most_ratio` is relative to its peak."""
+    """The plain arm. The candidate must train as this arm does, and `at_most_ratio` is relative to this arm's peak."""
     at_most_gib: Annotated[Positive | None, Demand("peak_memory")] = None
-    """Largest peak of the candidate, in GiB (2^30 bytes)."""
+    """Largest allowed peak of the candidate, in GiB (2^30 bytes)."""
     at_most_ratio: Annotated[Positive | None, Demand("peak_ratio")] = None
-    """Largest peak of the candidate as a multiple of the baseline's."""
+    """Largest allowed peak of the candidate, as a multiple of the baseline's peak."""
     of: Annotated[Literal["allocated", "reserved"], NoDemand("chooses which bytes are judged")] = "allocated"
-    """The bytes that are bounded: those of tensors, or those that torch's allocator took from the device."""
+    """The bytes that count. `allocated`: the bytes of tensors. `reserved`: the bytes that torch's allocator took from
+    the device."""
     over: Annotated[Literal["run", "steps"], NoDemand("chooses which peak is judged")] = "run"
-    """`run`: from the opening of the arm to its last step; `steps`: from its first step, including a capture in it."""
+    """The time in which the peak is measured. `run`: from the opening of the arm to its last step. `steps`: from the
+    first step to the last step, including a capture in the first step."""
     outside_at_most_gib: Annotated[Positive, Demand("memory_outside_allocator")] = 1.0
-    """Most device memory outside torch's allocator, in GiB by the driver's count: context, code of kernels, graphs.
-    An H200 showed 0.76; much more means that a library allocates by itself."""
+    """Largest allowed device memory outside torch's allocator, in GiB, as counted by the driver. This memory contains
+    the CUDA context, the code of kernels, and graphs. On an H200 it was 0.76 GiB. If it is much larger, a library
+    allocates memory without torch."""
     trajectory: Annotated[Name, Demand("differs", "exceeds_tolerance")]
     """The trajectory_match claim of this contract that the measured steps must satisfy."""
 
     @model_validator(mode="after")
     def _one_bound(self) -> PeakMemory:
         if (self.at_most_gib is None) == (self.at_most_ratio is None):
-            refuse("give either `at_most_gib` or `at_most_ratio`; for both bounds, make two claims", "kind")
+            refuse("give either `at_most_gib` or `at_most_ratio`; to require both bounds, write two claims", "kind")
         return self
 
     def asks_the_device(self) -> bool:
@@ -62,26 +67,28 @@ class PeakMemory(Judged):
 
 
 class MemorySteady(Judged):
-    """Memory does not grow after the first `after` samples. There is one sample for each step or re-capture."""
+    """Device memory does not grow after the first `after` samples. The memory is sampled after each step, or after each
+    re-capture."""
 
     kind: Literal["memory_steady"]
     """Judges the growth of device memory."""
     candidate: ArmName
     """The captured arm."""
     per: Annotated[Literal["replay", "recapture"], NoDemand("chooses what is sampled")]
-    """Whether memory is sampled after every replay or after every re-capture."""
+    """When memory is sampled: after every replay, or after every re-capture."""
     after: Annotated[
         Count,
         NoDemand("the number of first samples that are left out; the loader refuses a claim if no sample follows them"),
     ]
     """Number of first samples that are left out as warm-up."""
     growth_at_most: Annotated[NonNegative, Demand("memory_grows")]
-    """Largest relative growth after the warm-up."""
+    """Largest allowed relative growth after the warm-up; 0.01 is 1 %."""
     of: Annotated[Literal["allocated_and_reserved", "reserved"], NoDemand("chooses which bytes are judged")] = (
         "allocated_and_reserved"
     )
-    """The bytes that must not grow. Only `reserved` (what torch's allocator took from the device) can stay exactly
-    equal, because the harness keeps the losses of some steps in allocated memory."""
+    """The bytes that must not grow. Allocated bytes are the bytes of tensors. Reserved bytes are the bytes that torch's
+    allocator took from the device. Only reserved bytes can stay exactly equal, because the harness keeps the losses of
+    some steps in tensors."""
 
     def asks_the_device(self) -> bool:
         return True
@@ -91,4 +98,4 @@ class MemorySteady(Judged):
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.per == "replay" and self.after >= steps:
-            yield ("after",), f"a step must follow the first {counted(self.after, 'step')} (`after`)"
+            yield ("after",), f"at least one step must follow after the first {counted(self.after, 'step')} (`after`)"

@@ -29,7 +29,7 @@ ROWS = (
         card=("peak_memory",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "watched": "A profile of steps would take memory on the device, which is the quantity that is measured.",
+            "watched": "A profile of steps would need memory on the device, and this memory would be measured too.",
             "guards": NO_GUARDS,
         },
     ),

@@ -1,4 +1,5 @@
-"""Show both arms' peaks of device memory while opening and while stepping, as torch and the driver count them."""
+"""Show the peaks of device memory of both arms, during the opening and during the steps, as counted by torch and by the
+driver."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ def section(view: ReportView) -> Section | None:
     """Return a section with a part for each judged peak with measured arms, or None if there is none."""
     shown = [part for judged in judged_parts(view, PeakMemory) for part in _parts(judged)]
     lead = (
-        "The most memory that each arm held at one time, in a process of its own. Allocated and reserved are "
-        "counted by torch: bytes of tensors, and bytes taken from the device to hold them. The device's count is "
-        "the driver's, by samples, minus what was in use before the process used the GPU. Outside is the memory "
-        "that the device holds outside torch's allocator, including the CUDA context."
+        "The most memory that each arm held at one time, in a separate process. Torch counts allocated bytes (the "
+        "bytes of tensors) and reserved bytes (the bytes that its allocator took from the device). The column of the "
+        "device shows samples of the driver's count, minus the memory that was in use before the process used the "
+        "GPU. Outside is the device memory outside torch's allocator, including the CUDA context."
     )
     return Section("peak_memory", "Peak memory", lead, shown) if shown else None
 

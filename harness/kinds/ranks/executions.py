@@ -24,7 +24,7 @@ FEWEST_SHARES = 0.5
 
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
-    """Return an arm's first execution in each rank; raise ERROR if the evidence of a rank is missing or unsound."""
+    """Return an arm's first execution in each rank. End the judgement with ERROR if the evidence of a rank is missing or unsound."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, but arm {arm} has {ranks}")
@@ -35,7 +35,7 @@ def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
 
 
 def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
-    """Return the record of what each rank did in every step; raise ERROR if a record is missing or incomplete."""
+    """Return the record of what each rank did in every step. End the judgement with ERROR if a record is missing or incomplete."""
     found = {}
     for rank, execution in executions.items():
         noted, steps = execution.rank_steps, len(execution.series.loss)
@@ -79,7 +79,7 @@ def odd_one(digests: Sequence[str]) -> int | None:
 
 def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -> dict[int, RankSteps]:
     """Return the records of the ranks that are multiples of `model_parallel`. Each group of `model_parallel` ranks
-    holds one model. Raise FAIL if the ranks of a group read different rows."""
+    holds one model. End the judgement with FAIL if the ranks of a group read different rows."""
     first = {rank: noted for rank, noted in steps.items() if rank % model_parallel == 0}
     for rank, noted in steps.items():
         reader = rank - rank % model_parallel
@@ -104,7 +104,7 @@ def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -
 
 
 def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
-    """Raise FAIL if two ranks read the same row in one step."""
+    """End the judgement with FAIL if two ranks read the same row in one step."""
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
         readers: dict[str, int] = {}
         for rank, read in enumerate(rows):
@@ -121,7 +121,7 @@ def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 
 
 def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """Raise FAIL if a rank read too few or too many rows, repeated rows within steps, or read the same rows in all
+    """End the judgement with FAIL if a rank read too few or too many rows, repeated rows within steps, or read the same rows in all
     steps. Leave the claim undecided if too few steps show whole shares of a batch."""
     _require_counts(steps, batch_size, sheet)
     for rank, noted in steps.items():
@@ -146,7 +146,7 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 
 
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """Raise FAIL if a rank read too few or too many rows. All ranks together may have smaller or larger batches than
+    """End the judgement with FAIL if a rank read too few or too many rows. All ranks together may have smaller or larger batches than
     the workload. If most are smaller, leave the claim undecided, because rows packed into one row look missing."""
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0

@@ -56,7 +56,7 @@ class _Draws:
 def require_draws(
     steps: Mapping[int, RankSteps], demanded: RandomNumbers | Mapping[str, RandomNumbers] | None, sheet: Sheet
 ) -> str:
-    """Raise FAIL if the ranks did not draw random numbers as the contract demands (`separate` or `shared`).
+    """End the judgement with FAIL if the ranks did not draw random numbers as the contract demands (`separate` or `shared`).
 
     Without a demand nothing fails, because shared random numbers may be intended. Return a clause that names the
     generators with shared numbers.
@@ -199,7 +199,7 @@ def _require_lengths(executions: Mapping[int, ArmEvidence]) -> None:
 
 
 def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
-    """Raise FAIL at the first step after which parameters differ between ranks."""
+    """End the judgement with FAIL at the first step after which parameters differ between ranks."""
     columns = list(zip(*(noted.parameters for noted in steps.values()), strict=True))
     odd = [odd_one(column) for column in columns]
     differ = [index for index, rank in enumerate(odd) if rank is not None]
@@ -224,8 +224,8 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """Raise FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded.
-    Raise ERROR if a demanded share was not recorded. Return the end of a sentence: how many parameters are divided."""
+    """End the judgement with FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded.
+    End the judgement with ERROR if a demanded share was not recorded. Return the end of a sentence: how many parameters are divided."""
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
         sheet.figure("parameters_in_parts", in_parts, "tensors")
@@ -263,7 +263,7 @@ def _require_collectives(
     steps: Mapping[int, RankSteps],
     sheet: Sheet,
 ) -> None:
-    """Note the collectives that the host started in a step and those in the graph. Raise FAIL if a rank has none, if
+    """Note the collectives that the host started in a step and those in the graph. End the judgement with FAIL if a rank has none, if
     the graph has too few, or if the host started too many."""
     captured = context.contract.arms[part.candidate].capture != "none"
     in_graph = dict.fromkeys(executions, 0)
@@ -334,7 +334,7 @@ def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Raise FAIL if a rank's parameters or optimizer state differ from the first rank's at the end."""
+    """End the judgement with FAIL if a rank's parameters or optimizer state differ from the first rank's at the end."""
     reference = end_of(executions[0]).state
     for rank, execution in executions.items():
         ours = end_of(execution).state

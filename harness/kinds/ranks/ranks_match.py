@@ -79,7 +79,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
-    """Return the ranks' mean loss and the baseline's loss; raise ERROR if a rank's evidence is missing."""
+    """Return the ranks' mean loss and the baseline's loss. End the judgement with ERROR if a rank's evidence is missing."""
     ranks = [view for view in (run, *run.ranks) if part.candidate in view.arms]
     each = [losses(execution) for execution in of_ranks(run, part.candidate, len(ranks)).values()]
     mean = np.mean([series[: min(map(len, each))] for series in each], axis=0)
@@ -88,7 +88,7 @@ def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
 
 
 def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
-    """Raise FAIL unless all executions made as many steps as the reference."""
+    """End the judgement with FAIL unless all executions made as many steps as the reference."""
     reference = everything[reference_name]
     for name, execution in everything.items():
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
@@ -97,7 +97,7 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
-    """Raise FAIL at the first step in which all ranks together did not read exactly the baseline's rows."""
+    """End the judgement with FAIL at the first step in which all ranks together did not read exactly the baseline's rows."""
     for step, whole in enumerate(one.rows):
         if not whole:
             settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")
@@ -124,7 +124,7 @@ def _settle_unequal(sheet: Sheet, step: int, rank: int | None, what: str) -> Non
 
 
 def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> float:
-    """Return the largest difference of parameters at the end. Raise FAIL if it exceeds the claim's bound."""
+    """Return the largest difference of parameters at the end. End the judgement with FAIL if it exceeds the claim's bound."""
     require_distance(part.candidate, execution, baseline)
     [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
     largest = float(found.largest or 0.0)
@@ -141,7 +141,7 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Raise FAIL if a rank's parameters at the end differ from rank 0's, because only rank 0's distance from the
+    """End the judgement with FAIL if a rank's parameters at the end differ from rank 0's, because only rank 0's distance from the
     baseline is reported.
 
     A difference from an earlier step would show in the losses. This check finds a difference of the last update.
@@ -158,7 +158,7 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
 
 
 def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence, sheet: Sheet) -> None:
-    """Raise FAIL if a rank's parameters, after any step or at the end, differ in bits from those of the single process
+    """End the judgement with FAIL if a rank's parameters, after any step or at the end, differ in bits from those of the single process
     that takes the ranks' shares in turn."""
     [ours] = rank_steps({0: in_turn}).values()
     name, steps = in_turn.start.arm, len(ours.parameters) - 1

@@ -1,4 +1,4 @@
-"""Define the claim over several seeds: the candidate's metric is not worse than the baseline's."""
+"""Define the claim `not_worse`: over several seeds, the candidate's metric is not worse than the baseline's metric."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from harness.contract.base import (
 from harness.contract.guards import Guarding, Guards
 from harness.kinds.trajectory.model import Precisions
 
-FEWEST_SEEDS = 5  # the smallest number of seeds that can reach a confidence of 0.95, which needs all seeds to agree
+FEWEST_SEEDS = 5  # with fewer seeds, a confidence of 0.95 cannot be reached; with 5 seeds, all seeds must agree
 MOST_SEEDS = 64
 
 
 class NotWorse(Guarding):
-    """Over several seeds the candidate's metric is not worse than the baseline's by more than a margin."""
+    """Over several seeds, the candidate's metric is not worse than the baseline's metric by more than a margin."""
 
     kind: Literal["not_worse"]
-    """Judges a metric of two arms over several seeds, by an interval of the differences."""
+    """Compares a metric of two arms over several seeds. A confidence interval of the differences decides."""
     candidate: ArmName
     """The arm under test."""
     baseline: ArmName
-    """The arm that the candidate is compared with. For each seed both have equal starts and batches."""
+    """The arm that the candidate is compared with. With each seed, both arms have equal starts and batches."""
     metric: Annotated[Metric, NoDemand("names a series")] = "loss"
     """The compared quantity: the loss, or a metric that the systems of both arms report."""
     direction: Annotated[Literal["lower_is_better", "higher_is_better"], Demand("worse")]
@@ -47,21 +47,23 @@ class NotWorse(Guarding):
     margin: Annotated[Positive | None, Demand("worse")] = None
     """Largest difference by which the candidate may be worse, in the metric's unit."""
     relative_margin: Annotated[Positive | None, Demand("worse")] = None
-    """The same, relative to the absolute value of the baseline's metric for that seed."""
+    """Largest difference by which the candidate may be worse, relative to the absolute value of the baseline's metric
+    with the same seed."""
     seeds: Annotated[list[Natural], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS), MEASURED]
-    """The seeds. Each yields one difference between the arms."""
+    """The seeds. Each seed gives one difference between the arms."""
     save_at: Annotated[Count | None, NoDemand("chooses the step of the save; evidence of another step is an ERROR")] = (
         None
     )
-    """For each seed, save the candidate after this number of steps, end its process, and resume in another process.
-    Its system needs the capability `resume`. Without it, the candidate is not interrupted."""
+    """With each seed, the candidate is saved after this number of steps, its process ends, and another process resumes
+    the training. The candidate's system then needs the capability `resume`. If `save_at` is not given, the candidate is
+    not interrupted."""
     confidence: Annotated[float, Field(ge=0.95, lt=1), CONFIDENCE] = 0.95
-    """One-sided confidence of the interval of the trimmed mean difference."""
+    """One-sided confidence of the interval of the trimmed mean of the differences."""
     precisions: Precisions | None = None
-    """The precisions in which the arms must compute, for arms that differ in precision. Their frozen tensors have
-    different formats and are not compared, but must not change during training."""
+    """The precisions in which the two arms must compute, if the arms differ in precision. The frozen tensors of the
+    arms then have different formats. They are not compared, but they must not change during training."""
     guards: Guards
-    """What must hold for each seed before the claim can pass. The control must have the candidate's settings."""
+    """What must hold with each seed before the claim can pass. The control must have the candidate's settings."""
 
     @model_validator(mode="after")
     def _has_one_margin(self) -> Self:
@@ -71,14 +73,14 @@ class NotWorse(Guarding):
 
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.seeds)) < len(self.seeds):
-            yield Problem(("seeds",), "`seeds` are distinct", str(self.seeds), "remove the repeated one")
+            yield Problem(("seeds",), "`seeds` must not name a seed twice", str(self.seeds), "remove the repeated seed")
         if self.precisions is not None and self.precisions.candidate == self.precisions.baseline:
             rule = "`precisions` must be two different precisions"
             yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
 
     def undecidable(self) -> Iterator[Problem]:
-        # If the candidate is worse by exactly the margin, all n seeds agree by chance with a probability of 2^-n. So n
-        # must be large enough.
+        # If the candidate is worse by exactly the margin, all n seeds agree by chance with a probability of 2^-n. This
+        # probability must not be larger than 1 - confidence.
         needed, seeds = math.ceil(-math.log2(1 - self.confidence) - 1e-9), len(self.seeds)
         if seeds < needed:
             rule = (
@@ -91,7 +93,7 @@ class NotWorse(Guarding):
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)
         if self.save_at is not None and self.save_at >= steps:
-            yield ("save_at",), f"`save_at` ({self.save_at}) must leave at least one of the workload's steps"
+            yield ("save_at",), f"`save_at` ({self.save_at}) must be smaller than the workload's number of steps"
 
     def candidate_capabilities(self) -> frozenset[str]:
         needed = {"metrics": self.metric != "loss", "resume": self.save_at is not None}
@@ -104,5 +106,5 @@ class NotWorse(Guarding):
         return "seeds" if self.save_at is None else "resumed_seeds"
 
     def process_count(self) -> int:
-        # use one process, because starting an interpreter for each seed would take longer than training a small model
+        # Use one process for all seeds, because starting a process for each seed takes longer than a small training.
         return 1

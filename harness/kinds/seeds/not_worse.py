@@ -1,7 +1,7 @@
 """Judge `not_worse`: over several seeds a candidate's metric is not worse than the baseline's by more than a margin.
 
-For each seed both arms train from one start on the same batches. Each pair yields one difference, and `decide` judges
-all differences together.
+With each seed, both arms train from the same start on the same batches. Each such pair of trainings gives one
+difference, and `decide` judges the differences of all seeds together.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from harness.kinds.seeds.model import MOST_SEEDS, NotWorse
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# The code below joins the parts of a candidate that was saved and then resumed in another process, for each seed.
+# The following functions join the two halves of the candidate's training with each seed. The candidate was saved after
+# the first half, and resumed in another process.
 
 
 def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> None:
-    """Raise FAIL if too few steps were trained after a load; do nothing without `save_at`."""
+    """End the judgement with FAIL if too few steps were made after a load. Do nothing if the claim has no `save_at`."""
     if part.save_at is None:
         return
     executions = replicas(run, part.candidate, 2 * len(part.seeds))
@@ -46,9 +47,11 @@ def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> 
 
 
 def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
-    """Return the run with the candidate's two halves joined to one execution for each seed, and the chains of halves.
+    """Return the run with the candidate's two halves joined to one execution for each seed. Also return a `Chain` of
+    both halves for each seed.
 
-    Without `save_at`, return the run unchanged and no chains. Raise ERROR if a half is missing or wrong.
+    Without `save_at`, return the run unchanged and an empty list. End the judgement with ERROR if a half is missing or
+    wrong.
     """
     if part.save_at is None:
         return run, []
@@ -59,7 +62,8 @@ def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
 
 
 def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmEvidence) -> Chain:
-    """Return both halves as a chain; raise ERROR if the second half has another seed."""
+    """Return both halves of the training with one seed as a `Chain`. End the judgement with ERROR if the second half
+    has another seed."""
     there = second.start.facts.get("seed")
     if there != seed:
         settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} was resumed with seed {there}, but seed {seed} is required")
@@ -67,7 +71,8 @@ def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmE
 
 
 def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> None:
-    """Raise `Settled` unless, for each seed, a new process loaded the trained state, and both captured if required."""
+    """End the judgement unless, with each seed, a new process loaded the trained state. If a capture is required, both
+    processes must have captured."""
     for chain in chains:
         for joint in chain.joints:
             comparison.captured(joint.first, joint.second, role="half")
@@ -76,37 +81,39 @@ def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> Non
 
 
 def note_chains(chains: list[Chain], sheet: Sheet) -> None:
-    """Note the figures of the checkpoint from which a load lost most tensors."""
+    """Add the figures of one checkpoint to the sheet: the one from which a load failed to restore most tensors."""
     if chains:
         note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)
 
 
-# The code below computes the statistics of `not_worse`. The functions are pure and work on the last axis, so that a
-# simulation can run the same code.
+# The following functions compute the statistics of `not_worse`. They work on the last axis of their arrays, so that a
+# simulation of many experiments can call the same functions.
 #
-# The unit of replication is a seed. With one seed, both arms train from the same start on the same batches, and the
-# pair yields one number, its excess: by how much the candidate is worse, minus the allowed margin. docs/statistics.md
-# derives the rule. Shapes: `...` stands for any number of experiments, N for seeds.
+# With each seed, both arms train from the same start on the same batches. This gives one number, the excess of the
+# seed: by how much the candidate is worse, minus the allowed margin. docs/statistics.md derives the rule. Shapes: `...`
+# stands for any number of experiments, N for the number of seeds.
 
 
 def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
-    """Return by how much the candidate is worse than the baseline, minus the margin, for values of shape [..., N],
-    N seeds. A result of at most 0 is within the margin."""
+    """Return by how much the candidate is worse than the baseline, minus the margin, for each of the N seeds. All
+    arrays have the shape [..., N]. If a result is at most 0, the candidate is within the margin."""
     worse = candidate - baseline if lower_is_better else baseline - candidate
     return np.asarray(worse - margin)
 
 
 def interval(excess: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the lower and upper bounds [...] of the trimmed mean over seeds, each one-sided at this confidence."""
+    """Return the lower and the upper bounds [...] of the trimmed mean over seeds. Each bound has this one-sided
+    confidence."""
     mean, reach = trimmed(excess, confidence)
     return mean - reach, mean + reach
 
 
 def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
-    """Return an array [...]: 1 if the candidate is not worse by more than the margin, -1 if it is, 0 if undecided.
+    """Return an array [...] of decisions: 1 if the candidate is not worse by more than the margin, -1 if it is worse by
+    more than the margin, and 0 if this is undecided.
 
-    1 requires that the upper bound is at most 0, and that nearly all seeds agree, because a count of seeds has a known
-    error probability for any distribution of noise. -1 requires only that the lower bound is above 0.
+    1 requires that the upper bound is at most 0, and also that nearly all seeds agree. The error probability of such a
+    count of seeds is known for any distribution of noise. -1 requires only that the lower bound is above 0.
     """
     low, high = interval(excess, confidence)
     dissenting = may_dissent(excess.shape[-1], confidence)
@@ -116,7 +123,8 @@ def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
 
 
 def seeds_to_decide(excess: Array, confidence: float) -> int | None:
-    """Estimate how many seeds would probably decide, from the spread of `excess` [N]. Return None if no number would.
+    """Return an estimate of how many seeds would probably be enough for a decision, from the spread of `excess` [N].
+    Return None if no allowed number of seeds would be enough.
 
     The estimate is larger than N and uses a normal approximation.
     """
@@ -131,7 +139,8 @@ def seeds_to_decide(excess: Array, confidence: float) -> int | None:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The compared values of both arms and the allowed margins, by seed: [N] each."""
+    """The compared values of both arms and the allowed margins. Each array has the shape [N], one value for each
+    seed."""
 
     candidate: Array
     baseline: Array
@@ -196,13 +205,14 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> dict[str, ArmEvidence]:
-    """Return candidate and baseline by the names that messages use."""
+    """Return the executions of candidate and baseline with one seed, by the names that messages use."""
     roles = {"candidate": part.candidate, "baseline": part.baseline}
     return {f"{role} {arm} with seed {seed}": executions[arm] for role, arm in roles.items()}
 
 
 def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
-    """Raise FAIL if two seeds give the same series or change nothing, because one measurement would count twice."""
+    """End the judgement with FAIL if an arm has the same series, or the same start and batches, with two seeds. One
+    measurement would then count twice."""
     for arm in (part.candidate, part.baseline):
         seen: dict[bytes, int] = {}
         for seed, executions in by_seed.items():
@@ -216,7 +226,8 @@ def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, Ar
 
 
 def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> Pairs:
-    """Return the compared values, which are means over the last steps, and the margins."""
+    """Return the compared values of all seeds, with the margins. A value is the mean of the metric over the last
+    steps."""
     ours, theirs = (
         np.array([values(executions[arm], part.metric)[-part.last :].mean() for executions in by_seed.values()])
         for arm in (part.candidate, part.baseline)
@@ -226,7 +237,7 @@ def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -
 
 
 def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
-    """Return 1 if the candidate is not worse, 0 if this is undecided. Raise FAIL if it is worse."""
+    """Return 1 if the candidate is not worse, 0 if this is undecided. End the judgement with FAIL if it is worse."""
     _note(part, pairs, sheet)
     fewest = fewest_processes(part.confidence)
     if len(part.seeds) < fewest:
@@ -260,7 +271,7 @@ def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
 
 def _demanded(part: NotWorse, pairs: Pairs) -> Demanded:
     mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
-    # if margins are relative, this is the mean of the margins of all seeds
+    # If the margins are relative, use the mean of the margins of all seeds.
     allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])
     interval = Interval(mean - reach, mean + reach, part.confidence, "one-sided bounds", "seeds")
     return Demanded("worse_by", mean, "at most", allowed, part.metric, interval=interval)

@@ -17,7 +17,7 @@ ROWS = (
         leaves_out={
             **CONTROL,
             **HALF,
-            "watched.half": "The kind has many processes, and a profile would cost seconds in each.",
+            "watched.half": "The kind has many processes, and a profile would take seconds in each process.",
             "trained.half": "The two halves are judged together, as one training.",
             "equal_ends": "The arms may train differently, because a metric is compared over seeds.",
         },

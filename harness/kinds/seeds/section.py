@@ -24,8 +24,9 @@ def section(view: ReportView) -> Section | None:
     ]
     shown = [part for part in kept if part is not None]
     lead = (
-        "With each seed, both arms train from one start on the same batches. A positive difference of their values "
-        "means that the candidate is worse. The interval is that of the trimmed mean, one-sided at each end."
+        "With each seed, both arms train from the same start on the same batches. A positive difference of their "
+        "values means that the candidate is worse. The interval is the confidence interval of the trimmed mean, "
+        "one-sided at each end."
     )
     return Section("seeds", "Several seeds", lead, shown) if shown else None
 
@@ -53,7 +54,7 @@ def _part(judged: JudgedPart[NotWorse], run: RunEvidence) -> Part | None:
     )
     rows: list[list[object]] = [[str(seed), *each] for seed, each in zip(claim.seeds, values, strict=True)]
     what = "final value" if claim.last == 1 else f"mean of the last {claim.last} steps"
-    # The verdict has the mean and the interval only if the judge got as far as comparing the seeds.
+    # The verdict contains the mean and the interval only if no earlier check ended the judgement.
     found = judged.numbers("worse_by", "worse_by_at_least", "worse_by_at_most")
     of_seeds = (claim.seeds, pairs.worse.tolist(), pairs.margins.tolist())
     plots = [seed_differences(*of_seeds, mean=found[0], interval=found[1:], metric=claim.metric)] if found else []

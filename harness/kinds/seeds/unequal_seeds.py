@@ -1,7 +1,7 @@
-"""Group executions by seed, and find two seeds with the same start and the same batches of a run.
+"""Group executions by seed, and find two seeds with which an arm had the same start and the same batches.
 
-Losses do not show whether a seed had an effect: two runs of one seed may differ in their last bits if sums are added in
-another order.
+Losses do not show whether a seed had an effect. Even with the same seed, the losses of two runs may differ in their
+last bits if sums are added in another order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from harness.judging.sheet import Sheet, require_steps, settle
 def executions_by_seed(
     run: RunEvidence, arms: Collection[str], seeds: Sequence[int]
 ) -> dict[int, dict[str, ArmEvidence]]:
-    """Return each arm's execution by seed and arm; raise ERROR if one is missing or ran with another seed."""
+    """Return each arm's execution with each seed: seed -> name of an arm -> its execution. End the judgement with ERROR
+    if one is missing or ran with another seed."""
     found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in seeds}
     for arm in arms:
         for seed, execution in zip(seeds, replicas(run, arm, len(seeds)), strict=False):
@@ -31,7 +32,8 @@ def executions_by_seed(
 
 
 def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Sheet) -> None:
-    """Raise FAIL if fewer steps than demanded were run with any seed."""
+    """End the judgement with FAIL if fewer than `demanded` steps were made with one of the seeds. steps: seed -> number
+    of steps."""
     sheet.count("steps", sum(steps.values()))
     seed, fewest = next(((seed, seen) for seed, seen in steps.items() if seen < demanded), min(steps.items()))
     message = f"{fewest} steps were run with seed {seed}, but {demanded} are required"
@@ -39,10 +41,10 @@ def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Shee
 
 
 def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
-    """Raise FAIL if an arm has equal starts and reads equal batches with two seeds.
+    """End the judgement with FAIL if an arm has equal starts and reads equal batches with two seeds.
 
-    Seeds may share the start (a checkpoint) or the batches, but not both. Different initial states of a generator count
-    as a difference if training draws from that generator, as dropout does.
+    Two seeds may have the same start (a checkpoint) or the same batches, but not both. Different initial states of a
+    generator also count as a difference if the training draws from this generator, for example for dropout.
     """
     for (first, one), (second, other) in combinations(by_seed.items(), 2):
         if _start(one) != _start(other) or not _one_draw(one, other):

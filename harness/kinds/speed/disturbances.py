@@ -35,9 +35,9 @@ UNACCOUNTED_SHARE = 0.5
 
 
 def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Sequence[Timed], sheet: Sheet) -> None:
-    """Raise INCONCLUSIVE if the winner's mean SM clock was above the loser's by more than the share `limit`.
+    """End the judgement with INCONCLUSIVE if the winner's mean SM clock was above the loser's by more than the share `limit`.
 
-    An arm's mean clock is the mean over processes of the samples taken during its timed blocks. Raise INCONCLUSIVE also
+    An arm's mean clock is the mean over processes of the samples taken during its timed blocks. End the judgement with INCONCLUSIVE also
     if an arm has no sample in a process.
     """
     means = {arm: fmean(_mean_clock(arm, *each) for each in timed) for arm in (winner, loser)}
@@ -81,7 +81,7 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """Raise INCONCLUSIVE if the seconds that a process measured are too few for the work of GPU or processors, or
+    """End the judgement with INCONCLUSIVE if the seconds that a process measured are too few for the work of GPU or processors, or
     differ from the supervisor's clock."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
@@ -109,7 +109,7 @@ def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingE
 
 
 def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | None) -> None:
-    """Raise INCONCLUSIVE unless the seconds of all blocks add up to about the duration of the timing, which the
+    """End the judgement with INCONCLUSIVE unless the seconds of all blocks add up to about the duration of the timing, which the
     supervisor measured with its own clock."""
     if telemetry is None or telemetry.timed_seconds is None:
         return
@@ -127,7 +127,7 @@ HELPERS_SHARE = 0.02  # largest share of the timed seconds of the faster arm
 
 
 def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
-    """Raise INCONCLUSIVE if an arm's threads or child processes worked outside of the arm's own blocks.
+    """End the judgement with INCONCLUSIVE if an arm's threads or child processes worked outside of the arm's own blocks.
 
     The arm's timed seconds do not contain such work, and the work disturbs the other arm, so no contract can allow it.
     Do nothing if the evidence has no processor time of threads (not Linux, or older evidence).
@@ -160,7 +160,7 @@ def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> 
 
 
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
-    """Raise INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in any process."""
+    """End the judgement with INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in any process."""
     worst = 0.0
     for timing in timings:
         device = timing.observed_device_seconds.get(baseline)
@@ -189,7 +189,7 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 def require_unhindered_host(
     timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
 ) -> None:
-    """Raise INCONCLUSIVE if, in a step of the baseline, the device works longer than the host takes to enqueue the
+    """End the judgement with INCONCLUSIVE if, in a step of the baseline, the device works longer than the host takes to enqueue the
     step.
 
     Then the device's queue may have been full, so that the measured enqueue time may include waiting.
@@ -225,7 +225,7 @@ LONGEST_UNSEEN_S = 2.0
 
 
 def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, TimingEvidence]], sheet: Sheet) -> float:
-    """Raise INCONCLUSIVE if a limit was exceeded in any process, or if telemetry of a process is missing or has gaps.
+    """End the judgement with INCONCLUSIVE if a limit was exceeded in any process, or if telemetry of a process is missing or has gaps.
 
     Return the largest spread of the SM clock within a process.
     """
@@ -252,7 +252,7 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
 
 
 def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
-    """Return a process's telemetry samples; raise INCONCLUSIVE if there are gaps or a reading is missing.
+    """Return a process's telemetry samples. End the judgement with INCONCLUSIVE if there are gaps or a reading is missing.
 
     clocked: True if a GPU worked in the timed steps, so that its clock must have been sampled.
     """

@@ -49,7 +49,7 @@ def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
 
 
 def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
-    """Raise `Settled` unless measurements ran one after the other. Overlapping measurements share noise, so they would
+    """End the judgement unless measurements ran one after the other. Overlapping measurements share noise, so they would
     not be independent."""
     if part.measurements == 1:
         return

@@ -106,7 +106,7 @@ def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
-    """Return the first run of each process, in order of number. Raise ERROR if a demanded process was not timed."""
+    """Return the first run of each process, in order of number. End the judgement with ERROR if a demanded process was not timed."""
     found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
         timing = run.timing
@@ -129,7 +129,7 @@ def _require_equal_training(
     comparison: Comparison,
     sheet: Sheet,
 ) -> None:
-    """Raise `Settled` unless a process's arms had equal starts, work and losses, and each step that replays a capture
+    """End the judgement unless a process's arms had equal starts, work and losses, and each step that replays a capture
     launched its graphs."""
     run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
@@ -167,7 +167,7 @@ def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: 
 
 
 def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading, demanded: float, sheet: Sheet) -> None:
-    """Raise INCONCLUSIVE if typical blocks prove the ratio, but all blocks together do not reach it.
+    """End the judgement with INCONCLUSIVE if typical blocks prove the ratio, but all blocks together do not reach it.
 
     Slow blocks count as the candidate's own time unless a slow processor explains them. Without such an explanation the
     cause of a stall is unknown, so stalls do not refute the ratio either.
@@ -187,7 +187,7 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
 def _settle_undecided(
     part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
 ) -> NoReturn:
-    """Raise INCONCLUSIVE with each measurement's result. Note how many processes would probably decide."""
+    """End the judgement with INCONCLUSIVE with each measurement's result. Note how many processes would probably decide."""
     parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
     needed: list[int | None] = []
     answers = []

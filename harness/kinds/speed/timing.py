@@ -71,7 +71,7 @@ def step_times(
     left_out: Collection[int] = (),
     slowed: Callable[[Block], float] = lambda _block: 1.0,
 ) -> StepTimes:
-    """Return the step times of the rounds not in `left_out`. Raise ERROR if blocks are invalid, too short or missing.
+    """Return the step times of the rounds not in `left_out`. End the judgement with ERROR if blocks are invalid, too short or missing.
 
     slowed: a function that returns by which factor a disturbance may have lengthened a block.
     """
@@ -140,7 +140,7 @@ def _step_seconds(block: Block, part: ThroughputRatio) -> float:
 
 
 def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[Block]]:
-    """Return the two blocks of each arm in one round. Raise ERROR unless their order is ABBA or BAAB."""
+    """Return the two blocks of each arm in one round. End the judgement with ERROR unless their order is ABBA or BAAB."""
     blocks = list(group)
     arms = [block.arm for block in blocks]
     interleaved = [block.position for block in blocks] == [0, 1, 2, 3] and arms == arms[::-1]
@@ -157,7 +157,7 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
 
 
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
-    """Raise ERROR if a block began before the previous one ended, or if two processes were timed at the same time.
+    """End the judgement with ERROR if a block began before the previous one ended, or if two processes were timed at the same time.
 
     Ignore blocks without a recorded start. `disturbances` and `speed_figures` report them if they need the start.
     """
@@ -220,7 +220,7 @@ class _Look(NamedTuple):
 def require_launches(
     part: ThroughputRatio, context: Context, process: Process, candidate: ArmEvidence, sheet: Sheet
 ) -> None:
-    """Raise `Settled` unless the harness saw a captured candidate launch its graphs once in each step."""
+    """End the judgement unless the harness saw a captured candidate launch its graphs once in each step."""
     demanded, capture = context.mechanism(part), candidate.capture
     if capture is not None and capture.mechanism == "traced":
         settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about speed")
@@ -278,7 +278,7 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """Raise `Settled` unless a working profiler watched a process, and the other processes captured the same graphs."""
+    """End the judgement unless a working profiler watched a process, and the other processes captured the same graphs."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
@@ -318,7 +318,7 @@ def _require_device_time(process: Process, arm: str) -> None:
 
 
 def _looks(process: Process, arm: str) -> list[_Look]:
-    """Return an arm's observed launches. Raise INCONCLUSIVE if profiler or counter missed a planted event."""
+    """Return an arm's observed launches. End the judgement with INCONCLUSIVE if profiler or counter missed a planted event."""
     timing = process.timing
     if process.profiled:
         if timing.profiler_sees_planted is False:  # None: recorded before the harness planted syncs

@@ -1,4 +1,5 @@
-"""Define the claims about single steps: each equals a reference's step, or its errors do not exceed a peer's."""
+"""Define the claims about single steps: `step_match` (each step equals the step of a reference) and `step_accuracy`
+(the errors of steps do not exceed those of a peer)."""
 
 from __future__ import annotations
 
@@ -21,28 +22,32 @@ from harness.contract.base import (
 
 
 class StepMatch(Judged):
-    """Every step of the candidate equals, within rounding, the reference's step from the same state."""
+    """Every step of the candidate gives the same result as the reference's step from the same state, except for
+    rounding."""
 
     kind: Literal["step_match"]
-    """Judges loss, gradients, Adam's moments and parameters of every step against a reference."""
+    """Compares the loss, the gradients, Adam's moments and the parameters of every step with those of a reference."""
     candidate: ArmName
     """The arm whose steps are judged."""
     reference: ArmName
     """The arm that makes each step from the candidate's state, in higher precision."""
     yardstick: ArmName
-    """The reference in the candidate's precision. It shows how much rounding alone differs from the reference."""
+    """An arm that executes the reference in the candidate's precision. It shows how large errors from rounding alone
+    are."""
     steps: StepsCompared
-    """Steps that must have been compared."""
+    """Number of steps that must have been compared."""
     max_evaluation_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
-    """Largest relative error of the loss, of norms before the clip, and of gradients after it, by their L2 norm."""
+    """Largest allowed relative error, in L2 norms, of the loss, of the norms before the clip, and of the gradients
+    after the clip."""
     times_yardstick: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
-    """If this multiple of the yardstick's largest error so far exceeds `max_evaluation_error`, the multiple is the
-    bound."""
+    """A factor. If the yardstick's largest error so far, multiplied by this factor, exceeds `max_evaluation_error`, the
+    product is the bound instead."""
     max_update_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_update_error")]
-    """Largest error of an element of a moment or parameter, relative to the absolute values of its terms."""
+    """Largest allowed error of an element of a moment or parameter, relative to the sum of the absolute values of the
+    terms from which the element is computed."""
 
-    # A drill plants no fault in the reference, because the trainer does not run it. A fault of both arms is planted in
-    # the arms that the trainer runs.
+    # A drill plants no fault in the reference, because the reference is not the trainer's code. If a fault must be in
+    # both arms, it is planted in the arms that the trainer executes.
     baseline_path: ClassVar[str] = "candidate"
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -56,32 +61,35 @@ Seeds = Annotated[list[Natural], Field(min_length=1)]
 
 
 class StepAccuracy(Judged):
-    """Against a reference in higher precision, a step's errors do not exceed a peer's in the step's own precision."""
+    """The candidate's errors do not exceed the errors of a peer, which has the same precision. Errors are differences
+    from a reference in higher precision."""
 
     kind: Literal["step_accuracy"]
-    """Judges a step's errors against a reference, as multiples of a peer's errors."""
+    """Measures the candidate's errors against a reference, as multiples of a peer's errors."""
     candidate: ArmName
     """The arm under test."""
     peer: ArmName
-    """The arm of another implementation in the candidate's precision."""
+    """The arm that uses another implementation, in the candidate's precision."""
     reference: ArmName
-    """The arm of another implementation in a higher precision."""
+    """The arm that uses another implementation, in a higher precision."""
     gradient_seeds: Annotated[Seeds, MEASURED]
     """Seeds of the runs whose gradients are compared."""
     gradient_steps: ComparedSteps
-    """Steps, counted from 0, at which gradients are compared, with the candidate's parameters and batch."""
+    """Steps, counted from 0, at which gradients are compared. The peer and the reference compute them at the
+    candidate's parameters and on its batch."""
     median_gradient_ratio_at_most: Annotated[
         Positive, Demand("exceeds_tolerance", exceeded_bound="median_gradient_ratio_at_most")
     ]
-    """Largest median over trained tensors of (candidate's gradient error / peer's gradient error)."""
+    """Largest allowed median, over all trained tensors, of the ratio of the candidate's gradient error to the peer's
+    gradient error."""
     gradient_ratio_at_most: Annotated[Positive, Demand("exceeds_tolerance", exceeded_bound="gradient_ratio_at_most")]
-    """Largest (candidate's gradient error / peer's gradient error) of any trained tensor."""
+    """Largest allowed ratio of the candidate's gradient error to the peer's gradient error, for any trained tensor."""
     loss_seeds: Annotated[Seeds, MEASURED]
-    """Seeds of the runs whose losses are compared over all steps of the workload, each arm on its own parameters."""
+    """Seeds of the runs whose losses are compared over all steps of the workload. Each arm trains independently."""
     loss_steps: StepsCompared
-    """Steps that must have been compared with each of these seeds."""
+    """Number of steps that must have been compared with each seed in `loss_seeds`."""
     loss_ratio_at_most: Annotated[Positive, Demand("exceeds_tolerance", exceeded_bound="loss_ratio_at_most")]
-    """Largest (candidate's mean absolute loss error / peer's mean absolute loss error)."""
+    """Largest allowed ratio of the candidate's mean absolute loss error to the peer's mean absolute loss error."""
 
     def seeds(self) -> list[int]:
         """Return all seeds, in the order in which the arms execute them."""
@@ -91,7 +99,7 @@ class StepAccuracy(Judged):
         for field in ("gradient_seeds", "gradient_steps", "loss_seeds"):
             values: list[int] = getattr(self, field)
             if len(set(values)) < len(values):
-                yield Problem((field,), f"`{field}` are distinct", str(values), "remove the repeated one")
+                yield Problem((field,), f"`{field}` must not name a number twice", str(values), "remove the repetition")
         named = list(self.arms().items())
         for at, (field, arm) in enumerate(named):
             if arm in [other for _, other in named[:at]]:
@@ -99,4 +107,4 @@ class StepAccuracy(Judged):
                 yield Problem((field,), rule, f"'{arm}' again", "name another arm")
 
     def process_count(self) -> int:
-        return 1  # use one process, because the peer and the reference take the batches and parameters of the candidate
+        return 1  # use one process, because the peer and the reference use the candidate's parameters on the device

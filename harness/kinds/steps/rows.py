@@ -7,7 +7,7 @@ from harness.kinds.kind import Kind
 
 _REFERENCE = "The reference computes in another precision, so equal values have different digests."
 _FOLLOWS = "A reference makes each step from the candidate's state, and trains nothing by itself."
-_PARAMETERS_ALONE = "Published runs hold only the parameters of a peer and a reference."
+_PARAMETERS_ALONE = "Published runs contain only the parameters of a peer and a reference."
 _NOT_WATCHED = "The kind's probe does not watch single steps."
 
 ROWS = (
@@ -24,7 +24,7 @@ ROWS = (
             "equal_start.reference": _REFERENCE,
             "equal_frozen": "The reference stores frozen tensors in another format.",
             "equal_state": "The reference gets the candidate's state before each step.",
-            "equal_ends": "Each step is compared within rounding, from the candidate's state before it.",
+            "equal_ends": "Each step is compared within a bound, and begins from the candidate's state.",
             "trained.reference": _FOLLOWS,
             "trained.yardstick": _FOLLOWS,
             **OLDER,
@@ -42,15 +42,15 @@ ROWS = (
         card=("step_accuracy",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "captured": "Required if the candidate captures. No published run, from which the checks are listed, has "
-            "such a candidate.",
+            "captured": "The check is made if the candidate captures, but no published run has such a candidate, and "
+            "published runs show which checks are made.",
             "uncaptured": "The arms are different implementations, and neither is the plain form of the candidate.",
             "watched": _NOT_WATCHED,
             "recorded.peer": _PARAMETERS_ALONE,
             "recorded.reference": _PARAMETERS_ALONE,
             "equal_frozen": "The arms store frozen tensors in different precisions.",
-            "equal_state": "The arms are different implementations, with buffers and generators of their own.",
-            "equal_ends": "Errors are compared, but no bits.",
+            "equal_state": "The arms are different implementations, so their buffers and generators differ.",
+            "equal_ends": "Errors are compared and not bits.",
             "guards": NO_GUARDS,
         },
     ),

@@ -28,10 +28,10 @@ def match_section(view: ReportView) -> Section | None:
         if _steps(run, judged.claim)
     ]
     lead = (
-        "Each step next to the reference's step from the same state. Loss, norms before the clip and gradients "
-        "after it: the L2 norm of the difference divided by that of the reference. Moments and parameters: the "
-        "worst element, relative to the absolute values from which it is computed. The yardstick is the reference "
-        "in the candidate's precision."
+        "Each step is compared with the reference's step from the same state. For the loss, the norms before the clip "
+        "and the gradients after the clip, the error is the L2 norm of the difference, divided by the L2 norm of the "
+        "reference. For moments and parameters, it is the largest error of an element, relative to the absolute values "
+        "from which the element is computed. The yardstick is the reference in the candidate's precision."
     )
     return Section("steps", "Steps against a reference", lead, kept) if kept else None
 
@@ -68,10 +68,10 @@ def _match_row(quantity: str, rows: list[Row]) -> list[object]:
     return [quantity, worst.tensors, float(worst.error), step, worst.tensor, largest]
 
 
-# The code below shows the errors of a step and of a peer, both compared with a reference: the errors of gradients for
-# each kind of tensor, and the errors of losses for each seed.
+# The following functions show the errors of a candidate and of a peer, both compared with a reference: the errors of
+# gradients for each kind of tensor, and the errors of losses for each seed.
 
-SHOWN = 12  # largest number of rows in a table; the run directory has all rows
+SHOWN = 12  # largest number of rows that a table of the report shows; the run directory contains all rows
 _MADE_BY = ("dtype", "device", "transformers", "peft", "torch", "dequantized_by")
 
 
@@ -84,10 +84,11 @@ def accuracy_section(view: ReportView) -> Section | None:
         if run.step_errors
     ]
     lead = (
-        "Errors against a reference of higher precision, next to those of a peer: another implementation in the "
-        "step's own precision. Gradients after clipping: the L2 norm of the difference divided by that of the "
-        "reference's gradient, at the candidate's parameters and on its batch; the root mean square over seeds and "
-        "steps. Losses: the mean absolute difference over all steps, each arm on its own trajectory."
+        "The candidate's errors and the errors of a peer, which is another implementation in the same precision. "
+        "Errors are measured against a reference of higher precision. For gradients after the clip, an error is the L2 "
+        "norm of the difference divided by the L2 norm of the reference's gradient. All arms compute the gradients at "
+        "the candidate's parameters and on its batch. The tables show the root mean square over seeds and steps. For "
+        "losses, the error is the mean absolute difference over all steps, and each arm trains independently."
     )
     return Section("step_accuracy", "Step accuracy", lead, kept) if kept else None
 
@@ -130,7 +131,8 @@ def _row(errors: Errors) -> list[object]:
 
 
 def _by_seed(run: RunEvidence, claim: StepAccuracy) -> Iterator[Errors]:
-    """Yield the loss errors of each seed, then of all seeds together; leave out seeds that an arm did not finish."""
+    """Yield the loss errors with each seed, then with all seeds together. Seeds with which an arm did not finish are
+    left out."""
     arms = (claim.candidate, claim.peer, claim.reference)
     series = {}
     for replica, seed in enumerate(claim.seeds()):

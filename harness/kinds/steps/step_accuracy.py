@@ -1,7 +1,7 @@
 """Judge `step_accuracy`: against a reference in higher precision, the candidate's errors do not exceed a peer's.
 
-Gradients are compared at the candidate's parameters and on its batches, losses along each arm's own trajectory.
-docs/step-accuracy.md gives the reasons.
+Gradients are compared at the candidate's parameters and on its batches. Losses are compared between arms that train
+independently. docs/step-accuracy.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from harness.judging.verdict import Judgement
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.steps.model import StepAccuracy
 
-# The code below computes the errors of two arms compared with a third arm, and the ratio of these errors.
+# The following functions compute the errors of two arms against a third arm, and the ratio of these errors.
 
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of candidate and peer, in one unit. name: the quantity or tensor.
+    """The errors of candidate and peer, in the same unit. name: the name of the quantity or tensor.
 
-    floor: the error that rounding to the format alone causes. The ratio uses it instead of a smaller error of the peer.
+    floor: the error that rounding to the data type alone causes. If the peer's error is smaller than the floor, the
+    ratio uses the floor.
     """
 
     name: str
@@ -51,8 +52,8 @@ class Errors:
 
 
 def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[Errors]:
-    """Return the error of each trained tensor: the root mean square, over seeds and steps, of |gradient - reference's|
-    / |reference's| in L2 norms. Leave out gradients that are zero in all arms."""
+    """Return the errors of each trained tensor's gradient. An error is the root mean square, over seeds and steps, of
+    |gradient - reference| / |reference| in L2 norms. Gradients that are zero in all arms are left out."""
     relative: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         for tensor in record.tensors:
@@ -71,7 +72,8 @@ def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[E
 
 
 def is_zero(tensor: TensorErrors) -> bool:
-    """Return True if the gradient is zero in all arms, like the gradient of LoRA's A while B is zero."""
+    """Return True if the gradient is zero in all arms. An example is the gradient of LoRA's matrix A while B is
+    zero."""
     return tensor.reference_norm == tensor.candidate_error == tensor.peer_error == 0
 
 
@@ -93,12 +95,12 @@ def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
     differences = [(np.abs(ours - exact), np.abs(theirs - exact), np.abs(exact)) for ours, theirs, exact in series]
     candidate, peer, size = (np.concatenate(arm) for arm in zip(*differences, strict=True))
     if not len(candidate):
-        raise ValueError("the mean error of no losses is undefined")
+        raise ValueError("the mean error is undefined, because `series` contains no loss")
     return Errors(name, float(candidate.mean()), float(peer.mean()), ROUNDING * float(size.mean()))
 
 
 def median_ratio(errors: Sequence[Errors]) -> float:
-    """Return the median ratio over tensors, or NaN if there are none."""
+    """Return the median of the ratios of all tensors, or NaN if there are no tensors."""
     return float(np.median([each.ratio for each in errors])) if errors else math.nan
 
 
@@ -161,8 +163,8 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group]:
-    """Return the groups of executions that are checked together for a seed. With a seed that only compares gradients,
-    peer and reference do not train, so only the candidate is checked for training."""
+    """Return the groups of executions that are checked together for one seed. If only gradients are compared with this
+    seed, peer and reference do not train, so only the candidate is checked for training."""
     named = {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, part.peer, part.reference)}
     candidate, peer, reference = named
     roles = {peer: "peer", reference: "reference"}
@@ -172,7 +174,8 @@ def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
-    """Return each seed's and step's record. Raise `Settled` unless each has three arms and every trained tensor."""
+    """Return the record of each seed and step. End the judgement if a record is missing, or if it lacks an arm or a
+    trained tensor."""
     wanted = sorted(product(part.gradient_seeds, part.gradient_steps))
     by_place = {(record.seed, record.step): record for record in run.step_errors}
     missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]
@@ -187,7 +190,7 @@ def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executi
         start = by_seed[seed][part.candidate].start
         trained, known = start.trainable_tensors, start.trainable_names
         if known is not None:
-            names &= set(known)  # gradients of tensors that are not trainable do not count
+            names &= set(known)  # do not count gradients of tensors that are not trainable
         if len(names) < trained or len(names) < len(record.tensors):
             settle(
                 reasons.TENSORS_MISSING,
@@ -213,7 +216,8 @@ def _require_finite(part: StepAccuracy, records: list[StepErrors], sheet: Sheet)
 
 
 def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
-    """Raise FAIL unless candidate and peer compute in one precision, and the reference in a higher one."""
+    """End the judgement with FAIL unless candidate and peer compute in the same precision, and the reference in a
+    higher precision."""
     precisions = {arm: str(each.start.facts.get("dtype")) for arm, each in executions.items()}
     ours, theirs, finest = (precisions[arm] for arm in (part.candidate, part.peer, part.reference))
     if theirs != ours:
@@ -230,7 +234,8 @@ def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
 
 
 def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
-    """Raise FAIL unless all arms have equal batches and parameters at each comparison of gradients."""
+    """End the judgement with FAIL unless all arms have equal batches and equal parameters wherever gradients are
+    compared."""
     others = (part.peer, part.reference)
     for record in records:
         for arm in others:
@@ -298,7 +303,7 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
 
 
 def _require_distinct_batches(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
-    """Raise FAIL if a batch repeats within one seed."""
+    """End the judgement with FAIL if the candidate reads the same batch twice with one seed."""
     seen = {seed: executions[part.candidate].series.batch_digest for seed, executions in by_seed.items()}
     sheet.figure("distinct_batches", distinct([digest for batches in seen.values() for digest in batches]), "batches")
     for seed, batches in seen.items():

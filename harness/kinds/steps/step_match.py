@@ -1,4 +1,5 @@
-"""Judge `step_match`: each step of the candidate equals, within rounding, the reference's step from the same state."""
+"""Judge `step_match`: each step of the candidate gives the same result as the reference's step from the same state,
+except for rounding."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from harness.judging.verdict import Judgement
 from harness.kinds.steps.model import StepMatch
 
 EVALUATED, UPDATED = ("loss", "norms", "gradients"), ("exp_avg", "exp_avg_sq", "parameters")
-OF_TENSORS = ("gradients", *UPDATED)  # these quantities are compared for each trainable tensor; loss and norms are not
+OF_TENSORS = ("gradients", *UPDATED)  # the quantities that are compared for each trainable tensor
 _WORDS = {
     "loss": "the loss",
     "norms": "the norm of",
@@ -61,7 +62,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
     _note(part, candidate, held, sheet)
 
     named = {f"{role} {part.arms()[role]}": execution for role, execution in arms.items()}
-    # The yardstick has the candidate's precision. So if both start from equal parameters, their digests are equal.
+    # The yardstick has the candidate's precision. If both start from equal parameters, the digests are therefore equal.
     roles = {name: role for name, role in zip(named, arms, strict=True) if role != "candidate"}
     group = Group(dict(reversed(named.items())), roles)
     comparison.begin(group)
@@ -77,7 +78,8 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Yield each error with its bound. For loss, norms and gradients, the bound grows with the yardstick's errors."""
+    """Yield each error with its bound. For the loss, norms and gradients, the bound is larger if the yardstick's errors
+    are large."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):
@@ -119,11 +121,11 @@ def _note(part: StepMatch, candidate: ArmEvidence, held: Sequence[Held], sheet: 
 
 
 def _require_every_tensor(candidate: ArmEvidence) -> None:
-    """Raise `Settled` unless each step compared each quantity, and for quantities of tensors (gradients, moments,
-    parameters) every trainable tensor.
+    """End the judgement unless every quantity was compared at each step. Gradients, moments and parameters must have
+    been compared for every trainable tensor.
 
-    An error of zero over no tensors would keep any bound. There are no exceptions: the reference can follow only a step
-    that has a gradient and both moments for every parameter.
+    If no tensor were compared, the error would be zero, which is within any bound. No tensor is exempt, because the
+    reference requires a gradient and both moments for every parameter.
     """
     trained = candidate.start.trainable_tensors
     for step in candidate.compared_steps:

@@ -36,10 +36,10 @@ def test_the_uninterrupted_arm_of_a_resume_claim_defaults_to_the_candidate() -> 
     ("changes", "broken"),
     [
         ({}, []),
-        ({"save_at": 10}, [(("save_at",), "`save_at` (10) must leave at least one of the workload's steps")]),
+        ({"save_at": 10}, [(("save_at",), "`save_at` (10) must be smaller than the workload's number of steps")]),
         ({"steps": 5}, [(("steps",), "`steps` (5) must be at most 4, the number of steps after `save_at`")]),
         ({"save_at": [3, 6]}, []),
-        ({"save_at": [3, 10]}, [(("save_at",), "`save_at` (10) must leave at least one of the workload's steps")]),
+        ({"save_at": [3, 10]}, [(("save_at",), "`save_at` (10) must be smaller than the workload's number of steps")]),
         ({"save_at": [3, 7]}, [(("steps",), "`steps` (4) must be at most 3, the number of steps after `save_at`")]),
         (
             {"steps_before_load": 11},

@@ -80,7 +80,7 @@ def test_seeds_and_precisions_of_a_not_worse_claim_are_distinct() -> None:
     same = {"candidate": "float32", "baseline": "float32"}
     found = list(claim(seeds=[0, 1, 2, 3, 3], precisions=same).contradictions())
     assert [(problem.path, problem.rule) for problem in found] == [
-        (("seeds",), "`seeds` are distinct"),
+        (("seeds",), "`seeds` must not name a seed twice"),
         (("precisions",), "`precisions` must be two different precisions"),
     ]
 

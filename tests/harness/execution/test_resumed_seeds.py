@@ -96,6 +96,6 @@ def test_only_the_candidate_must_be_able_to_save() -> None:
 
 def test_a_save_at_the_last_step_is_refused_because_no_step_remains_to_resume() -> None:
     claim = NotWorse.model_validate({name: CLAIM[name] for name in CLAIM.keys() & NotWorse.model_fields.keys()})
-    rule = f"`save_at` ({SAVE_AT}) must leave at least one of the workload's steps"
+    rule = f"`save_at` ({SAVE_AT}) must be smaller than the workload's number of steps"
     assert (("save_at",), rule) in list(claim.beyond(SAVE_AT))
     assert rule not in [said for _, said in claim.beyond(SAVE_AT + 1)]
