@@ -73,8 +73,8 @@ def _processes(joint: Joint) -> str:
     )
     return (
         f"Process {saved.process} saved after {counted(saved.steps, 'step')}: {several(saved.bytes, 'byte')} in "
-        f"{counted(saved.files, 'file')}. Process {loaded.process} loaded this after "
-        f"{counted(loaded.steps_before, 'step')} that it had made itself.{trained_on}"
+        f"{counted(saved.files, 'file')}. Process {loaded.process} loaded this after making "
+        f"{counted(loaded.steps_before, 'step')}.{trained_on}"
     )
 
 

@@ -1,8 +1,8 @@
-"""Check whether something besides the arms decided a timing: a clock, an idle baseline, a busy machine.
+"""Check whether something else than the arms decided a timing: a clock, an idle baseline, or a busy machine.
 
-Under a power cap, the arm that draws more power runs at a lower clock. This matters only if the faster arm had the
-higher clock, because its speed may then come from the clock. Time in which neither host nor device worked is not
-training, so a baseline with much idle time was slowed. Telemetry is compared with the limits of the claim.
+Under a power cap, the arm that needs more power runs at a lower clock. This matters only if the faster arm had the
+higher clock, because its speed may then come from the clock. If neither host nor device works for much of the
+baseline's time, something slowed the baseline. Telemetry is compared with the limits of the claim.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from harness.kinds.speed.timing import device_seconds
 Timed = tuple[TimingEvidence, Telemetry]
 """One process: its timed blocks, and the telemetry sampled during them."""
 
-# Allowed multiples of a block's seconds. In 208 processes on H200s, device time (measured in another block) was at most
-# 0.978 times the block's seconds, and processor time at most 1.014 times. The timed phase was between 0.79 s shorter
-# and 0.25 s longer than all its blocks together.
+# Largest allowed multiples of a block's seconds. In 208 processes on H200s, the device worked for at most 0.978 times
+# the block's seconds (measured in another block), and the processors for at most 1.014 times. The timed phase was
+# between 0.79 s shorter and 0.25 s longer than all its blocks together.
 DEVICE_MARGIN = 1.25
 PROCESSOR_MARGIN = 1.25  # the limit applies to the time of all processors together
 UNACCOUNTED_S = 1.0
-# recording a step can take as long as the step itself, if the step is shorter than a millisecond
+# If a step is shorter than a millisecond, recording the step can take as long as the step itself.
 UNACCOUNTED_SHARE = 0.5
 
 
 def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Sequence[Timed], sheet: Sheet) -> None:
-    """End the judgement with INCONCLUSIVE if the winner's mean SM clock was above the loser's by more than the share `limit`.
+    """End the judgement with INCONCLUSIVE if the winner's mean SM clock was above the loser's by more than the share
+    `limit`.
 
-    An arm's mean clock is the mean over processes of the samples taken during its timed blocks. End the judgement with INCONCLUSIVE also
-    if an arm has no sample in a process.
+    An arm's mean clock is the mean over all processes. In a process, it is the mean of the samples that were taken
+    during the arm's timed blocks. The judgement also ends with INCONCLUSIVE if there is no such sample for an arm in a
+    process.
     """
     means = {arm: fmean(_mean_clock(arm, *each) for each in timed) for arm in (winner, loser)}
     for arm, clock in means.items():
@@ -54,7 +56,7 @@ def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Seq
 
 
 def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float:
-    """Return the mean SM clock in MHz, over the samples taken while `arm` was timed."""
+    """Return the mean SM clock in MHz, over the samples that were taken while blocks of `arm` were timed."""
     spans = [
         (block.began, block.began + block.seconds)
         for block in timing.blocks
@@ -76,13 +78,13 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
     return fmean(clocks)
 
 
-# The code below checks whether the seconds of a timing can be true, because the timed process could have replaced its
-# clock. The device, the processors and the supervisor have their own clocks.
+# The following functions check whether the seconds of a timing can be true. Code in the timed process could replace the
+# clock, but not the clocks of the device, of the processors and of the supervisor.
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """End the judgement with INCONCLUSIVE if the seconds that a process measured are too few for the work of GPU or processors, or
-    differ from the supervisor's clock."""
+    """End the judgement with INCONCLUSIVE if the seconds that a process measured are too few for the work of the GPU or
+    of the processors, or if they contradict the supervisor's clock."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
         _require_time_for_the_work(timing, timings)
@@ -109,8 +111,8 @@ def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingE
 
 
 def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | None) -> None:
-    """End the judgement with INCONCLUSIVE unless the seconds of all blocks add up to about the duration of the timing, which the
-    supervisor measured with its own clock."""
+    """End the judgement with INCONCLUSIVE unless the seconds of all blocks add up to about the duration of the timed
+    phase. The supervisor measured this duration with its clock."""
     if telemetry is None or telemetry.timed_seconds is None:
         return
     reported, passed = sum(block.seconds for block in timing.blocks), telemetry.timed_seconds
@@ -127,10 +129,11 @@ HELPERS_SHARE = 0.02  # largest share of the timed seconds of the faster arm
 
 
 def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
-    """End the judgement with INCONCLUSIVE if an arm's threads or child processes worked outside of the arm's own blocks.
+    """End the judgement with INCONCLUSIVE if an arm's threads or child processes worked outside of the arm's timed
+    blocks.
 
-    The arm's timed seconds do not contain such work, and the work disturbs the other arm, so no contract can allow it.
-    Do nothing if the evidence has no processor time of threads (not Linux, or older evidence).
+    The arm's timed seconds do not contain such work, and the work slows the other arm. Therefore no contract can allow
+    it. Do nothing if the evidence has no processor time of threads (not Linux, or older evidence).
     """
     if all(block.untimed_helper_seconds is None for timing in timings for block in timing.blocks):
         return
@@ -160,7 +163,8 @@ def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> 
 
 
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
-    """End the judgement with INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in any process."""
+    """End the judgement with INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in any
+    process."""
     worst = 0.0
     for timing in timings:
         device = timing.observed_device_seconds.get(baseline)
@@ -189,10 +193,10 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 def require_unhindered_host(
     timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
 ) -> None:
-    """End the judgement with INCONCLUSIVE if, in a step of the baseline, the device works longer than the host takes to enqueue the
-    step.
+    """End the judgement with INCONCLUSIVE if, in a step of the baseline, the device works longer than the host needs to
+    enqueue the step.
 
-    Then the device's queue may have been full, so that the measured enqueue time may include waiting.
+    In this case the device's queue may have been full, and the measured enqueue time may include waiting.
     """
     device = max(device_seconds(timing, timings, baseline) for timing in timings)
     sheet.figure("baseline_device_ms", 1000 * device, "ms")
@@ -205,9 +209,11 @@ def require_unhindered_host(
 
 
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
-    """Return the share of a block, at least 0, in which neither processor nor device worked: the median over blocks.
+    """Return the share of the time in which neither processor nor device worked: the median over the blocks of `arm`,
+    at least 0.
 
-    device: the device's seconds in a step. Return None if there are no blocks or a block's processor time is unknown.
+    device: the device's seconds in a step. Return None if there are no blocks, or if the processor time of a block is
+    unknown.
     """
     shares = []
     for block in timing.blocks:
@@ -220,12 +226,13 @@ def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
 
 
 POWER_CAP = "sw_power_cap"
-# Seconds. Telemetry is sampled every half second; in 224 processes on H200s the longest gap was 0.61 s.
+# In seconds. Telemetry is sampled every half second. In 224 processes on H200s the longest gap was 0.61 s.
 LONGEST_UNSEEN_S = 2.0
 
 
 def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, TimingEvidence]], sheet: Sheet) -> float:
-    """End the judgement with INCONCLUSIVE if a limit was exceeded in any process, or if telemetry of a process is missing or has gaps.
+    """End the judgement with INCONCLUSIVE if a limit was exceeded in any process, or if telemetry of a process is
+    missing or has gaps.
 
     Return the largest spread of the SM clock within a process.
     """
@@ -252,7 +259,8 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
 
 
 def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
-    """Return a process's telemetry samples. End the judgement with INCONCLUSIVE if there are gaps or a reading is missing.
+    """Return a process's telemetry samples. End the judgement with INCONCLUSIVE if there are gaps or a reading is
+    missing.
 
     clocked: True if a GPU worked in the timed steps, so that its clock must have been sampled.
     """
@@ -278,10 +286,11 @@ def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list
 
 
 def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: float | None) -> float:
-    """Return the longest time within the timed blocks without a sample, in s. `began`: the sampler's start, if known.
+    """Return the longest time within the timed blocks without a sample, in seconds. began: time at which the sampling
+    began; None if it is unknown.
 
-    If blocks and samples have no common clock, return the seconds of all blocks together, because missing evidence must
-    never count in favour of a claim.
+    If the times of blocks and samples cannot be compared, return the seconds of all blocks together. Missing evidence
+    must never count in favour of a claim.
     """
     begins = [math.nan if block.began is None else block.began for block in blocks]
     if began is None or not all(math.isfinite(moment) for moment in (began, *begins)):
@@ -294,10 +303,10 @@ def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: 
 
 
 def _throttled_share(samples: list[TelemetrySample]) -> float:
-    """Return the share of samples with a throttle reason other than the power cap.
+    """Return the share of samples in which the driver slowed the GPU for another reason than the power cap.
 
-    A step that uses the GPU fully reaches the cap, so the cap is part of the workload. `sm_clock_spread` bounds its
-    effect on the clock, and `power_capped_share` reports how often it applied.
+    A step that uses the GPU fully reaches the power cap, so the cap is part of the workload. `sm_clock_spread` limits
+    the cap's effect on the clock, and `power_capped_share` reports in which share of samples it applied.
     """
     return sum(bool(set(sample.throttle_reasons) - {POWER_CAP}) for sample in samples) / len(samples)
 
@@ -307,7 +316,8 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def clock_spread(samples: list[TelemetrySample]) -> float:
-    """Return (highest - lowest) / median of the SM clock under load; 0 if no clock was read, NaN if one is invalid."""
+    """Return (highest - lowest) / median of the SM clock under load. Return 0 if no clock was read, and NaN if a clock
+    is not a finite number."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     if not all(math.isfinite(clock) for clock in clocks):
         return math.nan
@@ -318,6 +328,6 @@ def clock_spread(samples: list[TelemetrySample]) -> float:
 
 
 def _highest(values: Iterable[float]) -> float:
-    """Return the largest value, or NaN if any value is not finite; `max` alone may ignore a NaN."""
+    """Return the largest value, or NaN if any value is not finite. Python's `max` may ignore NaN."""
     found = list(values)
     return max(found) if all(math.isfinite(value) for value in found) else math.nan

@@ -1,4 +1,4 @@
-"""Define the claim about speed, and the limits of disturbances above which the claim is undecided."""
+"""Define the claim about speed (`throughput_ratio`), and the limits of disturbances above which it is undecided."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ from harness.contract.strict_yaml import nearest
 from harness.kinds.trajectory.model import TrajectoryMatch
 
 SM_CLOCK_SPREAD = 0.05
-# the smallest number of processes that can reach the lowest confidence, 0.95, which needs all processes to agree
+# With fewer processes, the lowest allowed confidence of 0.95 cannot be reached. With 5 processes, all must agree.
 FEWEST_PROCESSES = 5
 MOST_PROCESSES = 64
 
 
 class Limits(Strict):
-    """Limits of disturbances. If one is exceeded, a timing is INCONCLUSIVE, because the arms may not be the cause."""
+    """Limits of disturbances during a timing. If a limit is exceeded, the verdict is INCONCLUSIVE, because the
+    disturbance may have caused the measured ratio."""
 
     foreign_gpu_processes: Natural = 0
-    """Largest number of other processes on the GPU."""
+    """Largest allowed number of other processes on the GPU."""
     throttled_share: Annotated[Share, Nothing(1.0)] = 0.0
-    """Largest share of telemetry samples with a throttle reason other than the power cap, 0 to 1."""
+    """Largest allowed share of telemetry samples, 0 to 1, in which the driver slowed the GPU for another reason than
+    its power limit."""
     sm_clock_spread: Share = SM_CLOCK_SPREAD
-    """Largest difference of highest and lowest SM clock in a process, relative to its median, 0 to 1. It bounds the
-    effect of a power cap. A value above 0.05 requires `clock_advantage`."""
+    """Largest allowed difference between the highest and the lowest SM clock in a process, relative to the median of
+    the clock, 0 to 1. This limits the effect of a power cap. A value above 0.05 requires `clock_advantage`."""
     clock_advantage: Annotated[float, Field(ge=0, le=0.05)] | None = None
-    """Largest share by which the mean SM clock of the faster arm may exceed the other arm's, 0 to 0.05. It is checked
-    only if the measured spread of the clock is larger than this share."""
+    """Largest allowed share, 0 to 0.05, by which the mean SM clock of the faster arm is higher than that of the other
+    arm. It is checked only if the measured spread of the clock is larger than this share."""
     host_load_per_core: Positive = 1.0
-    """Largest load average of the host per core."""
+    """Largest allowed load average of the host, divided by the number of cores."""
     baseline_idle_share: Annotated[Share, Nothing(1.0)] = 0.1
-    """Largest share of the baseline's time in which neither host nor device worked, 0 to 1."""
+    """Largest allowed share, 0 to 1, of the baseline's time in which neither host nor device worked."""
 
     @model_validator(mode="after")
     def _a_moving_clock_favours_nobody(self) -> Limits:
@@ -67,28 +69,28 @@ class ThroughputRatio(Judged):
     """The candidate's steps per second are at least `at_least` times the baseline's."""
 
     kind: Literal["throughput_ratio"]
-    """Judges how much faster the candidate is, over several processes."""
+    """Judges how much faster the candidate is. Several processes each time both arms."""
     candidate: ArmName
     """The optimized arm."""
     baseline: ArmName
     """The plain arm."""
     at_least: Annotated[Positive, Demand("too_slow")]
-    """The demanded ratio of steps per second."""
+    """The smallest ratio of steps per second (candidate / baseline) with which the claim holds."""
     measure: Annotated[Literal["step", "enqueue"], NoDemand("chooses which times are compared")] = "step"
     """What is timed. `step`: whole steps. `enqueue`: the host's time to enqueue the first step of each block. The
-    device is idle before it, so that no full queue makes the host wait."""
+    device is idle before this step, so the host does not wait for a full queue."""
     processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES), MEASURED] = 12
-    """Processes of a measurement, each of which yields one ratio. At a confidence of 0.99, all of eight processes must
-    reach the demanded ratio; one of twelve need not."""
+    """Number of processes of a measurement. Each process gives one ratio. At a confidence of 0.99, eight processes must
+    all reach the demanded ratio. Of twelve processes, one may fail to reach it."""
     measurements: Annotated[
         int, Field(ge=1, le=4), NoDemand("states how many measurements are made; fewer are an ERROR")
     ] = 1
-    """Number of measurements, one after the other. Each must prove the ratio by itself. Use 2 if noise that all
-    processes of a measurement share may be larger than 1 %."""
+    """Number of measurements, which are made one after the other. Each measurement must prove the ratio by itself. Use
+    2 if noise that is common to all processes of a measurement may be larger than 1 %."""
     blocks: Annotated[int, Field(ge=4, multiple_of=2), MEASURED] = 8
-    """Timed blocks of each arm in a process."""
+    """Number of timed blocks of each arm in a process."""
     block_steps: Annotated[Count, MEASURED] = 20
-    """Steps in a block."""
+    """Number of steps in a block."""
     confidence: Annotated[float, Field(ge=0.95, lt=1), CONFIDENCE] = 0.99
     """One-sided confidence of the bound on the trimmed mean of the log ratios."""
     trajectory: Annotated[Name, Demand("differs", "exceeds_tolerance", "beyond_noise")]
@@ -98,7 +100,7 @@ class ThroughputRatio(Judged):
     ] = Limits()
     """Limits of disturbances beyond which the verdict is INCONCLUSIVE."""
 
-    # only the first rank is timed, because the other ranks wait for it in their collectives
+    # Only the first rank is timed. The other ranks take equally long, because they wait for it in their collectives.
     judged_at: ClassVar = "first rank"
 
     def asks_the_device_of_replays(self) -> bool:
@@ -113,7 +115,7 @@ class ThroughputRatio(Judged):
 
     def undecidable(self) -> Iterator[Problem]:
         # If the true ratio is exactly the required ratio, all n processes agree by chance with a probability of 2^-n.
-        # So n must be large enough.
+        # This probability must not be larger than 1 - confidence.
         needed = math.ceil(-math.log2(1 - self.confidence) - 1e-9)
         if self.processes < needed:
             rule = (
@@ -155,7 +157,7 @@ def trajectory_problems(
             f"a trajectory_match claim of this contract that compares losses{how}, and not only in the first step"
         )
         rule = f"`trajectory` must name {claims_here}"
-        yield Problem(("trajectory",), rule, f"'{named}'", nearest(named, valid) or "add one")
+        yield Problem(("trajectory",), rule, f"'{named}'", nearest(named, valid) or "add such a claim")
     for one in claims.get(named, ()):
         if isinstance(one, TrajectoryMatch) and one.parameter_dtypes is not None:
             rule = "timed arms must start from parameters that are equal in bits"
@@ -164,5 +166,5 @@ def trajectory_problems(
 
 
 def compares_timed_steps(part: Judged) -> bool:
-    """Return True if this part of a claim can show that both arms trained alike in the measured steps."""
+    """Return True if this part of a claim can show that both arms trained in the same way in the measured steps."""
     return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"

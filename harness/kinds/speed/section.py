@@ -1,4 +1,5 @@
-"""Show timings: each process's ratio, the interval, the demanded bound, A/A controls, clocks and throttling."""
+"""Show timings: the ratio of each process, the confidence interval, the demanded ratio, each arm timed against itself,
+clocks and throttling."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from harness.report.charts.plots import ProcessTiming, TimedBlock, timing
 from harness.report.glance import JudgedPart, counted_ratios, judged_parts
 from harness.report.view import ReportView
 
-# Put a timing comparison on one time axis: when each process ran its blocks, and what the machine did during that time.
+# The following functions put all processes of a timing on one time axis, with the times of their blocks and the
+# telemetry of the machine.
 
 GAP = 0.04  # width of the gap between two processes, as a share of the seconds of all processes
 
@@ -29,11 +31,11 @@ GAP = 0.04  # width of the gap between two processes, as a share of the seconds 
 def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
-    """Return the processes in order, placed one right after the other on the time axis, because the time between
-    processes was not timed.
+    """Return the processes in order, placed one right after the other on the time axis. The time between two processes
+    is left out.
 
-    Leave out a process without blocks of both arms or without the measured times. judged: the judge's ratio of each
-    counted process, by the process's number; None if all processes count, with the ratios computed here.
+    A process is left out if it lacks blocks of an arm or the measured times. judged: number of a process -> its ratio
+    from the judge, for each process that counts; None if all processes count, with ratios that are computed here.
     """
     timed = [(run.timing, run.telemetry) for run in runs if run.timing]
     ordered = sorted(timed, key=lambda pair: pair[0].process)
@@ -53,8 +55,8 @@ def side_by_side(
 def _alone(
     timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
 ) -> ProcessTiming | None:
-    """Return one process for the chart, its first block at 0 s; None if an arm is missing or a block has no valid
-    time."""
+    """Return one process for the chart. Its first block begins at 0 s. Return None if an arm is missing, or if a block
+    has no valid time."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
     if {block.arm for block in blocks} != set(names) or not all(
@@ -62,7 +64,7 @@ def _alone(
     ):
         return None
     begins, taken = _begins(blocks), [float(block.seconds) for block in blocks]
-    if measure == "enqueue":  # put the enqueue time of the block's first step in the place of the time of every step
+    if measure == "enqueue":  # use the enqueue time of the block's first step as the time of every step
         blocks = [
             block.model_copy(update={"seconds": block.enqueue_seconds * max(block.steps, 1)})
             for block in blocks
@@ -95,7 +97,8 @@ def _times(blocks: Sequence[Block], arm: str) -> Array:
 
 
 def _begins(blocks: Sequence[Block]) -> list[float]:
-    """Return each block's start in seconds after the first block's. Without recorded times, put blocks end to end."""
+    """Return the start of each block in seconds after the start of the first block. If the starts were not recorded,
+    each block begins at the end of the previous block."""
     began = [block.began for block in blocks]
     if None not in began:
         return [float(at) - float(began[0]) for at in began if at is not None and began[0] is not None]
@@ -103,10 +106,10 @@ def _begins(blocks: Sequence[Block]) -> list[float]:
 
 
 def _samples(telemetry: Telemetry | None, first: float | None, end: float) -> list[tuple[float, TelemetrySample]]:
-    """Return telemetry samples, each with its time in seconds after the first block began. Leave out samples more than
-    1 s before the first block or 1 s after the last one.
+    """Return telemetry samples, each with its time in seconds after the start of the first block. Samples that are more
+    than 1 s before the first block, or more than 1 s after the last block, are left out.
 
-    Without a common clock, return all samples and place the first sample at 0 s, because sampling began there.
+    If the times of samples and blocks cannot be compared, return all samples. The first sample is then at 0 s.
     """
     samples = telemetry.samples if telemetry else []
     if telemetry is None or telemetry.began is None or first is None:
@@ -122,8 +125,8 @@ def _moved(item: ProcessTiming, by: float) -> ProcessTiming:
 
 
 def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array]) -> float:
-    """Return an arm's step time in the first blocks of rounds, divided by its step time in the second blocks (an A/A
-    ratio). Return NaN if there are no second blocks."""
+    """Return the ratio of an arm to itself: its step time in its first block of each round, divided by its step time in
+    its second block. Return NaN if there are no second blocks."""
     rounds: dict[int, list[float]] = {}
     for block in sorted(blocks, key=lambda block: (block.round, block.position)):
         if block.arm == arm:
@@ -136,10 +139,10 @@ def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array
 
 
 DISTURBED = (
-    "In a disturbed round, something else worked on the same processor core: a fixed piece of work next to "
-    "each block took longer, and a block waited for the host. Such rounds are left out. A process with fewer "
-    "than two undisturbed rounds is left out, too, or its baseline's blocks count with the shortest time that "
-    "they can have taken. Points that are left out are drawn thin and belong to no mean."
+    "In a disturbed round, something else worked on the same processor core: a fixed amount of work next to "
+    "each block took longer, and the device waited for the host in a block. Such rounds are left out. A process "
+    "with fewer than two undisturbed rounds is also left out, or its baseline's blocks count with the shortest time "
+    "that they can have taken. Points that are left out are drawn thin and belong to no mean."
 )
 UNCLOCKED = (
     "This run did not record when its blocks began. The blocks are drawn end to end, and the record of the "
@@ -155,9 +158,9 @@ def section(view: ReportView) -> Section | None:
         timed = [run for run in judged.runs if run.timing and (run.timing.candidate, run.timing.baseline) == pair]
         shown.extend([_part(judged, timed)] if timed else [])
     lead = (
-        "Each process builds both arms and times them in turn. It gives one ratio: the baseline's lower quartile "
+        "Each process opens both arms and times them in turn. It gives one ratio: the baseline's lower quartile "
         "divided by the candidate's median, because a disturbance only makes a block slower. A/A compares an arm "
-        "with itself, from the same blocks, and shows how far a ratio strays when there is no difference."
+        "with itself, from the same blocks. It shows how large a ratio becomes by noise alone."
     )
     return Section("throughput", "Throughput", lead, shown) if shown else None
 

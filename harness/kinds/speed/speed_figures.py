@@ -1,7 +1,7 @@
 """Compute the ratios, the figures and the sentence of a timing's verdict from the measurements of its processes.
 
-Each process is read twice: the cautious reading can prove the demanded ratio, and the generous reading can refute it
-(`statistics.readings`).
+Each process has two readings, because it may be unclear which blocks were disturbed. The cautious reading can prove the
+demanded ratio, and the generous reading can refute it (`statistics.readings`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.timing import Counted, Process, StepTimes, counted
 
 READ = ("ratios", "selves", "whole")
-READ_ALIKE = 0.01  # if two readings differ by a smaller share than this, they are reported as one number
+READ_ALIKE = 0.01  # if both readings differ by less than this share, the verdict's sentence contains only one number
 
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
     """Return the cautious and the generous reading of all processes, whose numbers of rounds may differ."""
-    # Handle processes with the same number of rounds in one call. One call per process took a third of a verdict's
+    # Compute processes with the same number of rounds together. A call for each process took a third of a verdict's
     # time.
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
     both = [_of_as_many_rounds(group) for group in alike]
@@ -49,8 +49,8 @@ def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
 
 
 def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
-    """End the judgement unless measurements ran one after the other. Overlapping measurements share noise, so they would
-    not be independent."""
+    """End the judgement unless the measurements were made one after the other. Measurements at the same time would have
+    common noise, and would not be independent."""
     if part.measurements == 1:
         return
     spans: list[tuple[float, float]] = []
@@ -70,7 +70,8 @@ def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> N
 
 
 def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> None:
-    """Note figures of all processes together, of each measurement if there are several, and of each process."""
+    """Add the ratios to the sheet: of all processes together, of each process and, if there are several measurements,
+    of each measurement."""
     for prefix, low, high in _together_and_apart(timed, cautious, generous):
         sheet.figure(f"{prefix}mean_ratio", _mean(part, low), "x")
         sheet.figure(f"{prefix}generous_mean_ratio", _mean(part, high), "x")
@@ -94,13 +95,14 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
 
 
 def note_processes(timed: Counted, reading: Reading, sheet: Sheet) -> None:
-    """Note each process's ratio, from the reading that decides, for the charts."""
+    """Add each process's ratio to the sheet, for the charts. reading: the reading that decides."""
     for process, value in zip(timed.processes, reading.ratios, strict=True):
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
 
 def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, generous: Reading) -> Demanded:
-    """Return the demanded ratio with the measured `mean_ratio`, or with `generous_mean_ratio`, which decides a FAIL."""
+    """Return the demanded ratio, with the measured ratio and its confidence interval. figure: `mean_ratio` or, for a
+    FAIL, `generous_mean_ratio`."""
     low = math.exp(statistics.lower_bound(cautious, part.confidence))
     high = math.exp(statistics.upper_bound(generous, part.confidence))
     interval = Interval(low, high, part.confidence, "one-sided bounds", "processes")
@@ -122,15 +124,16 @@ def _together_and_apart(timed: Counted, cautious: Reading, generous: Reading) ->
 
 
 def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
-    """Return `A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`; `over 7 of 8` if one was left out."""
+    """Return a sentence such as `A is 1.203 times as fast as B (1.180 to 1.220 over 8 processes)`. If a process was
+    left out, the sentence contains `over 7 of 8 processes`."""
     low, high = (float(math.exp(value)) for value in (reading.ratios.min(), reading.ratios.max()))
     faster = f"{part.candidate} is {_mean(part, reading):.3f} times as fast{_to_enqueue(part)} as {part.baseline}"
     return f"{faster} ({low:.3f} to {high:.3f} over {timed.only(part)}{_processes(part)}{_apart(timed)})"
 
 
 def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
-    """Return a sentence for an undecided ratio. If both readings differ, name both, otherwise the ratio that is too
-    close to the demanded one."""
+    """Return a sentence about a ratio that does not decide the claim. If the two readings differ, the sentence contains
+    both ratios. Otherwise it contains the ratio, which is too close to the demanded ratio."""
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
@@ -143,7 +146,7 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
     )
     least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
     most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
-    # if there are several measurements, together they may decide although one alone does not
+    # all measurements together may decide, although a single measurement does not
     if least < part.at_least <= most:
         sure = f"at {part.confidence * 100:g}% confidence"
         sentence += f": {sure}, the ratio is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
@@ -151,7 +154,7 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
 
 
 def _down(value: float) -> float:
-    """Return the value rounded down to three places, so that it does not look closer to the demand than it is."""
+    """Return the value rounded down to three decimal places. Rounded up, it could seem to reach the demanded ratio."""
     return math.floor(value * 1000) / 1000 if math.isfinite(value) else value
 
 
@@ -160,7 +163,7 @@ def _to_enqueue(part: ThroughputRatio) -> str:
 
 
 def _apart(timed: Counted) -> str:
-    """Return the part of a sentence that each arm had processes of its own, as arms of two commits have, or ""."""
+    """Return a clause for a sentence if each arm was timed in separate processes, as for two commits, otherwise ""."""
     return ", each arm in separate processes" if any(each.timing.own_processes for each in timed.processes) else ""
 
 
@@ -174,8 +177,8 @@ def _processes(part: ThroughputRatio) -> str:
     return processes if part.measurements == 1 else f"{part.measurements} measurements of {processes}"
 
 
-# The code below estimates the probability that a timing will be decided at a given true ratio. It uses the noise of a
-# recorded timing.
+# The following class estimates the probability that a timing decides a claim if the true ratio is known. It uses the
+# noise of a recorded timing.
 
 EXPERIMENTS = 2000
 
@@ -188,7 +191,7 @@ class Recorded:
 
     @classmethod
     def of(cls, part: ThroughputRatio, runs: Sequence[RunEvidence]) -> Recorded | None:
-        """Return the processes of a claim's runs, or None if the runs have too few timings that fit the claim.
+        """Return the processes of a claim's runs, or None if the runs contain too few timings that fit the claim.
 
         The claim may have changed after the runs, for example in its number of processes.
         """
@@ -209,9 +212,9 @@ class Recorded:
     def power(self, part: ThroughputRatio, true_ratio: float, seed: int = 0) -> float:
         """Return the probability, 0 to 1, that the claim is decided if `true_ratio` is the true ratio.
 
-        Each simulated experiment draws the claim's processes with replacement from the recorded ones. The ratios are
-        shifted so that the recorded mean, halfway between both readings, equals the true ratio. Noise that all recorded
-        processes share is not simulated, so the real probability may be lower.
+        Each simulated experiment draws as many processes as the claim has, with replacement, from the recorded
+        processes. The ratios are shifted so that their mean, halfway between both readings, equals the true ratio.
+        Noise that is common to all recorded processes is not simulated, so the real probability may be lower.
         """
         means = [statistics.trimmed(one.ratios, part.confidence)[0] for one in self._readings]
         shift = math.log(true_ratio) - float(np.mean(means))

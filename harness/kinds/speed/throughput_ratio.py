@@ -1,7 +1,7 @@
 """Judge `throughput_ratio`: the candidate's steps per second are at least `at_least` times the baseline's.
 
-First, each process must have timed the same training in both arms. Second, the machine must have been quiet. Then the
-ratios decide (`harness.judging.statistics`).
+Two things must hold first. Each process must have timed the same training in both arms, and the machine must have been
+quiet. Then the ratios of all processes decide (`harness.judging.statistics`).
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
             baselines = [executed(each.run, part.baseline) for each in processes]
             require_timed_within_noise(candidates, baselines, part.candidate, part.baseline)
     except Settled as settled:
-        # the arms drew different random numbers, so both may be correct: report their speeds nevertheless
+        # If the arms drew different random numbers, both may be correct. Report their speeds even then.
         if drew_otherwise(settled.reason, part, context) is not None:
             with suppress(Settled):
                 _noted_ratios(part, processes, sheet)
         raise
     timed, cautious, generous = _noted_ratios(part, processes, sheet)
     timings = [process.timing for process in processes]
-    # check this before the machine's load, because untimed work also raises the load
+    # check for untimed work before the machine's load, because untimed work also increases the load
     require_no_untimed_work(timings, sheet)
     spread = require_quiet_machine(part.limits, processes, sheet)
     require_apart(part, timings)
@@ -96,7 +96,8 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
-    """Return the counted processes and both readings of their times. Note the ratios."""
+    """Return the processes that count, and the cautious and the generous reading of their times. Add the ratios to the
+    sheet."""
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
@@ -106,7 +107,8 @@ def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
-    """Return the first run of each process, in order of number. End the judgement with ERROR if a demanded process was not timed."""
+    """Return the first run of each process, in the order of their numbers. End the judgement with ERROR if a demanded
+    process was not timed."""
     found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
         timing = run.timing
@@ -129,8 +131,8 @@ def _require_equal_training(
     comparison: Comparison,
     sheet: Sheet,
 ) -> None:
-    """End the judgement unless a process's arms had equal starts, work and losses, and each step that replays a capture
-    launched its graphs."""
+    """End the judgement unless both arms of a process had equal starts, equal work and equal losses, and each step that
+    replays a capture launched its graphs."""
     run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_launches(part, context, process, candidate, sheet)
@@ -150,7 +152,8 @@ def _require_equal_training(
 
 
 def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
-    """Return 1 if the ratios prove the demanded ratio, -1 if they refute it. Otherwise raise INCONCLUSIVE."""
+    """Return 1 if the ratios prove the demanded ratio, and -1 if they refute it. Otherwise end the judgement with
+    INCONCLUSIVE."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
     if part.processes < fewest:
@@ -169,8 +172,8 @@ def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: 
 def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading, demanded: float, sheet: Sheet) -> None:
     """End the judgement with INCONCLUSIVE if typical blocks prove the ratio, but all blocks together do not reach it.
 
-    Slow blocks count as the candidate's own time unless a slow processor explains them. Without such an explanation the
-    cause of a stall is unknown, so stalls do not refute the ratio either.
+    The time of slow blocks counts as the candidate's time unless a slow processor explains it. Without such an
+    explanation the cause of a stall is unknown. Stalls therefore do not refute the ratio.
     """
     if not statistics.stalls(cautious, demanded, part.confidence, timed.sizes):
         return
@@ -187,7 +190,8 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
 def _settle_undecided(
     part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
 ) -> NoReturn:
-    """End the judgement with INCONCLUSIVE with each measurement's result. Note how many processes would probably decide."""
+    """End the judgement with INCONCLUSIVE. The message contains each measurement's result. Add to the sheet how many
+    processes would probably be enough for a decision."""
     parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
     needed: list[int | None] = []
     answers = []

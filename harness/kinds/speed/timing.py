@@ -1,4 +1,5 @@
-"""Read the step times of one process from its timed blocks, and a step's device time from the profiled processes."""
+"""Compute step times from the timed blocks of processes, and check that the processes observed the work of both
+arms."""
 
 from __future__ import annotations
 
@@ -22,18 +23,18 @@ from harness.judging.sheet import Sheet, settle
 from harness.judging.statistics import Array
 from harness.kinds.speed.model import ThroughputRatio
 
-# A block that takes this multiple of the time that its pace explains is considered stalled. Of 1,640 blocks with a slow
-# pace in published runs, none took more than 1.63 times that time.
+# A block counts as stalled if it takes at least this multiple of the time that a slow processor explains. Of 1,640
+# blocks with a slow processor in published runs, none took more than 1.63 times this time.
 STALLED = 2.0
-# Two readings of one clock may differ by rounding, in seconds. In 260 published processes, blocks were at least 3.5 ms
-# apart, and processes at least 178 ms.
+# Seconds by which two readings of one clock may differ because of rounding. In 260 published processes, there were at
+# least 3.5 ms between two blocks, and at least 178 ms between two processes.
 ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds per step of each block. Arrays [R, 2] hold the first and second block of an arm in each of R rounds. A
-    round has four blocks in the order ABBA or BAAB (A, B: the two arms).
+    """Seconds per step of each block. An array [R, 2] contains the first and the second block of an arm in each of R
+    rounds. A round has four blocks in the order ABBA or BAAB (A and B are the two arms).
 
     candidate, baseline: the measured times. free_candidate, free_baseline: the shortest times that the blocks could
     have taken without a disturbance. excused [B]: the same for the candidate's blocks in rounds that were left out.
@@ -47,11 +48,11 @@ class StepTimes:
 
     @property
     def stalled(self) -> float:
-        """Return the factor by which the candidate's mean block time grows if stalled blocks of left-out rounds are
-        included; 1 if there are none.
+        """Return the factor by which the candidate's mean block time increases if stalled blocks of left-out rounds
+        are included. The factor is 1 if there are no such blocks.
 
-        A block is stalled if it took at least `STALLED` times a typical block, even after the correction for a slow
-        machine.
+        A block is stalled if it took at least `STALLED` times as long as a typical block, even after the correction for
+        a slow processor.
         """
         stalls = self.excused[self.excused >= STALLED * np.median(self.free_candidate)]
         kept, mean = self.free_candidate.size, float(self.free_candidate.mean())
@@ -60,7 +61,8 @@ class StepTimes:
 
 
 def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:
-    """Return the device's seconds in a step: of this process if profiled, else the median of profiled processes."""
+    """Return for how many seconds the device works in a step of `arm`. Use this process if it was profiled, otherwise
+    the median of all profiled processes."""
     profiled = [timing] if timing.observed_steps else [each for each in timings if each.observed_steps]
     return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
@@ -71,7 +73,8 @@ def step_times(
     left_out: Collection[int] = (),
     slowed: Callable[[Block], float] = lambda _block: 1.0,
 ) -> StepTimes:
-    """Return the step times of the rounds not in `left_out`. End the judgement with ERROR if blocks are invalid, too short or missing.
+    """Return the step times of the rounds not in `left_out`. End the judgement with ERROR if blocks are invalid, too
+    short or missing.
 
     slowed: a function that returns by which factor a disturbance may have lengthened a block.
     """
@@ -134,13 +137,15 @@ def _require_enqueue(timing: TimingEvidence, block: Block) -> None:
 
 
 def _step_seconds(block: Block, part: ThroughputRatio) -> float:
-    """Return the compared seconds per step of a block that `step_times` has checked."""
+    """Return the seconds per step of a block that are compared: the enqueue time or the time of a whole step, as the
+    claim requires. `step_times` must have checked the block."""
     enqueued = block.enqueue_seconds
     return enqueued if part.measure == "enqueue" and enqueued is not None else block.seconds / block.steps
 
 
 def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[Block]]:
-    """Return the two blocks of each arm in one round. End the judgement with ERROR unless their order is ABBA or BAAB."""
+    """Return the two blocks of each arm in one round. End the judgement with ERROR unless their order is ABBA or
+    BAAB."""
     blocks = list(group)
     arms = [block.arm for block in blocks]
     interleaved = [block.position for block in blocks] == [0, 1, 2, 3] and arms == arms[::-1]
@@ -152,14 +157,15 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
     return {arm: [block for block in blocks if block.arm == arm] for arm in (part.candidate, part.baseline)}
 
 
-# If the arms do not take turns, a change of the machine's speed affects them unequally. If blocks overlap, they share
-# the device.
+# Blocks must not overlap, because overlapping blocks would share the device.
 
 
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
-    """End the judgement with ERROR if a block began before the previous one ended, or if two processes were timed at the same time.
+    """End the judgement with ERROR if a block began before the previous one ended, or if two processes were timed at
+    the same time.
 
-    Ignore blocks without a recorded start. `disturbances` and `speed_figures` report them if they need the start.
+    Blocks without a recorded start are ignored here. `disturbances` and `speed_figures` report a missing start if they
+    need it.
     """
     spans = []
     for timing in timings:
@@ -188,11 +194,11 @@ def _require_over(earlier: Block, later: Block, where: str) -> None:
         )
 
 
-# The code below checks that every process of a timing observed its graph launches, and that at least one process
-# observed the device's work.
+# The following functions check that every process of a timing observed its graph launches, and that at least one
+# process observed the device's work.
 #
-# A process either was profiled in untimed blocks, or counted the launches in its timed blocks. The device's work that
-# one process recorded also represents the other processes, if they captured the same graphs.
+# A process either was profiled in untimed blocks, or it counted the launches in its timed blocks. If all processes
+# captured the same graphs, the device's work in a profiled process also counts for the other processes.
 
 
 class Process(NamedTuple):
@@ -211,7 +217,8 @@ class Process(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """A number of graph launches (None if not observed), and the number of steps in which they were counted."""
+    """A number of graph launches, and the number of steps in which they were counted. launches: None if the launches
+    were not observed."""
 
     launches: int | None
     steps: int
@@ -254,9 +261,9 @@ def require_launches(
 
 
 def require_declared_baseline(part: ThroughputRatio, context: Context, process: Process, baseline: ArmEvidence) -> None:
-    """Raise `Settled` if a baseline that is declared uncaptured launched a graph, or if a captured one did not
-    launch its graphs once in each step. Such a baseline would be slower than declared. Its work outside graphs is
-    not limited."""
+    """End the judgement if a baseline that is declared uncaptured launched a graph, or if a baseline that is declared
+    captured did not launch its graphs once in each step. Such a captured baseline would be slower than declared. The
+    baseline's work outside graphs is not limited."""
     named = f"{part.baseline} in {process.name}"
     looks = _looks(process, part.baseline)
     if any(look.launches is None for look in looks):
@@ -278,12 +285,13 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """End the judgement unless a working profiler watched a process, and the other processes captured the same graphs."""
+    """End the judgement unless a profiler that works watched at least one process, and all other processes captured the
+    same graphs."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
         settle(reasons.DEVICE_WORK_UNOBSERVED, f"none of the {len(processes)} processes was profiled")
-    for process in profiled if counted else ():  # in older evidence all processes were profiled, without a planted sync
+    for process in profiled if counted else ():  # older evidence has only profiled processes, without a planted sync
         if not process.timing.profiler_sees_planted:
             settle(reasons.PROFILER_BLIND, _unseen(process))
     if sheet.mechanism != "cuda_graph":
@@ -302,8 +310,8 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
 
 
 def _require_device_time(process: Process, arm: str) -> None:
-    """Raise `Settled` if no device work was seen in a step. `disturbances` compares the process's clock with this
-    device time."""
+    """End the judgement if no work of the device was recorded in a step of `arm`. `disturbances` needs the time of this
+    work to check the process's clock."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
         settle(
@@ -318,7 +326,8 @@ def _require_device_time(process: Process, arm: str) -> None:
 
 
 def _looks(process: Process, arm: str) -> list[_Look]:
-    """Return an arm's observed launches. End the judgement with INCONCLUSIVE if profiler or counter missed a planted event."""
+    """Return the observed graph launches of an arm. End the judgement with INCONCLUSIVE if the profiler or the counter
+    missed a planted event."""
     timing = process.timing
     if process.profiled:
         if timing.profiler_sees_planted is False:  # None: recorded before the harness planted syncs
@@ -344,21 +353,24 @@ def _graphs(process: Process, arm: str) -> list[str]:
     return sorted(graph.model_copy(update={"label": ""}).model_dump_json() for graph in nodes)
 
 
-# The code below estimates how much other work on the same core slowed a timed block. It uses the pace of the processor
-# just before and after the block.
+# The following functions estimate how much other work on the same core slowed a timed block. They use the pace of the
+# processor right before and after the block.
 #
-# The pace is the time of a fixed piece of work that belongs to neither arm (`devices.pace`). A slow pace matters only
-# if the block waited for the host. It does not matter if the device worked nearly all the time. docs/statistics.md
-# describes the measurements.
+# The pace is the time of a fixed amount of work that belongs to neither arm (`devices.pace`). A slow pace matters only
+# if the device waited for the host in the block. If the device worked nearly all the time, the block was not slowed.
+# docs/statistics.md describes the measurements.
 
-# if the device works for at least this share of a block, the device and not the host limits the speed
+# If the device works for at least this share of a block, the device limits the speed and not the host.
 DEVICE_BOUND = 0.9
-FEWEST_ROUNDS = 2  # disturbed rounds may be left out if at least this many undisturbed rounds (of four blocks) remain
+FEWEST_ROUNDS = 2  # disturbed rounds are left out only if at least this many undisturbed rounds remain
 
 
 @dataclass(frozen=True)
 class Slowing:
-    """How much other work may have slowed each block of a timing whose processes ran on one machine."""
+    """Estimates how much other work may have slowed each block of a timing. All processes ran on one machine.
+
+    least_pace: the shortest time of the fixed work in all processes, in seconds.
+    """
 
     timings: Sequence[TimingEvidence]
     least_pace: float
@@ -375,9 +387,10 @@ class Slowing:
         return math.isfinite(self.least_pace)
 
     def factor(self, timing: TimingEvidence, block: Block) -> float:
-        """Return by which factor a disturbance may have lengthened the block; 1 without a disturbance.
+        """Return the factor by which a disturbance may have lengthened the block; 1 if there was no disturbance.
 
-        The factor is how much slower the pace was, but at most the factor that leaves the device no idle time.
+        The factor is the ratio of the block's pace to the best pace. It is limited, because without the disturbance the
+        block would have taken at least the time for which the device worked.
         """
         if block.pace is None or block.steps < 1 or not disturbed(block.pace, self.least_pace):
             return 1.0
@@ -394,34 +407,35 @@ class Slowing:
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """Return the disturbed rounds, which are left out, if there are enough other rounds; else None."""
+        """Return the disturbed rounds of the process, which are then left out. Return None if too few other rounds
+        would remain."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
         return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None
 
 
 class Counted(NamedTuple):
-    """The processes that give ratios, their step times, and the number of processes in each measurement."""
+    """The processes whose ratios count, their step times, and the number of such processes in each measurement."""
 
     processes: list[Process]
     times: list[StepTimes]
     sizes: list[int]
 
     def only(self, part: ThroughputRatio) -> str:
-        """Return text such as `9 of ` if some of the processes do not count, "" if all count."""
+        """Return text such as `9 of ` if some processes do not count, or "" if all processes count."""
         return f"{len(self.processes)} of " if len(self.processes) < part.process_count() else ""
 
 
 def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> Counted:
-    """Return the step times of the processes that count: those with enough undisturbed rounds, without the disturbed
-    rounds.
+    """Return the processes that count, with their step times. A process counts if it has enough undisturbed rounds.
+    Its disturbed rounds are left out.
 
-    If too few processes have enough undisturbed rounds, all processes count, and such a process counts with all its
-    rounds. Raise `Settled` as `step_times` does.
+    If too few processes have enough undisturbed rounds, all processes count. A process with too few undisturbed rounds
+    then counts with all its rounds. `step_times` checks all blocks, and may end the judgement.
     """
     timings = [process.timing for process in processes]
     for timing in timings:
-        step_times(timing, part)  # this call also checks the rounds that are left out below
+        step_times(timing, part)  # check all rounds here, because some are left out below
     slowing = Slowing.of(timings, host_alone=part.measure == "enqueue")
     left_out = [slowing.left_out(timing) for timing in timings]
     if slowing.is_known:

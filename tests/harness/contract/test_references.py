@@ -218,8 +218,8 @@ CLAIMS = [
     (
         _another("memory_steady", "candidate: fast", "per: replay", "after: 10", "growth_at_most: 0.01"),
         (
-            "29:12: at least one step must follow after the first 10 steps (`after`); found workload 'small' has 10 steps; "
-            "lower the number, or give the workload more steps"
+            "29:12: at least one step must follow after the first 10 steps (`after`); found workload 'small' has 10 "
+            "steps; lower the number, or give the workload more steps"
         ),
     ),
     (

@@ -48,7 +48,7 @@ def test_the_resume_section_shows_processes_and_state_not_restored() -> None:
     assert section.anchor == "resume"
     [part] = section.parts
     assert part.text == [
-        "Process 11 saved after 4 steps: 640 bytes in 2 files. Process 12 loaded this after 0 steps of its own.",
+        "Process 11 saved after 4 steps: 640 bytes in 2 files. Process 12 loaded this after making 0 steps.",
         "The first of 10 steps that differs is step 5.",
     ]
     assert part.tables[0].rows == [
@@ -65,9 +65,9 @@ def test_the_resume_section_of_a_training_resumed_twice_shows_both_loads() -> No
     [section] = shown(claim, "resume", [saved(), middle_part(), last_part(after=ANEW), uninterrupted()])
     [part] = section.parts
     assert part.text == [
-        "Process 11 saved after 4 steps: 640 bytes in 2 files. Process 12 loaded this after 0 steps of its own.",
+        "Process 11 saved after 4 steps: 640 bytes in 2 files. Process 12 loaded this after making 0 steps.",
         (
-            "Process 12 saved after 7 steps: 640 bytes in 2 files. Process 13 loaded this after 0 steps of its own. "
+            "Process 12 saved after 7 steps: 640 bytes in 2 files. Process 13 loaded this after making 0 steps. "
             "The process that saved took 2 more steps before it ended."
         ),
         "Equal in every bit at all 10 steps.",
