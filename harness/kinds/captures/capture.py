@@ -18,10 +18,10 @@ from harness.judging.sheet import Sheet, require_steps, settle, some
 from harness.judging.verdict import Judgement, Relation, Status
 from harness.kinds.captures.model import Capture, CaptureFallback
 
-# Node types that a capture must not contain, as names of cudaGraphNodeType without the prefix. Host nodes call back
-# into Python. Allocations and frees change addresses. All other types do work on the device or put it in order.
+# Types of nodes that a capture must not contain, as names of cudaGraphNodeType without the prefix. Host nodes call
+# functions on the host. Allocations and frees change addresses. All other types work on the device, or order its work.
 _FORBIDDEN = {"host", "memalloc", "memfree"}
-# Every capture has at least one node. So a claim that requires only one node or kernel is about something else.
+# Every capture has at least one node. A bound of one node or one kernel therefore requires nothing.
 TRIVIAL = 1
 _KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waitevent", "eventrecord", "conditional"}
 
@@ -68,7 +68,8 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence) -> None:
-    """End the judgement with FAIL if nothing was captured. If the trainer reports no failure, add what the harness itself observed."""
+    """End the judgement with FAIL if nothing was captured. If the trainer reports no reason, the message contains what
+    the harness itself observed."""
     if capture.captured and not capture.failure and capture.captures:
         return
     end = end_of(execution)
@@ -85,8 +86,8 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
     """End the judgement with FAIL unless exactly the demanded number of captures was made.
 
-    With `per_shape`, the demanded number is the maximum for each shape of batch. There must also be fewer captures than
-    steps.
+    With `per_shape`, the demanded number is the largest allowed number for each shape of batch. There must also be
+    fewer captures than steps.
     """
     of_graph = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
     beside = of_graph or "captures" not in part.model_fields_set
@@ -104,7 +105,7 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
         )
     sheet.count("shapes", end.input_shapes)
     most = part.captures * end.input_shapes
-    # An arm without a capture was already reported. So "at most 1" means "exactly 1" here.
+    # An earlier check has ended the judgement if there is no capture, so "at most 1" means "exactly 1" here.
     relation: Relation = "exactly" if most == 1 else "at most"
     if not sheet.meets("captures", capture.captures, relation, most, "captures", beside=beside):
         settle(
@@ -128,7 +129,8 @@ def _of_graph(part: Capture) -> Iterator[int | None]:
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
-    """Return the graphs of each capture. A capture has one shape, and its graphs are consecutive in the record."""
+    """Return the graphs of each capture, in the order of the captures. The graphs of a capture are consecutive in the
+    record."""
     pieces = graphs_per_step(capture)
     return [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
 
@@ -170,8 +172,8 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 
 
 def _require_census(capture: CaptureEvidence) -> None:
-    """End the judgement with ERROR if the number of recorded graphs is not a multiple of the number of captures. Then the nodes of some
-    graph were not counted, because all captures have the same number of graphs."""
+    """End the judgement with ERROR if the number of recorded graphs is not a multiple of the number of captures. All
+    captures have the same number of graphs, so the nodes of a graph were not counted in this case."""
     if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -192,8 +194,8 @@ def _require_device_work(graph: GraphNodes) -> None:
 
 
 def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sheet) -> None:
-    """End the judgement with FAIL unless every step was replayed once. A step that is captured must also be replayed, because the
-    capture itself executes nothing."""
+    """End the judgement with FAIL unless every step was replayed once. A step that is captured must also be replayed,
+    because the capture itself executes nothing."""
     steps = judged.called
     sheet.count("steps", steps)
     if judged.uncaptured:
@@ -205,8 +207,8 @@ def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sh
 
 
 def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
-    """Check that watched steps launched as many graphs as they need, according to the profiler. For a traced capture,
-    count the replayed operations that a dispatch mode saw."""
+    """End the judgement unless the watched steps launched as many graphs as they need. The profiler counts the
+    launches. For a traced capture, a dispatch mode counts the replayed operations instead."""
     traced = capture.mechanism == "traced"
     seen = capture.observed_replayed_operations if traced else capture.observed_graph_launches
     what = "replayed operations" if traced else "graph launches"
@@ -220,8 +222,8 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
         return
     per_step = _node_counts(capture)[0] if traced else graphs_per_step(capture)
     needed = per_step * capture.observed_steps
-    # A dispatch mode also counts the operations that copy a batch into the static inputs. So only twice the number of
-    # operations means a second execution.
+    # A dispatch mode also counts the operations that copy a batch into the static inputs. A second execution is certain
+    # only if there are at least twice as many operations as needed.
     right = needed <= seen < 2 * needed if traced else seen == needed
     if traced and capture.captures > 1 and capture.observed_steps <= seen < needed:
         sheet.leave_open(
@@ -318,10 +320,10 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
 
 
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
-    """End the judgement with FAIL if fewer kernels than demanded can be in every layer.
+    """End the judgement with FAIL if every layer can have only fewer kernels than demanded.
 
-    Nodes are counted by kernel name, because the graph does not show layers. With L layers, each L launches of one name
-    count as one kernel in every layer.
+    Nodes are counted by kernel name, because the graph does not show layers. In a model of L layers, L launches of
+    kernels with the same name count as one kernel in every layer.
     """
     fewest = min(_in_every_layer(graphs, layers) for graphs in captures)
     sheet.figure("kernels_in_every_layer", fewest, "kernels")
@@ -354,8 +356,8 @@ def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], shee
             )
 
 
-# The code below judges `capture_fallback`: a capture that fails must be reported, must not be tried again, and must not
-# change the training.
+# The following functions judge `capture_fallback`: a capture that fails must be reported, must not be tried again, and
+# must not change the training.
 
 
 def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
@@ -383,7 +385,8 @@ def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Jud
 
 
 def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """End the judgement with FAIL unless the record states that nothing was captured, the reason, and that no step was captured."""
+    """End the judgement with FAIL unless the system's record says that nothing was captured, gives a reason, and counts
+    every step as uncaptured."""
     if capture.captured or capture.replays:
         settle(
             reasons.VACUOUS_CAPTURED,

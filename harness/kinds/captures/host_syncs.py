@@ -1,8 +1,8 @@
-"""Judge `host_syncs`: the candidate waits for the device as often as demanded. A control arm shows that waits are
-detected.
+"""Judge `host_syncs`: the candidate waits for the device as often as the claim allows. A control arm shows that such
+waits are detected.
 
-Two independent detectors count the waits, and the largest count is judged. If the detectors disagree although
-every count is within the bound, the verdict is INCONCLUSIVE.
+Two independent detectors count the waits, and the largest number is judged. If all numbers are within the bound, but
+the detectors disagree, the verdict is INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.captures.model import HostSyncs, SyncCount
 
-# These two detectors watch Python calls. The replay of a CUDA graph runs no Python, so they see nothing there.
+# These two detectors watch Python calls. They see nothing in the replay of a CUDA graph, which executes no Python.
 _BLIND_TO_REPLAY = {"dispatch_mode", "fake_pass"}
 DETECTORS = {
     "dispatch_mode": "the watch on operators",
@@ -33,15 +33,15 @@ DETECTORS = {
 
 @dataclass(frozen=True)
 class Counted:
-    """The host syncs that each detector counted in one arm, and the arm's demand. Each reading has a count and the
-    number of steps that it covers."""
+    """The host syncs that each detector counted in one arm, and the number that the claim allows. Each reading has a
+    count, and the number of steps in which it was counted."""
 
     demand: SyncCount
     bound: int  # allowed number of host syncs in one step
     readings: list[DetectorReading]
 
     def per_step(self) -> float:
-        """Return the mean host syncs per step of the detector that counted most."""
+        """Return the mean number of host syncs in a step, from the detector with the largest number."""
         return max(reading.count / reading.steps for reading in self.readings)
 
     @property
@@ -49,11 +49,12 @@ class Counted:
         return "exactly" if self.demand.exactly is not None else "at most"
 
     def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
-        """Return True if the host syncs per step meet the demand. Note the demand under the name `figure`."""
+        """Return True if the number of host syncs in a step is allowed. Add the number and its bound to the sheet under
+        the name `figure`."""
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
-        """Return the counts of host syncs, each with the detectors that saw it, and the demand."""
+        """Return the end of a sentence with each number of host syncs, the detectors that counted it, and the bound."""
         asked = "required" if self.relation == "exactly" else "allowed"
         by_count: dict[tuple[int, int], list[str]] = {}
         for each in self.readings:
@@ -102,7 +103,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return a clause on how often and where the arm `reported` waits; "" if it never waits or is not in the claim."""
+    """Return a clause that says how often and where the arm `reported` waits. Return "" if it never waits, or if the
+    claim names no such arm."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs
@@ -156,10 +158,11 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
 def _require_every_step(
     candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
 ) -> None:
-    """End the judgement unless every judged step meets the count, not only the few steps that two detectors watched."""
+    """End the judgement unless the number of host syncs is allowed in every judged step, and not only in the few steps
+    that two detectors watched."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
-    # without a capture and without a watch, the steps were executed again under a detector
+    # if the steps of an uncaptured arm were not watched, they were executed again under a detector
     if mechanism is None and not every_step:
         watched = max(reading.steps for reading in candidate.readings)
     sheet.count("every_step", watched)
@@ -181,7 +184,8 @@ def _require_every_step(
 
 
 def _require_seeing_profiler(counted: Counted) -> None:
-    """End the judgement with INCONCLUSIVE if the profiler missed the planted sync, unless it still saw more syncs than the bound."""
+    """End the judgement with INCONCLUSIVE if the profiler missed the planted sync. If it nevertheless counted more
+    syncs than the bound allows, continue, because the arm fails."""
     blind = any(reading.detector == "profiler" and not reading.sees_planted for reading in counted.readings)
     if blind and not any(reading.count > counted.bound * reading.steps for reading in counted.readings):
         settle(
@@ -200,7 +204,8 @@ def _places(counted: Counted) -> str:
 
 
 def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
-    """Raise `Settled` if a step exceeds the bound or may exceed it. The bound holds for every single step."""
+    """End the judgement if a single step has more host syncs than allowed, or may have more. The bound applies to every
+    single step."""
     for reading in judged.readings:
         if reading.count <= judged.bound:
             continue

@@ -1,10 +1,10 @@
 """Judge `long_replay`: over many steps, captured training is bitwise equal to plain training, and neither memory nor
 the time of a step grows.
 
-Every step is compared: each block of steps has a digest of its losses and a digest of its batches. The series of losses
-has one row for each block, from the block's last step. Memory is compared with its size after the warm-up. Time: at the
-end, the old run and a fresh run take turns, and their step times are compared. Older evidence has no fresh run, so late
-blocks are compared with early blocks (`slowdown`).
+Every step is compared, because each block of steps has a digest of its losses and a digest of its batches. The series
+of losses has one row for each block, from the block's last step. Memory is compared with its size after the warm-up.
+At the end, the old run and a fresh run take turns, and their step times are compared. In older evidence there is no
+fresh run, so late blocks are compared with early blocks (`slowdown`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
     """Return the error that ended the baseline if both arms ended early after equally many steps; None if no arm ended
-    early. End the judgement with ERROR if the arms ended differently, because something on the machine may have stopped one of them."""
+    early. End the judgement with ERROR if the arms ended differently, because something on the machine may have stopped
+    one of them."""
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
     ended = {name: what for name, what in raised.items() if what is not None}
@@ -97,7 +98,8 @@ def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
 
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
-    """Return the record of an arm's blocks. End the judgement with ERROR unless they cover all steps and each block has a row."""
+    """Return the record of an arm's blocks. End the judgement with ERROR unless the blocks contain all steps and each
+    block has a row in the series."""
     seen = execution.long_replay
     if seen is None:
         settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")
@@ -185,7 +187,8 @@ def _steps(block: ReplayBlock) -> str:
 
 
 def _require_replayed(part: LongReplay, candidate: ArmEvidence, context: Context) -> None:
-    """End the judgement with FAIL if steps ran outside the capture, because a capture at the start proves nothing about late steps."""
+    """End the judgement with FAIL if steps were made outside the capture. A capture at the start does not prove that
+    late steps are replays."""
     capture = candidate.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
@@ -209,7 +212,8 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """End the judgement with FAIL if memory grew too much. Return a sentence about memory, or nothing if the claim has no bound."""
+    """End the judgement with FAIL if memory grew too much. Return a list with a sentence about memory; an empty list if
+    the claim has no bound."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = {}
@@ -229,11 +233,11 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
 
 
 def _growth(sizes: list[int], after: int) -> int:
-    """Return the growth of memory after the warm-up in bytes: the larger one of two measures.
+    """Return the growth of memory after the warm-up in bytes. This is the larger of two numbers.
 
-    1. The peak minus the size of the last warm-up block, which may itself be a peak.
-    2. The peak of the second half minus a typical peak of the first half, which is the median over the peaks of groups
-    of `after` blocks. Within such a group, a schedule of batch shapes may have gone through all its shapes.
+    1. The peak after the warm-up, minus the memory after the last block of the warm-up.
+    2. The peak of the second half, minus a typical peak of the first half. The typical peak is the median of the peaks
+    of groups of `after` blocks. If the steps have different shapes, all shapes may occur in such a group.
     """
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]
@@ -286,11 +290,11 @@ def _longer(slowdown: float) -> str:
 def _flat_next_to_a_fresh_run(
     part: LongReplay, rounds: Sequence[ReplayRound], early_to_late: Slowdown, sheet: Sheet
 ) -> list[str]:
-    """Raise `Settled` if steps are slower in the old run than in a fresh run, when both take turns. Return a sentence
-    with the result.
+    """Return a list with a sentence about the step times of the old run and a fresh run, which took turns. End the
+    judgement with FAIL if the old run is slower.
 
-    If late steps are slower than early steps, but old and fresh run are equally fast. End the judgement with INCONCLUSIVE. Then the
-    machine became slower, or something slows the whole process, including the fresh run.
+    If late steps are slower than early steps, but the old run is as fast as the fresh run, end the judgement with
+    INCONCLUSIVE. In this case the machine became slower, or something slows the whole process, including the fresh run.
     """
     allowed = part.slowdown_at_most or 0.0
     sheet.count("rounds", len(rounds))
@@ -339,13 +343,15 @@ def _note(found: Slowdown, sheet: Sheet) -> None:
 
 
 OUTSIDE = 0.01  # largest probability with which the true median may lie outside its interval
-# number of blocks in a quarter that are assumed to be undisturbed; the slowest of these blocks represents the quarter
+# Number of blocks in a quarter that are assumed to be undisturbed: the fastest ones. The slowest of these blocks stands
+# for the quarter.
 FASTEST = 3
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """The relative growth of a step's time (0.1: 10 % slower): the measured value, and the ends of its interval."""
+    """The relative growth of a step's time (0.1 means 10 % slower). measured: the measured value. least, most: the ends
+    of its confidence interval."""
 
     measured: float
     least: float
@@ -354,7 +360,8 @@ class Slowdown:
 
 
 def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
-    """Return the slowdown from the first quarter of the blocks to the last; None if a quarter has too few blocks."""
+    """Return the slowdown from the first quarter of the blocks to the last quarter. Return None if a quarter has too
+    few blocks."""
     size = len(blocks) // SLICE
     early, late = blocks[:size], blocks[len(blocks) - size :]
     times = _ratio([each.seconds / each.steps for each in early], [each.seconds / each.steps for each in late])
@@ -375,8 +382,8 @@ def _fast(blocks: Sequence[ReplayBlock]) -> float:
 
 
 def _ratio(early: Sequence[float], late: Sequence[float]) -> Slowdown | None:
-    """Return the ratio of the median times (late / early), and the smallest and largest ratio that the intervals of
-    both medians allow. Return None if there are too few times."""
+    """Return the slowdown from the median of the early times to the median of the late times. Its interval follows from
+    the confidence intervals of both medians. Return None if there are too few times."""
     rank = _rank(len(early))
     if rank is None:
         return None
@@ -391,11 +398,11 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _rank(count: int) -> int | None:
-    """Return the largest k for which the median lies between the k-th smallest and the k-th largest of `count` values,
-    except with a probability of at most OUTSIDE. k counts from 0. Return None if even k = 0 is too uncertain."""
+    """Return the largest k, counted from 0, with this property: the true median lies outside of the k-th smallest and
+    the k-th largest of `count` values with a probability of at most OUTSIDE. Return None if no k has this property."""
     beyond, found = 0, None
     for k in range(count // 2):
-        # the median is below the k-th smallest value if at most k of the values are below the median
+        # the true median is below the k-th smallest value if at most k values are below the true median
         beyond += comb(count, k)
         if 2 * beyond > OUTSIDE * 2**count:
             break

@@ -1,4 +1,5 @@
-"""Define the claims about captured steps: a capture, a capture that fails, host syncs, a long replay."""
+"""Define the claims about captured steps: `capture`, `capture_fallback` (a capture that fails), `host_syncs` and
+`long_replay`."""
 
 from __future__ import annotations
 
@@ -39,24 +40,25 @@ class Capture(Judged):
     """Exact number of captures."""
     per_shape: Annotated[bool, NoDemand("the unit of the number of captures")] = False
     """If true, `captures` is the largest number of captures for each shape of batch that the run read. A step that pads
-    its batches needs fewer. A run with as many captures as steps always fails."""
+    its batches may need fewer captures. A run with as many captures as steps always fails."""
     nodes_at_least: Annotated[Count, Demand("node_count")] = 1
-    """Fewest nodes of a graph."""
+    """Smallest number of nodes of a graph."""
     nodes_at_most: Annotated[Count | None, Demand("node_count")] = None
-    """Most nodes of a graph."""
+    """Largest number of nodes of a graph."""
     kernels_per_layer_at_least: Annotated[Count | None, Demand("kernels_per_layer")] = None
-    """Fewest kernels in the graph for each of the model's layers, counted over the whole graph."""
+    """Smallest number of kernels in the whole graph, divided by the number of the model's layers."""
     kernels_in_every_layer: Annotated[Count | None, Demand("kernels_per_layer")] = None
-    """Fewest kernels in every layer. Launches of one kernel name count once for every full set of the layers."""
+    """Smallest number of kernels in every layer. In a model of L layers, L launches of kernels with the same name count
+    as one kernel in every layer."""
     clipped_tensors_per_layer: Annotated[Count | None, Demand("clipped_tensors")] = None
     """Exact number of tensors per layer that are clipped inside the graph."""
     skipped_steps_at_most: Annotated[Natural, Demand("skipped_steps")] = 0
-    """Most updates that may be left out because of a non-finite loss or gradient."""
+    """Largest number of updates that may be left out because a loss or gradient is not finite."""
     outside_share_at_most: Annotated[Share, Demand("work_outside_graphs"), Nothing(1.0)] = 0.05
-    """Largest share of a step's device time that kernels outside its graphs may take. Copies do not count."""
+    """Largest share of a step's device time that kernels outside the step's graphs may take. Copies do not count."""
     outside_operations_at_most: Annotated[Natural, Demand("work_outside_graphs")] = 100
-    """Most ATen operations that a step may issue outside its graphs. For a traced replay it bounds only the work of
-    `StepFunction(…, after=…)`, and only if the claim sets it."""
+    """Largest number of ATen operations that a step may issue outside its graphs. For a traced replay, only the
+    operations of `StepFunction(…, after=…)` count, and only if the claim sets this field."""
 
     def asks_the_device(self) -> bool:
         """Return True if the claim is about kernels or clipped tensors, which can be counted only in a CUDA graph."""
@@ -65,7 +67,8 @@ class Capture(Judged):
 
     def can_bite(self, path: str) -> bool:
         if path in ("outside_share_at_most", "outside_operations_at_most"):
-            # A traced replay has other bounds. With several captures, a violation first changes the number of captures.
+            # A traced replay has other bounds. If there are several captures, a violation also changes their number,
+            # which is checked earlier.
             return self.mechanism == "cuda_graph" and self.captures == 1 and super().can_bite(path)
         # A bound of one node proves nothing, because a graph without nodes already fails as an empty capture.
         return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)
@@ -86,17 +89,17 @@ class CaptureFallback(Judged):
     """
 
     kind: Literal["capture_fallback"]
-    """Judges what happens when a capture fails, and that no arm captures unless it is asked to."""
+    """Judges what happens when a capture fails, and that an arm captures only if its settings request a capture."""
     candidate: ArmName
-    """An arm that asks for a capture which cannot succeed."""
+    """An arm that requests a capture. The capture cannot succeed."""
     baseline: ArmName
     """The same training without a capture."""
     attempts: Annotated[Count, Demand("capture_attempts")] = 1
-    """Exact number of captures that the harness sees the candidate begin."""
+    """Exact number of captures that the candidate begins, as observed by the harness."""
     unasked_at_most: Annotated[Natural, Demand("captured_unasked")] = 0
-    """Most captures that the baseline, which asks for none, may begin."""
+    """Largest number of captures that the baseline may begin, although it requests none."""
     steps: StepsCompared
-    """Steps that must have been compared."""
+    """Number of steps that must have been compared."""
 
     plain_path: ClassVar[str | None] = "baseline"
 
@@ -111,16 +114,17 @@ class CaptureFallback(Judged):
 
 
 class SyncCount(Strict):
-    """The demanded host syncs in one step of one arm: an exact count or an upper bound, optionally per layer."""
+    """The allowed number of host syncs in one step of one arm: an exact number or an upper bound. The number may be
+    given for each layer of the model."""
 
     arm: ArmName
     """The arm whose host syncs are counted."""
     exactly: Annotated[Natural | None, Demand("sync_count")] = None
-    """The exact count in one step."""
+    """The exact number of host syncs in one step."""
     at_most: Annotated[Natural | None, Demand("sync_count")] = None
-    """The largest count in one step."""
+    """The largest number of host syncs in one step."""
     per_layer: Annotated[bool, NoDemand("the unit of the count")] = False
-    """Multiply the count by the model's layers."""
+    """If true, the number is multiplied by the number of the model's layers."""
 
     @model_validator(mode="after")
     def _one_bound(self) -> SyncCount:
@@ -130,89 +134,93 @@ class SyncCount(Strict):
 
 
 class SyncControl(SyncCount):
-    """The exact number of host syncs in a step of an arm that syncs on purpose. It proves that syncs are detected."""
+    """The exact number of host syncs in a step of an arm that waits for the device on purpose. This arm proves that
+    host syncs are detected."""
 
     exactly: Annotated[Natural | None, Demand("control_sync_count", "vacuous_control_no_sync")] = None
-    """The exact count in one step."""
+    """The exact number of host syncs in one step."""
     at_most: Annotated[Natural | None, NoDemand("a control must have an exact count")] = None
-    """Not for a control, which has an exact count."""
+    """Do not use this field in a control. A control needs `exactly`."""
 
 
 class HostSyncs(Judged):
-    """The candidate waits for the device as often as demanded. A control shows that the harness detects waits."""
+    """The candidate waits for the device as often as the claim allows. A control shows that the harness detects
+    waits."""
 
     kind: Literal["host_syncs"]
-    """Judges how often a step waits for the device."""
+    """Judges how often the host waits for the device in a step."""
     candidate: SyncCount
-    """The candidate's arm and its demanded count."""
+    """The candidate's arm, with the allowed number of host syncs."""
     control: SyncControl
-    """An arm that synchronizes, with its exact count. It proves that syncs are seen."""
+    """An arm that waits for the device, with the exact number of its host syncs. It proves that host syncs are
+    detected."""
     reported: OptionalArm = None
     """An arm whose waits are reported but not judged, such as the plain step."""
 
     candidate_path: ClassVar[str] = "candidate.arm"
-    # The arm that synchronizes takes the place of the baseline.
+    # This claim has no baseline. The control, which waits for the device, has its role in a drill.
     baseline_path: ClassVar[str] = "control.arm"
 
     def sync_arms(self) -> set[str]:
         return {*self.arms().values()}
 
     def compared(self) -> list[list[str]]:
-        return []  # nothing is compared, because the host syncs of each arm are counted separately
+        return []  # no arms are compared, because the host syncs of each arm are counted separately
 
     def contradictions(self) -> Iterator[Problem]:
         if not self.control.exactly:
-            rule = "the control must show that a sync would be seen: give it `exactly` with at least 1"
+            rule = "the control must have at least one host sync: give it `exactly` with at least 1"
             got = "no `exactly`" if self.control.exactly is None else "0"
             yield Problem(("control",), rule, got, "name an arm that synchronizes")
 
 
-SLICE = 4  # the run is divided into this number of parts, and the first quarter is compared with the last quarter
-# smallest number of blocks in a quarter; with fewer blocks the median has no interval of 99 % confidence
+SLICE = 4  # the blocks are divided into this number of parts; the first part is compared with the last part
+# Smallest number of blocks in a quarter. With fewer blocks the median has no interval of 99 % confidence.
 FEWEST_BLOCKS = 8
 
 
 class LongReplay(Judged):
-    """Over many steps, captured training is bitwise equal to plain training, and neither memory nor a step's time
-    grows.
+    """Over many steps, the captured training is equal in bits to the plain training. Neither the memory nor the time of
+    a step grows.
 
-    Each arm has its own process and takes blocks of `every` steps. The evidence has one row for each block, with
-    digests of the losses and batches of all steps in the block, so every step is compared.
+    Each arm has its own process and makes blocks of `every` steps. The evidence has one row for each block. The row
+    contains digests of the losses and batches of all steps in the block, so every step is compared.
     """
 
     kind: Literal["long_replay"]
-    """Judges what only a long run shows: late differences, memory leaks, steps that become slower."""
+    """Judges effects that only a long run shows: late differences, memory leaks, and steps that become slower."""
     candidate: ArmName
     """The captured arm."""
     baseline: ArmName
     """The plain arm."""
     steps: StepsCompared
-    """Steps that must have been compared."""
+    """Number of steps that must have been compared."""
     every: Annotated[
         int, Field(ge=1, le=1000), NoDemand("states how many steps share a row; every step is compared")
     ] = 100
-    """Steps in a block. A block has one row in the evidence, and its steps are timed together."""
+    """Number of steps in a block. A block has one row in the evidence, and its steps are timed together."""
     after: Annotated[
         Count,
         NoDemand("the number of first blocks that are left out; the loader refuses a claim if no block follows them"),
     ] = 1
-    """Number of first blocks that are warm-up, and are left out when memory and time are judged."""
+    """Number of first blocks that count as warm-up. They are left out when memory and time are judged."""
     distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
-    """Fewest different batches, by digest, over the whole run."""
+    """Smallest number of different batches, by digest, in the whole run."""
     memory_growth_at_most_mib: Annotated[NonNegative | None, Demand("memory_grows")] = None
-    """Largest growth of allocated or reserved memory in MiB. It holds for any later block minus the end of the warm-up,
-    and for the peak in the second half of the later blocks minus a typical peak in the first half (the median over
-    groups of `after` blocks). Without it, memory is not judged."""
+    """Largest allowed growth of allocated or reserved memory, in MiB. If it is not given, memory is not judged. Two
+    growths are measured: from the end of the warm-up to the peak of all later blocks, and from a typical peak in the
+    first half of the later blocks to the peak in the second half. The typical peak is the median of the peaks of groups
+    of `after` blocks."""
     slowdown_at_most: Annotated[Positive | None, Demand("slows_down")] = None
     """Largest share by which a step of the old run may take longer than a step of a fresh run. The two runs take turns
-    at the end. In older evidence, the last quarter of the blocks is compared with the first. Without it, time
-    is not judged."""
+    at the end. In older evidence, the last quarter of the blocks is compared with the first quarter. If this field is
+    not given, time is not judged."""
 
     must_train_alike: ClassVar[bool] = True
     plain_path: ClassVar[str | None] = "baseline"
 
     def can_bite(self, path: str) -> bool:
-        # A bound of 0 is a requirement, too, although it counts as false.
+        # A bound of 0 is also a requirement, although Python treats 0 as false.
         return super().can_bite(path) or (path == "memory_growth_at_most_mib" and self.value_at(path) == 0.0)
 
     def captures_candidate(self) -> bool:
@@ -225,7 +233,7 @@ class LongReplay(Judged):
         yield from super().beyond(steps)
         blocks = steps // self.every
         if self.memory_growth_at_most_mib is not None and blocks <= self.after:
-            rule = f"a block of {self.every} steps must follow the first {counted(self.after, 'block')} (`after`)"
+            rule = f"a block of {self.every} steps must follow after the first {counted(self.after, 'block')} (`after`)"
             yield ("after",), rule
 
     def undecidable(self) -> Iterator[Problem]:

@@ -1,4 +1,5 @@
-"""Show captured graphs (nodes by type, kernels by name and count), host syncs by place, and memory by replay."""
+"""Show captured graphs (nodes by type, and kernels by name and number), host syncs by line of code, and memory by
+replay."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from harness.report.text import line, several, size
 from harness.report.view import REPLAYED, ReportView
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
-# number of kernels that are shown for each graph, those with most launches first; the run directory has all
+# Number of kernels that the report shows for each graph, the most frequent ones first. The run directory contains all.
 KERNELS = 12
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Return the sections about captured work, host syncs and memory for which there is evidence."""
+    """Return the sections about captured work, host syncs and memory. A section without evidence is left out."""
     captured: list[Part] = []
     synced: list[Part] = []
     for title, run_id, arm in _arms(view):
@@ -47,7 +48,8 @@ def sections(view: ReportView) -> list[Section]:
 
 
 def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
-    """Yield title (workload and arm), run id and first execution of every arm in every run that is not a timing."""
+    """Yield a title (workload and arm), the run's id and the first execution, for each arm of every run that is not a
+    timing."""
     for run_id, run in view.evidence.items():
         for arm, replicas in run.arms.items():
             if replicas and not probe_named(run.probe).timed:
@@ -91,7 +93,8 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
 
 
 def _different(graphs: list[GraphNodes]) -> list[GraphNodes]:
-    """Return each graph once, with all its labels, because graphs of several shapes often have the same nodes."""
+    """Return graphs without repetitions. Graphs of several shapes often have the same nodes. Such graphs become one,
+    with the labels of all of them."""
     labels: dict[str, list[str]] = {}
     first: dict[str, GraphNodes] = {}
     for graph in graphs:
@@ -130,7 +133,8 @@ def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
 
 
 def _memory(view: ReportView) -> Iterator[Part]:
-    """Yield a part with plots for each run whose memory a claim judged, then one table for all other runs."""
+    """Yield a part with plots for each run whose memory a claim judged, and then a part with one table for all other
+    runs."""
     others: list[list[object]] = []
     columns = ["arm", "memory", "samples", "first", "last", "most", "growth"]
     for run_id, run in view.evidence.items():
@@ -175,7 +179,7 @@ def _growth(values: Doubles) -> str:
     return f"{100 * (values[-1] / values[0] - 1):+.3g} %" if values[0] > 0 else "–"
 
 
-# The code below shows a long replay block by block: the time of a step, and the memory in use.
+# The following functions show a long replay block by block: the time of a step, and the memory in use.
 
 
 def long_replay_section(view: ReportView) -> Section | None:
@@ -183,9 +187,10 @@ def long_replay_section(view: ReportView) -> Section | None:
     judged = judged_parts(view, LongReplay)
     shown = [_part(each, seen) for each in judged if (seen := _seen(each.claim, each.runs))]
     lead = (
-        "Steps are made in blocks; a point is a block. Step time is that of the candidate, which is alone on the "
-        "machine, with what the harness keeps of each step; the yardstick is a fixed piece of work after every block, "
-        "relative to its median: where both rise, the machine became slower. Memory is what torch holds after a block."
+        "Steps are made in blocks, and each point is a block. The step time is that of the candidate, which is alone "
+        "on the machine. It includes the copies that the harness makes in each step. The yardstick is the time of a "
+        "fixed amount of work after every block, relative to its median. If both rise, the machine became slower. "
+        "Memory is what torch holds after a block."
     )
     return Section("long_replay", "Long replay", lead, shown) if shown else None
 

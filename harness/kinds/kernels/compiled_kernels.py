@@ -1,4 +1,5 @@
-"""Judge `prewarm` (kernels are compiled before the weights are loaded) and `ptx_target` (their PTX fits the device)."""
+"""Judge `prewarm` (kernels are compiled before the weights are loaded) and `ptx_target` (the PTX of kernels fits the
+device)."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import Prewarm, PtxTarget
 
-# Both judges use the functions below: they return an inventory of kernels, and the device or target with which the
-# inventory is compared.
+# Both judges use the following functions. They return an inventory (list) of kernels, and the device or architecture
+# that the kernels must fit.
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
-    """Return a sound run with an inventory of the arm's kernels. End the judgement with ERROR if there is none.
+    """Return a sound run with an inventory of the arm's kernels. End the judgement with ERROR if there is no such run.
 
-    Prefer a run that compiled for the claim's target. Among such runs, prefer one that used the kernels to one that
-    only planned them.
+    A run that compiled for the claim's target is preferred. Among several such runs, a run that used the kernels is
+    preferred to a run that only planned them.
     """
     arm = part.candidate
     found = [run for probe in probes for run in context.sound_runs(probe) if arm in run.kernels]
@@ -35,10 +36,11 @@ def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequ
 
 
 def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Target:
-    """Return the device's architecture for `target: device`, else the named architecture.
+    """Return the device's architecture for `target: device`, otherwise the architecture that `target` names.
 
-    End the judgement with ERROR if the kernels were compiled for another target. For `target: device`. End the judgement with NOT_RUN if there is no
-    device or the kernels were cross-compiled, and FAIL if the device's architecture cannot be read.
+    End the judgement with ERROR if the kernels were compiled for another target. For `target: device`, end the
+    judgement with NOT_RUN if there is no device or the kernels were cross-compiled, and with FAIL if the device's
+    architecture cannot be read.
     """
     if part.target != "device":
         if inventory.compiled_for != part.target:
@@ -63,7 +65,8 @@ def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Ta
 
 
 def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord]:
-    """Return the kernels by key. End the judgement with FAIL if two kernels with different names or PTX share a key."""
+    """Return the kernels by key. End the judgement with FAIL if two kernels have the same key, but different names or
+    different PTX. what: a word for the kernels in messages."""
     found: dict[str, KernelRecord] = {}
     for record in records:
         other = found.setdefault(record.key, record)
@@ -73,15 +76,15 @@ def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord
     return found
 
 
-# The code below judges `prewarm`: every kernel that a run needs must be compiled before the weights are loaded, and
-# under the key by which the run looks it up.
+# The following functions judge `prewarm`: every kernel that a run needs must be compiled before the weights are loaded,
+# and stored under the key with which the run finds it.
 #
-# Scope `coverage` compares keys and PTX of a plan with those of a run. It works on any machine. Scope `device` also
-# requires that nothing was compiled or loaded after prewarm, as the JIT ledger shows, and that library handles were
-# created before the upload.
+# `scope: coverage` compares the keys and PTX of planned kernels with those of used kernels. It works on any machine.
+# `scope: device` also requires that no kernel was compiled or loaded after the prewarm, and that library handles were
+# created before the weights were uploaded. The record of compilations and loads is called JIT ledger.
 
 # cuBLAS allocates a workspace of this size at its first use (32 MiB on capability 9.0). The test leaves less memory
-# free. So a first use of cuBLAS after the upload fails, and a run that succeeds proves that there was no such use.
+# free, so a first use of cuBLAS after the upload fails. A run that succeeds proves that there was no such first use.
 FILLED_MEMORY_BYTES = 32 * 2**20
 _PHASES = ("prewarm", "upload", "train")
 
@@ -166,7 +169,7 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
 
 
 def _require_finite_times(ledger: PrewarmEvidence) -> None:
-    """End the judgement with ERROR if a time is not finite, because no comparison would find that a NaN is too late."""
+    """End the judgement with ERROR if a time is not finite. The later comparisons of times would not find a NaN."""
     times = [(f"phase {name}", time) for name, time in ledger.phases.items()]
     times += [(f"handle {name}", time) for name, time in ledger.handles.items()]
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]
@@ -210,7 +213,8 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
         settle(reasons.VACUOUS_STEPS, "no step ran after the device's memory had been filled")
 
 
-# The code below judges `ptx_target`: the PTX target and version of every kernel must fit the device or a named target.
+# The following functions judge `ptx_target`: the PTX target and the PTX version of every kernel must fit the device or
+# the architecture that the claim names.
 
 
 def judge_ptx_target(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:

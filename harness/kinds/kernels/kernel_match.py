@@ -1,8 +1,8 @@
-"""Judge `kernel_match`: kernels agree with naive twins and an fp64 reference over a grid of shapes and magnitudes.
+"""Judge `kernel_match`: kernels agree with their naive versions (naive twins) and with an fp64 reference.
 
-Errors are relative to the reference's largest absolute value. If the claim requires it, each element's error is instead
-relative to the sum of the absolute values of its terms. A case is one operation, data type, shape and magnitude. A
-kernel may have a peer, which is another project's kernel for the same operation.
+A case is a combination of one operation, data type, shape and magnitude. Errors are relative to the reference's largest
+absolute value. With `relative_to: terms`, each element's error is relative to the sum of the absolute values of its
+terms instead. A kernel may have a peer, which is another project's kernel for the same operation.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import KernelDemands, KernelMatch
 
-# All floating-point types of torch, because an output may have a type for which the claim has no bound. Types that are
-# not listed here hold whole numbers and do not round.
+# The unit roundoff of all floating-point types of torch, because an output may have a type for which the claim has no
+# bound. All other types contain whole numbers and do not round.
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -65,7 +65,7 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _sentence(part: KernelMatch, cases: list[KernelCase], evidence: KernelMatchEvidence) -> str:
-    """Return the sentence of a PASS, which names everything that was checked."""
+    """Return the message of the verdict PASS. It names everything that was checked."""
     where = f"at {len(part.shapes)} given shapes and " if part.shapes is not None else "at "
     demands = [f"{name.replace('_', ' ')} {value}" for name, value in part.demands if value is not None]
     compiled = f"; the {len(evidence.compiled)} compiled kernels have {', '.join(demands)}" if demands else ""
@@ -99,8 +99,9 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
-    """End the judgement with FAIL if an output is not finite. End the judgement with FAIL also for an infinite relative error, which means that the
-    kernel's output differs although the value to divide by is zero."""
+    """End the judgement with FAIL if an output is not finite, or if a relative error is infinite. The relative error is
+    infinite if the output differs but the value by which the difference is divided is zero. where_infinite: says in the
+    message what is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} returned a value that is not finite")
@@ -109,8 +110,9 @@ def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *
 
 
 def _require_terms(case: KernelCase, sheet: Sheet) -> None:
-    """End the judgement with ERROR if the case lacks what `relative_to: terms` needs: errors relative to terms for every output and the
-    peer's outputs, the number of elements that were changed outside the outputs, the number of all-zero references."""
+    """End the judgement with ERROR if the case lacks evidence that `relative_to: terms` needs. This is the error
+    relative to terms of every output and of the peer's outputs, the number of elements that were changed outside the
+    outputs, and the number of references that are zero everywhere."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(
             reasons.EVIDENCE_MISSING,
@@ -133,8 +135,8 @@ def _require_terms(case: KernelCase, sheet: Sheet) -> None:
 
 
 def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
-    """Return the kernel's errors by data type. With `relative_to: terms`, there is an entry for each type of output,
-    otherwise one entry for the type of the inputs."""
+    """Return the kernel's errors by data type. With `relative_to: terms`, there is an entry for each data type of the
+    outputs. Otherwise there is one entry, for the data type of the inputs."""
     if part.relative_to == "terms" and case.terms is not None:
         return case.terms
     return {
@@ -145,11 +147,11 @@ def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
 
 
 def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet) -> None:
-    """End the judgement with FAIL if an output's error exceeds the bound of the output's data type. If that type has no bound, use the
-    bound of the inputs' type."""
+    """End the judgement with FAIL if an output's error exceeds the bound of the output's data type. If that type has no
+    bound, use the bound of the inputs' type."""
     found: dict[str, list[tuple[str, KernelErrors]]] = {}
     for case in cases:
-        for dtype, errors in _errors(part, case).items():  # outputs of two data types may share one bound
+        for dtype, errors in _errors(part, case).items():  # one bound may apply to outputs of two data types
             found.setdefault(dtype if dtype in bounds else case.dtype, []).append((_name(case), errors))
     for dtype, here in sorted(found.items()):
         worst_of = {field: max(getattr(each, field) for _, each in here) for field in KernelErrors.model_fields}
@@ -178,8 +180,8 @@ def _larger(errors: KernelErrors) -> float:
 def _require_as_good_as_peer(
     part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet
 ) -> None:
-    """End the judgement with FAIL if the kernel's worst error is more than `over_peer_at_most` times the peer's worst error, for any
-    operation and any types of inputs and outputs."""
+    """End the judgement with FAIL if the kernel's worst error is more than `over_peer_at_most` times the peer's worst
+    error, for any operation and any types of inputs and outputs."""
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
         if case.peer is None and part.over_peer_at_most is not None:
@@ -208,8 +210,8 @@ def _require_as_good_as_peer(
 def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
-    """End the judgement with FAIL if, for all outputs of an operation, the comparison with the peer allows at least the error that the
-    tolerance allows. Then the comparison could never fail."""
+    """End the judgement with FAIL if the comparison with the peer can never fail. This is so if, for all outputs of an
+    operation, the comparison allows errors at least as large as the tolerance allows."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
         if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):
@@ -224,9 +226,9 @@ def _require_peers_that_bound(
 
 def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
     """Return the kernel's largest error divided by max(peer's largest error, unit roundoff of the type). For a type
-    that does not round, return infinity if only the peer has no error.
+    that does not round, return infinity if the kernel has an error and the peer has none.
 
-    Leave out cases in which the peer's result is not finite.
+    Cases in which the peer's result is not finite are left out.
     """
     sound = [errors for errors in several if math.isfinite(errors.vs_fp64)]
     if not sound:
@@ -238,7 +240,7 @@ def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
 
 def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, sheet: Sheet) -> None:
     sheet.figure("compiled_kernels", len(evidence.compiled), "kernels")
-    # Check constants first, because they determine what was compiled.
+    # Check the constants of the source first, because they determine the properties of the compiled kernels.
     for constant in ("tile", "unroll"):
         demanded = getattr(demands, constant)
         if demanded is not None:

@@ -1,4 +1,5 @@
-"""Define the claims about kernels: their PTX targets, their compilation ahead of time, their results."""
+"""Define the claims about kernels: `ptx_target` (the architecture that they are compiled for), `prewarm` (they are
+compiled early) and `kernel_match` (their results)."""
 
 # ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
 
@@ -16,14 +17,15 @@ _Target = Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
 
 
 class PtxTarget(Judged):
-    """Every kernel's PTX target fits the device (`target: device`) or a named architecture (such as `sm_90`)."""
+    """The PTX target of every kernel fits the machine's device or another architecture."""
 
     kind: Literal["ptx_target"]
     """Judges the architecture that kernels are compiled for."""
     candidate: ArmName
     """The arm whose kernels are read."""
     policy: Annotated[Literal["exact", "loadable"], Demand("ptx_target_mismatch")]
-    """`exact`: the kernel has the same architecture; `loadable`: the target can load the kernel."""
+    """`exact`: the kernel is compiled for the same architecture as `target`. `loadable`: `target` can load the
+    kernel."""
     target: Annotated[_Target, Demand("ptx_target_mismatch")]
     """`device` for the machine's device, or an architecture such as `sm_90`."""
 
@@ -32,22 +34,25 @@ class PtxTarget(Judged):
 
 
 class Prewarm(Judged):
-    """Every kernel that a run needs is compiled before the weights are loaded, under the key that the run looks up."""
+    """Every kernel that a run needs is compiled before the weights are loaded, and stored under the key with which the
+    run finds it."""
 
     kind: Literal["prewarm"]
-    """Judges that kernels are ready before the weights are loaded to the device."""
+    """Judges that all kernels are ready before the weights are loaded to the device."""
     candidate: ArmName
-    """The arm whose kernels are planned and used."""
+    """The arm whose kernels are judged."""
     scope: Annotated[Literal["device", "coverage"], NoDemand("chooses what is judged")]
-    """`device`: judges events on a GPU; `coverage`: compares planned keys with used keys, on any machine."""
+    """`device`: judges when kernels were compiled and loaded on a GPU. `coverage`: compares the keys of the planned
+    kernels with the keys of the used kernels, on any machine."""
     target: Annotated[_Target, NoDemand("chooses the target; plan and run are compared, whatever the target is")] = (
         "device"
     )
     """`device` for the machine's device, or the architecture to compile for."""
     handles: Annotated[list[Name], Demand("handle_late")] = []
-    """Library handles that must exist before the upload."""
+    """Names of library handles that must exist before the weights are uploaded."""
     memory_filled: Annotated[bool, Demand("step_failed_when_full")] = False
-    """If true, fill the device's memory after the weights were uploaded. Steps must then still succeed."""
+    """If true, the harness fills the device's memory after the upload of the weights, and the steps must still
+    succeed."""
 
     def asks_the_device(self) -> bool:
         return "device" in (self.scope, self.target)
@@ -60,57 +65,60 @@ class Prewarm(Judged):
             remedy = "use `scope: coverage`, or leave `target` out"
             yield Problem(
                 ("target",),
-                "`scope: device` compares with the device, so it takes no `target`",
+                "`scope: device` is always about the machine's device, so `target` must not name an architecture",
                 f"'{self.target}'",
                 remedy,
             )
 
 
 class KernelDemands(Strict):
-    """Demands on the metadata of compiled kernels and on constants of their source."""
+    """Required values of the metadata of compiled kernels, and of constants in their source."""
 
     shared_memory_bytes: Annotated[Count | None, Demand("demand_unmet", unmet_demand="shared_memory_bytes")] = None
     """Shared memory of a block, in bytes."""
     threads: Annotated[Count | None, Demand("demand_unmet", unmet_demand="threads")] = None
     """Threads of a block."""
     unroll: Annotated[Count | None, Demand("demand_unmet", unmet_demand="unroll")] = None
-    """Factor by which the inner loop is unrolled. The tile's edge must be a multiple of it."""
+    """Factor by which the inner loop is unrolled. The edge of a tile must be a multiple of this factor."""
     tile: Annotated[Count | None, Demand("demand_unmet", unmet_demand="tile")] = None
-    """Edge of a tile."""
+    """Edge of a tile, in elements."""
 
 
 class KernelMatch(Judged):
-    """A kernel agrees with its naive twin and an fp64 reference over a grid of shapes and magnitudes."""
+    """A kernel agrees with its naive version (a short second implementation) and with an fp64 reference, for all
+    combinations of shapes and magnitudes."""
 
     kind: Literal["kernel_match"]
-    """Judges a kernel's results, and what it was compiled to."""
+    """Judges a kernel's results, and properties of the compiled kernel."""
     candidate: ArmName
     """The arm whose system offers the kernels."""
     operations: Annotated[list[Name], Field(min_length=1), _TRIED]
-    """Operations compared."""
+    """Names of the operations whose kernels are compared."""
     max_relative_error: Annotated[
         dict[Literal["float32", "bfloat16", "float16"], Positive], Demand("exceeds_tolerance")
     ]
-    """Largest relative error, by data type of the inputs. With `relative_to: terms`, an output of another type is
-    judged by that type's bound, if there is one here."""
+    """Largest allowed relative error for each data type of the inputs. With `relative_to: terms`, an output of another
+    data type is judged by the bound of its own type, if there is such a bound."""
     relative_to: Annotated[Literal["largest_value", "terms"], NoDemand("chooses what errors are relative to")] = (
         "largest_value"
     )
-    """`largest_value`: errors are relative to the reference's; `terms`: to the sum of |terms| of the element."""
+    """The value by which an error is divided. `largest_value`: the largest absolute value of the reference. `terms`:
+    for each element, the sum of the absolute values of its terms."""
     over_peer_at_most: Annotated[Positive | None, Demand("exceeds_peer")] = None
-    """Largest allowed ratio of the kernel's worst error to the peer's, by operation and data type. A peer's error
-    counts as at least the type's unit roundoff. With `relative_to: terms`, the verdict is `vacuous_peer` if no error
-    within `max_relative_error` could reach this ratio."""
+    """Largest allowed ratio of the kernel's worst error to the peer's worst error, for each operation and data type. If
+    the peer's error is smaller than the type's unit roundoff, the unit roundoff is used instead. With `relative_to:
+    terms`, the verdict is `vacuous_peer` if no error within `max_relative_error` could exceed this ratio."""
     magnitudes: Annotated[list[Positive], Field(min_length=1), Demand("non_finite")] = [1.0]
-    """Magnitudes of the inputs."""
+    """Magnitudes of the inputs. Each operation is compared with inputs of each magnitude."""
     shapes: Annotated[Annotated[list[Text], Field(min_length=1)] | None, _TRIED] = None
-    """Names of the shapes that are judged, as the system names them. Without it, all compared shapes are judged."""
+    """Names of the shapes that are judged, as the system names them. If the field is not given, all compared shapes are
+    judged."""
     shapes_at_least: Annotated[Count | None, NoDemand("states how much is compared; fewer shapes are INCONCLUSIVE")] = (
         None
     )
-    """Fewest shapes at which each operation must be compared in each data type."""
+    """Smallest number of shapes at which each operation must be compared in each data type."""
     demands: KernelDemands = KernelDemands()
-    """Demands on the compiled kernels."""
+    """Required properties of the compiled kernels."""
 
     def can_bite(self, path: str) -> bool:
         if path == "magnitudes":

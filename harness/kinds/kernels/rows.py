@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.kinds.checks import MISSING_RUN, SHARED_CHECKS
 from harness.kinds.kind import Kind
 
-_NOT_TRAINED = "The kind's probe trains no arm: kernels are compiled, listed or executed alone."
+_NOT_TRAINED = "The kind's probe trains no arm. Kernels are compiled, listed, or executed outside of a training."
 _KERNELS = dict.fromkeys(SHARED_CHECKS, _NOT_TRAINED)
 
 ROWS = (

@@ -1,4 +1,4 @@
-"""Show kernels: when each was compiled and loaded, its PTX target, and its errors against references."""
+"""Show when each kernel was compiled and loaded, its PTX target, and its errors against references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from harness.report.view import ReportView
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Return the sections about JIT timeline, PTX targets and kernel errors for which there is evidence."""
+    """Return the sections about the times of compilations, PTX targets and kernel errors. A section without evidence is
+    left out."""
     prewarms: list[Part] = []
     matches: list[Part] = []
     for run_id, run in view.evidence.items():
@@ -38,7 +39,7 @@ def sections(view: ReportView) -> list[Section]:
         Section(
             "ptx",
             "PTX targets",
-            "The architecture each kernel was compiled for, kernel by kernel.",
+            "The architecture that each kernel was compiled for.",
             list(_targets(view)),
         ),
         Section("accuracy", "Kernel accuracy", "Each kernel against its naive twin and an fp64 reference.", matches),
@@ -77,7 +78,8 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence, units: frozenset[Un
 
 
 def _targets(view: ReportView) -> Iterator[Part]:
-    """Yield a part for each workload. It lists each kernel once, because runs of a workload share most kernels."""
+    """Yield a part for each workload. The part lists each kernel once, because the runs of a workload use mostly the
+    same kernels."""
     by_workload: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
     for run_id, run in view.evidence.items():
         records = by_workload.setdefault(view.title_of(run_id), [])
@@ -95,13 +97,14 @@ def _targets(view: ReportView) -> Iterator[Part]:
 
 
 def _by_target(seen: KernelsEvidence) -> list[tuple[str, int]]:
-    """Return how many kernels have each target; planned and used kernels are counted separately."""
+    """Return each target with its number of kernels. A kernel that is both planned and used counts twice."""
     targets = (" ".join(kernel.targets) or "no .target line" for kernel in [*seen.used, *seen.planned])
     return Counter(targets).most_common()
 
 
 def _machine(seen: KernelsEvidence) -> str:
-    """Return a sentence about the architecture that kernels were compiled for, and the newest PTX the driver loads."""
+    """Return text about the architecture that kernels were compiled for, and about the newest PTX version that the
+    driver loads."""
     if seen.compiled_for:
         compiled = f"compiled for {seen.compiled_for}, without a device"
     elif seen.device:
@@ -113,7 +116,7 @@ def _machine(seen: KernelsEvidence) -> str:
 
 
 def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
-    """Return a table of kernels with their arms. Kernels without a target come first because they are faulty."""
+    """Return a table of kernels with their arms. Kernels without a target come first, because they are faulty."""
     arms: dict[tuple[str, ...], list[str]] = {}
     for arm, seen in records:
         for row in _of_an_arm(seen):
@@ -174,7 +177,9 @@ def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
             "Errors of each element are relative to the sum of the sizes of its terms. A peer is another project's "
             "kernel "
         )
-        text += "on the same inputs; our errors next to it cover only the outputs that the peer also has."
+        text += (
+            "on the same inputs. In a peer's row, the kernel's errors cover only the outputs that the peer also has."
+        )
         part.text.append(text)
         columns = [
             "operation",

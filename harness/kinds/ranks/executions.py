@@ -1,5 +1,5 @@
-"""Provide what both judges of ranks need: executions by rank, the record of each rank's steps, and checks of the rows
-of a batch that each rank read."""
+"""Provide the functions that both judges of ranks use. They return executions by rank and the records of each rank's
+steps, and check which rows of a batch each rank read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from harness.judging.context import end_of, executed
 from harness.judging.end_state import differing
 from harness.judging.sheet import Sheet, number, settle, some
 
-# Random draws from a rank's rows would give some number of different rows per step. A rank must read this share of it.
+# How many different rows a rank must read in a step on average, as a share of an expected number. The expected number
+# is that of as many random draws from all rows of the rank.
 FEWEST_ROWS = 0.75
-# A rank fails only if it also is below that number by more than this many standard deviations, because a few steps
-# show little.
+# A rank fails only if it is also below the expected number by more than this many standard deviations, because a few
+# steps prove little.
 DEVIATIONS = 3.0
 FEWEST_WHOLE = 0.5  # smallest share of steps that have a whole batch; the last batch of an epoch may be smaller
-# Each rank must read at least this fraction of the number of different data shares that the best rank read.
+# How many different shares of batches each rank must read, as a fraction of the largest such number of all ranks.
 FEWEST_SHARES = 0.5
 
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
-    """Return an arm's first execution in each rank. End the judgement with ERROR if the evidence of a rank is missing or unsound."""
+    """Return an arm's first execution in each rank. End the judgement with ERROR if the evidence of a rank is missing
+    or unsound."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, but arm {arm} has {ranks}")
@@ -35,7 +37,8 @@ def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
 
 
 def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
-    """Return the record of what each rank did in every step. End the judgement with ERROR if a record is missing or incomplete."""
+    """Return the record of all steps of each rank. End the judgement with ERROR if a record is missing or
+    incomplete."""
     found = {}
     for rank, execution in executions.items():
         noted, steps = execution.rank_steps, len(execution.series.loss)
@@ -56,7 +59,8 @@ def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
 
 
 def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
-    """Return the names of buffers that differ between ranks at the end, as running statistics may. "" if none."""
+    """Return, as text, the names of buffers that differ between ranks at the end, for example running statistics.
+    Return "" if no buffers differ."""
     first, *others = (end_of(execution).state for execution in executions.values())
     found = {
         each.name
@@ -71,15 +75,16 @@ def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
 
 
 def odd_one(digests: Sequence[str]) -> int | None:
-    """Return the last rank whose digest is not the most frequent one; None if all digests are equal. If several digests
-    are equally frequent, rank 0's is preferred."""
+    """Return the last rank whose digest is not the most frequent digest. Return None if all digests are equal. If
+    several digests are equally frequent, that of rank 0 counts as the most frequent one."""
     common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
     return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
 
 
 def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -> dict[int, RankSteps]:
-    """Return the records of the ranks that are multiples of `model_parallel`. Each group of `model_parallel` ranks
-    holds one model. End the judgement with FAIL if the ranks of a group read different rows."""
+    """Return the records of one rank of each model: of the ranks whose number is a multiple of `model_parallel`. Each
+    group of `model_parallel` ranks holds one model and reads the same rows. End the judgement with FAIL if the ranks of
+    a group read different rows."""
     first = {rank: noted for rank, noted in steps.items() if rank % model_parallel == 0}
     for rank, noted in steps.items():
         reader = rank - rank % model_parallel
@@ -99,8 +104,8 @@ def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -
     return first
 
 
-# Data may contain equal rows or batches, which is not an error of a rank. So compare the rows of a rank in one step
-# with its rows in all steps, and with the rows of the other ranks.
+# Data may contain equal rows or equal batches, and this is not an error of a rank. Therefore the following checks
+# compare the rows of a rank in one step with its rows in all steps, and with the rows of the other ranks.
 
 
 def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
@@ -121,8 +126,8 @@ def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 
 
 def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """End the judgement with FAIL if a rank read too few or too many rows, repeated rows within steps, or read the same rows in all
-    steps. Leave the claim undecided if too few steps show whole shares of a batch."""
+    """End the judgement with FAIL if a rank read too few or too many rows, repeated rows within steps, or read the same
+    rows in all steps. Leave the claim undecided if too few steps show whole shares of a batch."""
     _require_counts(steps, batch_size, sheet)
     for rank, noted in steps.items():
         seen, drawn, noise = _different(noted.rows)
@@ -146,8 +151,9 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 
 
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """End the judgement with FAIL if a rank read too few or too many rows. All ranks together may have smaller or larger batches than
-    the workload. If most are smaller, leave the claim undecided, because rows packed into one row look missing."""
+    """End the judgement with FAIL if a rank read too few or too many rows in a step. In a step, all ranks together may
+    read a smaller or larger batch than the workload states. If most batches are smaller, leave the claim undecided,
+    because rows that are packed into one row seem to be missing."""
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
@@ -173,8 +179,8 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
 
 
 def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
-    """Return the mean number of different rows in a step, the number expected if the rows were drawn at random from all
-    of the rank's rows, and the standard deviation of the random draws.
+    """Return three numbers for a rank's rows: the mean number of different rows in a step, the number that is expected
+    for random draws from all of the rank's rows, and the standard deviation of this expected number.
 
     Of n draws from v rows, v (1 - (1 - 1/v)^n) are expected to be different. The variance is at most n/4 (Efron-Stein),
     because one draw changes the number by at most 1.

@@ -1,4 +1,5 @@
-"""Define the claims about ranks: processes that train one model together, each on its share of every batch."""
+"""Define the claims about ranks: `ranks_agree` and `ranks_match`. Ranks are processes that train one model together,
+each on its share of every batch."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ RandomNumbers = Literal["shared", "separate"]
 
 
 class OverRanks(Judged):
-    """A claim that is judged once, from the evidence of all ranks together."""
+    """A claim about several ranks. It has one verdict, from the evidence of all ranks together."""
 
     judged_at: ClassVar = "all ranks"
 
@@ -36,36 +37,45 @@ class OverRanks(Judged):
 
 
 class RanksAgree(OverRanks):
-    """Ranks hold equal models: their parameters are equal in bits after every step, and each rank reads different rows.
+    """All ranks have the same model: their parameters are equal in bits after every step. Each rank reads different
+    rows of a batch.
 
     Parameters that are divided among ranks (DTensor) are gathered before the comparison. Each part of such a parameter
-    exists in only one rank, so this claim cannot show that the rank updated it correctly. `ranks_match` can.
+    exists in only one rank. This claim therefore cannot show that the rank updated the part correctly, but a claim of
+    the kind `ranks_match` can.
     """
 
     kind: Literal["ranks_agree"]
-    """Judges the ranks of one arm against each other."""
+    """Compares the ranks of one arm with each other."""
     candidate: ArmName
-    """The arm, which has several ranks."""
+    """The arm under test. It has several ranks."""
     steps: StepsCompared
-    """Steps that must have been compared."""
+    """Number of steps that must have been compared."""
     host_collectives_at_most: Annotated[Natural | None, Demand("collectives_outside_graph")] = None
-    """Most collectives that the host may begin in a step; 0 in a captured arm means that all are inside the graph. The
-    first two steps, in which DistributedDataParallel groups gradients, and steps that capture do not count."""
+    """Largest number of collectives that the host may begin in a step. In a captured arm, 0 means that all collectives
+    are inside the graph. Steps that capture do not count. The first two steps do not count either, because
+    DistributedDataParallel groups gradients in them."""
     graph_collectives_at_least: Annotated[Count | None, Demand("collectives_missing_in_graph")] = None
-    """Fewest collectives in the captured graph, counted as NCCL kernels. Needs CUDA."""
+    """Smallest number of collectives in the captured graph, counted as NCCL kernels. This needs CUDA."""
     share_at_most: Annotated[Annotated[float, Field(gt=0, le=1)] | None, Demand("share_exceeded"), Nothing(1.0)] = None
-    """Largest share of all elements of the parameters, and of the optimizer's tensors, that one rank may hold: 0.5 if
-    two ranks divide a model equally. Required if no parameter is in every rank."""
+    """Largest share of all elements of the parameters, and of the optimizer's tensors, that one rank may hold. If two
+    ranks divide a model equally, the share is 0.5. The field is required if every parameter is divided among ranks."""
     generators: Annotated[
         RandomNumbers | dict[str, RandomNumbers] | None, Demand("ranks_draw_alike", "ranks_draw_apart")
     ] = None
-    """Whether ranks draw `separate` random numbers, as for masks of dropout, or `shared` ones, as for the choice of
-    layers that a step skips. One word applies to every generator that the step draws from. A mapping such as
-    `{torch.cpu: separate, depth: shared}` applies to generators by name. The verdict's figures list the names."""
+    """The random numbers that ranks must draw. `separate`: each rank draws different numbers, for example for masks of
+    dropout. `shared`: all ranks draw the same numbers, for example to choose the layers that a step skips. A single
+    word applies to every generator that the step draws from. A mapping such as `{torch.cpu: separate, depth: shared}`
+    applies to generators by name. The figures of the verdict contain the names of the generators."""
 
     def contradictions(self) -> Iterator[Problem]:
         if self.graph_collectives_at_least is not None and self.mechanism == "traced":
-            yield Problem(("mechanism",), "a traced replay has no graph with collectives", "`traced`", "remove it")
+            yield Problem(
+                ("mechanism",),
+                "`graph_collectives_at_least` needs a CUDA graph, because a traced replay has no graph",
+                "`traced`",
+                "remove `mechanism`",
+            )
 
     def captures_candidate(self) -> bool:
         return super().captures_candidate() or self.graph_collectives_at_least is not None
@@ -78,29 +88,32 @@ class RanksAgree(OverRanks):
 
 
 class RanksMatch(OverRanks):
-    """Several ranks train like one process on their joined batches, within a bound. The bound allows for sums that are
-    added in another order."""
+    """Several ranks train as one process does on their joined batches, within a bound. The bound must allow for
+    rounding, because sums are added up in another order."""
 
     kind: Literal["ranks_match"]
-    """Judges an arm of several ranks against one of a single rank."""
+    """Compares an arm with several ranks with an arm with one rank."""
     candidate: ArmName
     """The arm with several ranks."""
     baseline: ArmName
-    """The arm with one rank, which reads the ranks' rows as one batch."""
+    """The arm with one rank. It reads the rows of all ranks as one batch."""
     steps: StepsCompared
-    """Steps that must have been compared."""
+    """Number of steps that must have been compared."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """Largest difference at any step between the mean of the ranks' losses and the baseline's loss."""
+    """Largest allowed difference at any step between the mean of the ranks' losses and the baseline's loss."""
     max_relative_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
-    """The same difference relative to the baseline's loss at that step. If both bounds are given, both must hold."""
+    """Largest allowed difference between the mean of the ranks' losses and the baseline's loss, relative to the
+    baseline's loss at the same step. If `max_abs_difference` is also given, both bounds must hold."""
     max_end_difference: Annotated[Positive | None, Demand("ranks_end_apart")] = None
-    """Largest absolute difference of any element of any trainable parameter after the last step."""
+    """Largest allowed absolute difference of any element of any trainable parameter after the last step."""
     in_turn: Annotated[Name | None, NamesArm(), Demand("ranks_end_apart")] = None
-    """An arm with one rank that takes the ranks' shares one after the other as micro-batches, and adds the same terms.
-    The ranks' parameters must equal its parameters in bits after every step."""
+    """An arm with one rank. It processes the ranks' shares of a batch one after the other as micro-batches, and adds up
+    the same terms as the ranks. The ranks' parameters must be equal to this arm's parameters in every bit after every
+    step."""
     ends: Ends | None = None
-    """How much the end states of the first rank and the baseline may differ, including tensors that no loss reads, such
-    as averaged weights. Replaces `max_end_difference`. A control shows how much rounding alone changes the end."""
+    """How much the end states of the first rank and of the baseline may differ. The end states include tensors that no
+    loss reads, such as averaged weights. A control shows how much rounding alone changes the end. Use `ends` instead of
+    `max_end_difference`."""
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
         found = super().recorded_of()

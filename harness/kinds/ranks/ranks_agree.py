@@ -1,4 +1,5 @@
-"""Judge `ranks_agree`: all ranks of a data-parallel training keep equal parameters in bits and read different rows.
+"""Judge `ranks_agree`: in a data-parallel training, the parameters of all ranks are equal in bits after every step, and
+all ranks read different rows.
 
 Parameters that are divided among ranks were gathered before they were compared.
 """
@@ -29,17 +30,17 @@ from harness.kinds.ranks.executions import (
 )
 from harness.kinds.ranks.model import RandomNumbers, RanksAgree
 
-# The code below judges which random numbers the ranks share, from the states of their generators before and after every
-# step.
+# The following functions find out which ranks drew the same random numbers. They use the states of the ranks'
+# generators before and after every step.
 
 
 @dataclass(frozen=True)
 class _Draws:
     """The random numbers that ranks drew from one generator.
 
-    steps: the number of steps in which at least one rank drew.
-    alike: by step, a rank that drew the same numbers as an earlier rank.
-    apart: by step, a rank whose generator state differed from most ranks' before or after the step.
+    steps: the number of steps in which at least one rank drew a number.
+    alike: step -> a rank that drew the same numbers as another rank with a lower number.
+    apart: step -> a rank whose generator had another state than those of most ranks, before or after the step.
     """
 
     steps: int
@@ -47,7 +48,8 @@ class _Draws:
     apart: Mapping[int, int]
 
     def describe(self) -> str:
-        """Return `separate` or `shared`, as in the contract, or in how many steps ranks drew equal numbers."""
+        """Return `separate` or `shared`, as in a contract. If neither is true of all steps, return text that says in
+        how many steps ranks drew the same numbers."""
         if not self.alike:
             return "separate"
         return "shared" if not self.apart else f"shared in {len(self.alike)} of {self.steps} steps"
@@ -56,10 +58,11 @@ class _Draws:
 def require_draws(
     steps: Mapping[int, RankSteps], demanded: RandomNumbers | Mapping[str, RandomNumbers] | None, sheet: Sheet
 ) -> str:
-    """End the judgement with FAIL if the ranks did not draw random numbers as the contract demands (`separate` or `shared`).
+    """End the judgement with FAIL if the ranks did not draw random numbers as the contract demands (`separate` or
+    `shared`).
 
-    Without a demand nothing fails, because shared random numbers may be intended. Return a clause that names the
-    generators with shared numbers.
+    demanded: None if the contract demands nothing. The judgement then continues, because shared random numbers may be
+    intended. Return a clause for the verdict's message that names the generators with shared numbers, or "".
     """
     states = [noted.generators for noted in steps.values() if noted.generators is not None]
     if len(states) != len(steps):
@@ -74,7 +77,7 @@ def require_draws(
             f"{made} steps were made, but the states of generators were recorded {sorted(lengths)} times",
         )
     names = {name: [of_rank.get(name) for of_rank in states] for of_rank in states for name in of_rank}
-    # a generator that was rebound has no recorded states, so leave it out
+    # leave out a generator that a step replaced, because its states were not recorded
     common = [name for name, each in names.items() if all(each)]
     found = {name: _draws([of_rank[name] for of_rank in states], made) for name in common}
     drawn = {name: draws for name, draws in found.items() if draws.steps}
@@ -96,11 +99,11 @@ def require_draws(
 
 
 def _draws(ranks: list[list[str]], made: int) -> _Draws:
-    """Return what the ranks drew from one generator in `made` steps. ranks: the recorded states of the generator in
-    each rank.
+    """Return in which of `made` steps ranks drew the same numbers from one generator. ranks: for each rank, the
+    recorded states of the generator.
 
-    Two ranks drew the same numbers if their states were equal before and after the step. If the states were equal only
-    before the step, one rank drew more numbers or seeded the generator.
+    Two ranks drew the same numbers in a step if their states were equal before and after the step. If the states were
+    equal only before the step, one rank drew more numbers or seeded the generator.
     """
     columns = [states if len(states) > 1 else states * (made + 1) for states in ranks]
     drawn = 0
@@ -142,11 +145,11 @@ def _require(name: str, word: RandomNumbers, draws: _Draws, sheet: Sheet) -> Non
     )
 
 
-REPLICATED = ("parameters", "optimizer")  # categories of state that must be equal in all replicas; buffers may differ
+REPLICATED = ("parameters", "optimizer")  # categories of state that must be equal in all ranks; buffers may differ
 COLLECTIVE_KERNELS = ("nccl",)  # a kernel whose name contains one of these words is a collective
 _CATEGORY = {"parameters": "parameters", "optimizer": "optimizer's tensors"}
-# number of first steps to leave out: DistributedDataParallel regroups gradients after its first step, with additional
-# collectives
+# Number of first steps that are left out. DistributedDataParallel groups gradients again after its first step, which
+# needs additional collectives.
 SETTLING_STEPS = 2
 
 
@@ -161,7 +164,7 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     comparison.captured(*executions.values())
     sheet.count("ranks", len(executions))
     note_watched(by_name, sheet)
-    # these two checks are made by this judge itself, because it compares the parameters after each step
+    # This judge makes these two checks itself, because it compares the parameters after each step.
     group = Group(by_name, own={"equal_start", "equal_ends"})
     comparison.begin(group)
     _require_lengths(executions)
@@ -199,7 +202,8 @@ def _require_lengths(executions: Mapping[int, ArmEvidence]) -> None:
 
 
 def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
-    """End the judgement with FAIL at the first step after which parameters differ between ranks."""
+    """End the judgement with FAIL if there is a step after which parameters differ between ranks. The message names the
+    first such step."""
     columns = list(zip(*(noted.parameters for noted in steps.values()), strict=True))
     odd = [odd_one(column) for column in columns]
     differ = [index for index, rank in enumerate(odd) if rank is not None]
@@ -224,8 +228,9 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """End the judgement with FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded.
-    End the judgement with ERROR if a demanded share was not recorded. Return the end of a sentence: how many parameters are divided."""
+    """End the judgement with FAIL if a rank holds too large a share of the parameters or of the optimizer's tensors, or
+    if every parameter is divided and the claim sets no `share_at_most`. End the judgement with ERROR if the claim needs
+    the shares, but they were not recorded. Return a clause that says how many parameters are divided, or ""."""
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
         sheet.figure("parameters_in_parts", in_parts, "tensors")
@@ -263,8 +268,8 @@ def _require_collectives(
     steps: Mapping[int, RankSteps],
     sheet: Sheet,
 ) -> None:
-    """Note the collectives that the host started in a step and those in the graph. End the judgement with FAIL if a rank has none, if
-    the graph has too few, or if the host started too many."""
+    """Add to the sheet how many collectives the host started in a step, and how many are in the graph. End the
+    judgement with FAIL if a rank has no collective, if the graph has too few, or if the host started too many."""
     captured = context.contract.arms[part.candidate].capture != "none"
     in_graph = dict.fromkeys(executions, 0)
     for rank, execution in executions.items() if captured else ():
@@ -310,7 +315,8 @@ def _require_collectives(
 
 
 def _in_graphs(capture: CaptureEvidence) -> int:
-    """Return the number of NCCL kernels in all graphs of the capture that has the fewest. A step replays one."""
+    """Return the number of NCCL kernels in the graphs of one capture. If captures differ, return the smallest
+    number."""
     if capture.captures and len(capture.nodes) % capture.captures:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -327,22 +333,23 @@ def _collectives(graph: GraphNodes) -> int:
 
 
 def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
-    """Return the number of collectives in each step. Leave out the first steps, in which captures are made and
-    DistributedDataParallel groups gradients."""
+    """Return the number of collectives in each step. The first steps are left out, because captures are made in them
+    and DistributedDataParallel groups gradients in them."""
     captures = capture.captures if capture is not None and capture.captured else 0
     return noted.collectives[max(captures, SETTLING_STEPS) :]
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """End the judgement with FAIL if a rank's parameters or optimizer state differ from the first rank's at the end."""
+    """End the judgement with FAIL if the final parameters or the final optimizer state of a rank differ from those of
+    rank 0."""
     reference = end_of(executions[0]).state
     for rank, execution in executions.items():
         ours = end_of(execution).state
         if ours is None or reference is None:
-            continue  # another check reports missing state
+            continue  # an earlier check reports missing state
         found = [each for each in differing(ours, reference) if each.category in REPLICATED]
-        # Optimizer state that only one rank has is divided among the ranks (ZeRO). The parameters that it updates were
-        # compared after each step.
+        # Do not compare optimizer state that only one rank has, because it is divided among the ranks (ZeRO). The
+        # parameters that the optimizer updates with this state were compared after each step.
         apart = [str(each) for each in found if not (each.only_one_has_it and each.category == "optimizer")]
         if apart:
             sheet.figure("rank", rank)

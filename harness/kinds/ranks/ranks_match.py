@@ -1,4 +1,4 @@
-"""Judge `ranks_match`: several ranks train like one process on their joined batches, within a bound."""
+"""Judge `ranks_match`: several ranks train as one process does on their joined batches, within a bound."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     note_distance(executions[0], baseline, sheet)
 
     same_system = context.same_system(part.candidate, part.baseline)
-    # the joined rows of all ranks are compared instead of the batches
+    # Leave out the comparison of batches. The joined rows of all ranks are compared instead.
     groups = [Group(everything, own={"comparable"}, same_formats=same_system)]
     if not same_system:
         groups.append(Group(named(executions), own={"comparable"}))
@@ -79,7 +79,8 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
-    """Return the ranks' mean loss and the baseline's loss. End the judgement with ERROR if a rank's evidence is missing."""
+    """Return the mean of the ranks' losses next to the baseline's loss. End the judgement with ERROR if a rank's
+    evidence is missing."""
     ranks = [view for view in (run, *run.ranks) if part.candidate in view.arms]
     each = [losses(execution) for execution in of_ranks(run, part.candidate, len(ranks)).values()]
     mean = np.mean([series[: min(map(len, each))] for series in each], axis=0)
@@ -88,7 +89,7 @@ def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
 
 
 def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
-    """End the judgement with FAIL unless all executions made as many steps as the reference."""
+    """End the judgement with FAIL unless all executions made as many steps as the execution `reference_name`."""
     reference = everything[reference_name]
     for name, execution in everything.items():
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
@@ -97,7 +98,8 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
-    """End the judgement with FAIL at the first step in which all ranks together did not read exactly the baseline's rows."""
+    """End the judgement with FAIL if there is a step in which all ranks together did not read exactly the rows that the
+    baseline read."""
     for step, whole in enumerate(one.rows):
         if not whole:
             settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")
@@ -124,7 +126,8 @@ def _settle_unequal(sheet: Sheet, step: int, rank: int | None, what: str) -> Non
 
 
 def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> float:
-    """Return the largest difference of parameters at the end. End the judgement with FAIL if it exceeds the claim's bound."""
+    """Return the largest difference between the parameters of rank 0 and of the baseline at the end. End the judgement
+    with FAIL if the difference exceeds the claim's bound."""
     require_distance(part.candidate, execution, baseline)
     [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
     largest = float(found.largest or 0.0)
@@ -141,10 +144,10 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """End the judgement with FAIL if a rank's parameters at the end differ from rank 0's, because only rank 0's distance from the
-    baseline is reported.
+    """End the judgement with FAIL if the final parameters of a rank differ from those of rank 0. Only the parameters of
+    rank 0 are compared with the baseline.
 
-    A difference from an earlier step would show in the losses. This check finds a difference of the last update.
+    This check finds a difference that the last update made. A difference from an earlier step would show in the losses.
     """
     first = end_of(executions[0]).trainable_digest
     for rank, execution in executions.items():
@@ -158,8 +161,8 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
 
 
 def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence, sheet: Sheet) -> None:
-    """End the judgement with FAIL if a rank's parameters, after any step or at the end, differ in bits from those of the single process
-    that takes the ranks' shares in turn."""
+    """End the judgement with FAIL if a rank's parameters, after any step or at the end, differ in bits from those of
+    the arm `in_turn`. This arm is one process that takes the ranks' shares one after the other."""
     [ours] = rank_steps({0: in_turn}).values()
     name, steps = in_turn.start.arm, len(ours.parameters) - 1
     apart = {

@@ -32,7 +32,7 @@ ROWS = (
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "equal_state": "A rank may have buffers and generators of its own.",
-            "equal_ends": "Sums over ranks round differently, so ends are compared within `max_end_difference`.",
+            "equal_ends": "Sums over ranks are rounded differently, so ends are compared within `max_end_difference`.",
             "guards": NO_GUARDS,
         },
     ),

@@ -178,14 +178,14 @@ CLAIMS = [
     (
         _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, exactly: 0}"),
         (
-            "28:14: the control must show that a sync would be seen: give it `exactly` with at least 1; found 0; "
+            "28:14: the control must have at least one host sync: give it `exactly` with at least 1; found 0; "
             "name an arm that synchronizes"
         ),
     ),
     (
         _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, at_most: 9}"),
         (
-            "28:14: the control must show that a sync would be seen: give it `exactly` with at least 1; found no "
+            "28:14: the control must have at least one host sync: give it `exactly` with at least 1; found no "
             "`exactly`; "
             "name an arm that synchronizes"
         ),
@@ -312,8 +312,8 @@ CLAIMS = [
     (
         _another("prewarm", "candidate: fast", "scope: device", "target: sm_90"),
         (
-            "29:13: `scope: device` compares with the device, so it takes no `target`; found 'sm_90'; use `scope: "
-            "coverage`, or leave `target` out"
+            "29:13: `scope: device` is always about the machine's device, so `target` must not name an architecture; "
+            "found 'sm_90'; use `scope: coverage`, or leave `target` out"
         ),
     ),
     (
