@@ -138,8 +138,10 @@ def test_a_packages_probe_comes_after_the_harness_own(install: Install) -> None:
     [
         (
             "PROBE = 1",
-            "of toy-probe 1.0: an entry point of `contract_harness.probes` must name a `harness.kinds.Probe`; "
-            "found a int",
+            (
+                "of toy-probe 1.0: an entry point of `contract_harness.probes` must name a `harness.kinds.Probe`; "
+                "found a int"
+            ),
         ),
         (PACKAGE.replace('name="watched", ', ""), "the name of the package's probe is already used; found 'seeds'"),
         (PACKAGE.replace("PROBE = replace(", "PROBE = Probe(name='watched')\nreplace("), "probe 'watched': the field"),
