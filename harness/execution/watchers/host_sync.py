@@ -332,7 +332,7 @@ def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], 
 
 @contextmanager
 def _named(detector: str) -> Iterator[None]:
-    """If the block raises an error, add a note with the detector's name to the error."""
+    """Add a note with the detector's name to an error that the block raises."""
     try:
         yield
     except Exception as error:

@@ -334,7 +334,7 @@ class MadeGradients(ClipWatch):
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """If the step has assigned another tensor to a parameter's `grad`, keep the copy of the earlier gradient."""
+        """Keep the copy of the earlier gradient if the step has assigned another tensor to a parameter's `grad`."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
