@@ -123,7 +123,7 @@ class Evaluation(Judged):
     @model_validator(mode="after")
     def _compares_what_is_returned(self) -> Evaluation:
         if (self.plain is None) != (self.max_relative_difference is None):
-            refuse("`plain` and `max_relative_difference` must be given together", "kind")
+            refuse("`plain` and `max_relative_difference` need each other; give both, or leave both out", "kind")
         return self
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -129,7 +129,7 @@ class SyncCount(Strict):
     @model_validator(mode="after")
     def _one_bound(self) -> SyncCount:
         if (self.exactly is None) == (self.at_most is None):
-            refuse("give either `exactly` or `at_most`", "arm")
+            refuse("a number of host syncs needs exactly one bound; give either `exactly` or `at_most`", "arm")
         return self
 
 

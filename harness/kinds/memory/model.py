@@ -46,7 +46,10 @@ class PeakMemory(Judged):
     @model_validator(mode="after")
     def _one_bound(self) -> PeakMemory:
         if (self.at_most_gib is None) == (self.at_most_ratio is None):
-            refuse("give either `at_most_gib` or `at_most_ratio`; to require both bounds, write two claims", "kind")
+            refuse(
+                "the claim needs exactly one bound; give either `at_most_gib` or `at_most_ratio`, or write two claims",
+                "kind",
+            )
         return self
 
     def asks_the_device(self) -> bool:

@@ -123,10 +123,13 @@ class RanksMatch(OverRanks):
     @model_validator(mode="after")
     def _has_a_bound(self) -> RanksMatch:
         if self.max_abs_difference is None and self.max_relative_difference is None:
-            refuse("give `max_abs_difference`, `max_relative_difference` or both", "kind")
+            refuse(
+                "the claim has no bound on losses; give `max_abs_difference`, `max_relative_difference` or both", "kind"
+            )
         if self.max_end_difference is None and self.in_turn is None and self.ends is None:
             refuse(
-                "give `max_end_difference`, `ends` or `in_turn`; `in_turn` may be combined with one of the others",
+                "the claim does not check the end; give `max_end_difference`, `ends` or `in_turn`; `in_turn` may be "
+                "combined with one of the others",
                 "kind",
             )
         if self.max_end_difference is not None and self.ends is not None:

@@ -68,7 +68,7 @@ class NotWorse(Guarding):
     @model_validator(mode="after")
     def _has_one_margin(self) -> Self:
         if (self.margin is None) == (self.relative_margin is None):
-            refuse("give either `margin` or `relative_margin`", "kind")
+            refuse("the claim needs exactly one margin; give either `margin` or `relative_margin`", "kind")
         return self
 
     def contradictions(self) -> Iterator[Problem]:

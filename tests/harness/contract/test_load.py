@@ -167,7 +167,7 @@ def _parts(*parts: str) -> str:
                 "kind: capture, candidate: fast",
                 "kind: host_syncs, candidate: {arm: fast}, control: {arm: waiting, exactly: 1}",
             ),
-            "toy.yaml:29:43: give either `exactly` or `at_most`",
+            "toy.yaml:29:43: a number of host syncs needs exactly one bound; give either `exactly` or `at_most`",
         ),
         (
             _claim("capture", "capture: 3", "candidate: fast"),

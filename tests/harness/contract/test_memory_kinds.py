@@ -45,7 +45,8 @@ def long(**changes: Any) -> LongReplay:
 @pytest.mark.parametrize("bounds", [{"at_most_gib": None}, {"at_most_ratio": 1.5}])
 def test_a_peak_with_no_bound_or_two_bounds_is_refused(bounds: dict[str, Any]) -> None:
     with pytest.raises(
-        ValidationError, match="give either `at_most_gib` or `at_most_ratio`; to require both bounds, write two claims"
+        ValidationError,
+        match="the claim needs exactly one bound; give either `at_most_gib` or `at_most_ratio`, or write two",
     ):
         peak(**bounds)
 

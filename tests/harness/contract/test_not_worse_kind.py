@@ -63,8 +63,8 @@ def test_a_not_worse_claim_demands_only_the_bounds_that_it_states() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"margin": None}, "(): give either `margin` or `relative_margin`"),
-        ({"relative_margin": 0.1}, "(): give either `margin` or `relative_margin`"),
+        ({"margin": None}, "(): the claim needs exactly one margin; give either `margin` or `relative_margin`"),
+        ({"relative_margin": 0.1}, "(): the claim needs exactly one margin; give either `margin` or `relative_margin`"),
         ({"margin": 0.0}, "('margin',): Input should be greater than 0"),
         ({"seeds": [0, 1, 2, 3]}, "('seeds',): List should have at least 5 items after validation, not 4"),
         ({"confidence": 0.9}, "('confidence',): Input should be greater than or equal to 0.95"),

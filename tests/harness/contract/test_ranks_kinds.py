@@ -52,7 +52,9 @@ def test_consistent_ranks_claims_have_no_problem() -> None:
 
 
 def test_a_ranks_match_claim_must_state_how_end_states_are_compared() -> None:
-    with pytest.raises(ValidationError, match="give `max_end_difference`, `ends` or `in_turn`; "):
+    with pytest.raises(
+        ValidationError, match="the claim does not check the end; give `max_end_difference`, `ends` or `in_turn`; "
+    ):
         make_contract(MATCH | {"max_end_difference": None}, arms=ARMS)
     with pytest.raises(ValidationError, match="leave `max_end_difference` out"):
         make_contract(MATCH | {"ends": {"control": "again", "at_most": 0.01}}, arms=ARMS)
