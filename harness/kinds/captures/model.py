@@ -158,7 +158,7 @@ class HostSyncs(Judged):
     """An arm whose waits are reported but not judged, such as the plain step."""
 
     candidate_path: ClassVar[str] = "candidate.arm"
-    # This claim has no baseline. The control, which waits for the device, has its role in a drill.
+    # This claim has no baseline. Wherever the harness needs a baseline, it uses the control.
     baseline_path: ClassVar[str] = "control.arm"
 
     def sync_arms(self) -> set[str]:
