@@ -183,9 +183,9 @@ def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
 
 
 def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progress], None]]:
-    """Return one callback for each of `count` lanes. Each callback passes the lane's progress on to `tell`.
+    """Return one callback for each of `count` lanes. Each callback calls `tell` with the lane's progress.
 
-    The end of the run is passed on once all lanes have ended.
+    `tell` is called with the end of the run (an empty phase) when all lanes have ended.
     """
     ended: set[int] = set()
     lock = threading.Lock()
@@ -299,7 +299,8 @@ class Hosted:
         return [self.run, *(guest.run for guest in self.guests)]
 
     def takes(self, guest: Run) -> bool:
-        """Add the run as a guest if this saves enough executions. Return True if it was added."""
+        """Add `guest` to the guests if it can be joined with the host's run and this saves enough executions. Return
+        True if it was added."""
         found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False

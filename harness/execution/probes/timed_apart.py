@@ -81,7 +81,11 @@ class ArmProcess:
         return answered(self._child, ArmAnswer, self._named)
 
     def block(self, number: int, position: int, steps: int) -> Block:
-        """Let the process time a block, and return the block. Raises `ProcessFailed` if the answer has no block."""
+        """Let the process time a block, and return the block. Raises `ProcessFailed` if the answer has no block.
+
+        number, position: number of the round, and the block's position in the round. steps: the block's number of
+        steps.
+        """
         answer = self.do(Command(what="block", round=number, position=position, steps=steps))
         if answer.block is None or answer.least_pace is None:
             raise ProcessFailed(f"{self._named}: its process reported no block")

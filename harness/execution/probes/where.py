@@ -88,8 +88,8 @@ class _Execution:
             captures = ObservedCaptures(lambda: self._finder, self._values, self._until)
             self._captures = self._stack.enter_context(captures)
             self._stack.enter_context(triton_announced())
-            # Run the backward pass in the calling thread. A thread of autograd has no user code on its stack, and it
-            # numbers its graph nodes from 0 like every other thread.
+            # Run the backward pass in the calling thread. In a thread of autograd, the stack would contain no user
+            # code, and graph nodes would be numbered from 0 again.
             self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self.training: TrainingRun = self._stack.enter_context(opened(self._run, self._arm))
         roots = self.training.state_roots() if isinstance(self.training, HasStateRoots) else [self.training]

@@ -209,7 +209,8 @@ class CaptureWatch:
     def _begin(self, index: int) -> None:
         if index in self._windows:
             steps, replays = self._windows[index]
-            # The judge uses the share of kernel time. Other work on the GPU would lengthen the kernels, so be alone.
+            # Stop all other runs during these steps. Otherwise their work on the GPU would lengthen the kernels, and a
+            # judge compares the time of kernels inside and outside of graphs.
             if replays:
                 self._solitude.enter_context(self._recorder.alone())
             self._window.enter_context(

@@ -25,8 +25,8 @@ GENERATORS = "generators"  # the category that every record of state must contai
 
 
 def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: enough steps, the capture, the state around each evaluation, equal batches, equal losses,
-    the returned numbers, the guards, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: enough steps, the capture, the state around
+    each evaluation, equal batches, equal losses, the returned numbers, the guards, the end states."""
     run = context.only_run("evaluation")
     without, evaluated = replicas(run, part.candidate, 2)
     require_steps(min(len(each.series.loss) for each in (without, evaluated)), part.steps, sheet)

@@ -177,8 +177,8 @@ def in_words(joint: Joint | None, *, of_several: bool) -> str:
 
 
 def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: enough steps, the capture, saves and loads, equal start and batches, the difference of
-    losses, the guards, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: enough steps, the capture, saves and loads,
+    equal start and batches, the difference of losses, the guards, the end states."""
     run = context.only_run("resume")
     number = len(part.saves) + 1
     parts = replicas(run, part.candidate, number if part.baseline is not None else number + 1)

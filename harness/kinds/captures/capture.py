@@ -27,8 +27,8 @@ _KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waiteven
 
 
 def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: something was captured, the graph is not empty, it contains nothing forbidden, each step was
-    replayed once, the claim's bounds."""
+    """Return the judgement of a claim. The checks are made in this order: something was captured, the graph is not
+    empty, it contains nothing forbidden, each step was replayed once, the claim's bounds."""
     execution = executed(context.only_run("paired"), part.candidate)
     capture = capture_of(part.candidate, execution, context.mechanism(part), sheet)
     counts = _node_counts(capture)
@@ -361,7 +361,8 @@ def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], shee
 
 
 def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: enough steps, the capture record, attempted captures, equality of the training in bits."""
+    """Return the judgement of a claim. The checks are made in this order: enough steps, the capture record, attempted
+    captures, equality of the training in bits."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_steps(len(candidate.series.loss), part.steps, sheet)

@@ -67,8 +67,8 @@ class Counted:
 
 
 def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: the capture, the candidate's count, the control's count, that each detector sees a planted
-    sync, the start and end states, that the detectors agree."""
+    """Return the judgement of a claim. The checks are made in this order: the capture, the candidate's count, the
+    control's count, that each detector sees a planted sync, the start and end states, that the detectors agree."""
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
     groups = [Group({name: each}, {part.control.arm: "control"}) for name, each in executions.items()]

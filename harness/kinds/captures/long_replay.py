@@ -32,8 +32,8 @@ MIB = 2**20
 
 
 def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: the capture, finite losses, equal start and batches, equal losses, the guards, the end
-    states, memory, time."""
+    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
+    batches, equal losses, the guards, the end states, memory, time."""
     candidate, baseline = (executed(context.run_of("long_replay", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(candidate, throughout=False)

@@ -44,8 +44,8 @@ _ORDER = ("loss", "norms", "gradients")
 
 
 def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: the capture, finite losses, equal start and work, the micro-batches, the number of updates,
-    the gradients, that training had an effect."""
+    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
+    work, the micro-batches, the number of updates, the gradients, that training had an effect."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     named = {f"baseline {part.baseline}": baseline, f"candidate {part.candidate}": candidate}

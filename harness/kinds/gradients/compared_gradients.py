@@ -111,7 +111,7 @@ def beside_control(
     for step in steps:
         here = [entry for entry in compared if entry.step == step]
         of_step = [theirs.get((step, entry.tensor), {}) for entry in here]
-        # If the control's gradient before the clip was not recorded, use the control's distance after the clip.
+        # If the control's gradient before the clip was not recorded, use the control's difference after the clip.
         nearest = [each.get(entry.made, each.get(False, 0.0)) for entry, each in zip(here, of_step, strict=True)]
         distances = [_Distance(entry.absolute, entry.size, far) for entry, far in zip(here, nearest, strict=True)]
         ratio = measured_rounding(distances).capped(part.max_relative_difference or 1.0)

@@ -90,8 +90,8 @@ _PHASES = ("prewarm", "upload", "train")
 
 
 def judge_prewarm(part: Prewarm, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: equal keys and PTX in plan and run, no late compile or load, the library handles, the step
-    that runs with full memory."""
+    """Return the judgement of a claim. The checks are made in this order: equal keys and PTX in plan and run, no late
+    compile or load, the library handles, the step that runs with full memory."""
     run = run_with_inventory(context, part, ("prewarm", "kernels"))
     inventory = run.kernels[part.candidate]
     required_target(part, inventory)
@@ -218,7 +218,8 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
 
 
 def judge_ptx_target(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: a readable device, at least one kernel, PTX targets, fitting targets, fitting versions."""
+    """Return the judgement of a claim. The checks are made in this order: a readable device, at least one kernel, PTX
+    targets, fitting targets, fitting versions."""
     run = run_with_inventory(context, part, ("kernels", "prewarm"))
     inventory = run.kernels[part.candidate]
     wanted = required_target(part, inventory)

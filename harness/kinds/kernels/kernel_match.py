@@ -35,8 +35,9 @@ UNIT_ROUNDOFF = {
 
 
 def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: the outputs of each case, agreement with references, the peer's errors, equal repetitions,
-    the demands on compiled kernels, that the grid of cases is complete."""
+    """Return the judgement of a claim. The checks are made in this order: the outputs of each case, agreement with
+    references, the peer's errors, equal repetitions, the demands on compiled kernels, that the grid of cases is
+    complete."""
     run = context.only_run("kernel_match")
     evidence = run.kernel_match.get(part.candidate)
     if evidence is None:

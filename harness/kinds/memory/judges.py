@@ -121,8 +121,8 @@ GIB = 2**30
 
 
 def judge_peak(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: the capture, equal training, memory outside torch's allocator, the bound, that no higher
-    peak was missed."""
+    """Return the judgement of a claim. The checks are made in this order: the capture, equal training, memory outside
+    torch's allocator, the bound, that no higher peak was missed."""
     candidate, baseline = (executed(context.run_of("peak_memory", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(baseline, candidate)

@@ -154,9 +154,9 @@ SETTLING_STEPS = 2
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: the capture, finite losses, equal frozen parameters, equal numbers of steps, equal
-    parameters after each step, divided parameters, the rows of each rank, random numbers, collectives, that training
-    had an effect, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal frozen
+    parameters, equal numbers of steps, equal parameters after each step, divided parameters, the rows of each rank,
+    random numbers, collectives, that training had an effect, the end states."""
     run = context.only_run("paired")
     arm = context.contract.arms[part.candidate]
     executions = of_ranks(run, part.candidate, arm.ranks)

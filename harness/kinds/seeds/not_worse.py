@@ -159,8 +159,9 @@ class Pairs:
 
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: steps after a load, the capture, enough steps, finite losses, precisions, equal starts and
-    batches of each seed, that seeds differ, a worse candidate, the guards, the end states, an undecided difference."""
+    """Return the judgement of a claim. The checks are made in this order: steps after a load, the capture, enough
+    steps, finite losses, precisions, equal starts and batches of each seed, that seeds differ, a worse candidate, the
+    guards, the end states, an undecided difference."""
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
     run, chains = joined(part, run)

@@ -53,7 +53,8 @@ ANSWERS = {1: "proves it", 0: "decides nothing", -1: "refutes it"}
 
 
 def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: every process timed equal training, the machine was quiet, the ratios."""
+    """Return the judgement of a claim. The checks are made in this order: every process timed equal training, the
+    machine was quiet, the ratios."""
     processes = _processes(part, context)
     sheet.count("processes", len(processes))
     trajectory = named_trajectory(part.trajectory, context)

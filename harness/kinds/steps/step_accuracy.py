@@ -112,8 +112,8 @@ Executions = Mapping[str, ArmEvidence]
 
 
 def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: enough steps, finite losses, precisions, equal starts and batches, different seeds, gradient
-    errors, loss errors, the guards, the candidate's end state."""
+    """Return the judgement of a claim. The checks are made in this order: enough steps, finite losses, precisions,
+    equal starts and batches, different seeds, gradient errors, loss errors, the guards, the candidate's end state."""
     run = context.only_run("step_accuracy")
     by_seed = executions_by_seed(run, part.arms().values(), part.seeds())
     comparison = Comparison(part, context, sheet)

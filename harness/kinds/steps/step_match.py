@@ -51,8 +51,8 @@ class Held:
 
 
 def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: the capture, finite losses, equal start and batches, that every tensor was compared, the
-    bounds, enough steps, the guards, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
+    batches, that every tensor was compared, the bounds, enough steps, the guards, the end states."""
     run = context.only_run("step_match")
     arms = {role: executed(run, name) for role, name in part.arms().items()}
     candidate = arms["candidate"]

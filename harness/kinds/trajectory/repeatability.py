@@ -134,8 +134,8 @@ def _badness(found: Difference) -> tuple[bool, bool, float, int]:
 
 
 def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: finite losses, compiled code, enough steps, losses, batches, start, that both arms
-    trained."""
+    """Return the judgement of a claim. The checks are made in this order: finite losses, compiled code, enough steps,
+    losses, batches, start, that both arms trained."""
     run = context.only_run("paired")
     ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
     named = {part.baseline: theirs, part.candidate: ours}

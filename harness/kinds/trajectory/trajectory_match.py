@@ -52,8 +52,8 @@ SAME = "the same operators on the same types, shapes and strides, and equal bits
 
 
 def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Check in this order: the capture, finite losses, equal start and work, the difference, the guards, the end
-    states, the noise floor."""
+    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
+    work, the difference, the guards, the end states, the noise floor."""
     if part.equality == "noise":
         return _judge_by_noise(part, context, sheet)
     run = context.only_run("paired")
