@@ -232,7 +232,8 @@ def _lag(ranks: int) -> float:
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` if a rank has been stopped (SIGSTOP) or awaited by other ranks for too long."""
+    """Raise `RankEnded` if a rank has been stopped (SIGSTOP) for too long, or if other ranks have waited for it for too
+    long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"

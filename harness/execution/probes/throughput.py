@@ -61,7 +61,7 @@ class Helpers:
         self._before: dict[str, dict[int, float]] = {}
 
     def note(self, arm: str) -> None:
-        """Assign all helpers that were started since the last call to `arm`, and forget helpers that have ended."""
+        """Record that the helpers which started since the last call belong to `arm`. Forget helpers that have ended."""
         known, self._arms = self._arms, {}
         for clock, parent in _clocks():
             self._arms[clock] = known[clock] if clock in known else self._arms.get(parent, arm)

@@ -283,7 +283,8 @@ class FollowedSteps:
         self._waits = False
 
     def looks_before(self, index: int) -> bool:
-        """Return True if the watch looks for new tensors before step `index`: regularly, and where following begins."""
+        """Return True if the watch searches for new tensors before step `index`. It searches at regular intervals, and
+        before the first of several followed steps."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 

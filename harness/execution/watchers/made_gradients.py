@@ -220,7 +220,8 @@ def _compiled() -> int:
 
 _ENGINE = "_engine_run_backward"  # the function in `torch.autograd` through which both `backward` and `grad` run
 _SCALES = frozenset({"div", "mul"})
-# prefixes of torch's fused optimizers, which divide gradients by a loss scale, and of its gradient scalers
+# Prefixes of the operators of torch's fused optimizers and of its gradient scalers. Both divide gradients by a loss
+# scale.
 _UNSCALES = ("_fused_", "_amp_")
 
 

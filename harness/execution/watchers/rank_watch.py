@@ -87,7 +87,8 @@ class RankWatch:
         return self._generators, _of_this_rank(self._training)
 
     def _trained(self) -> dict[str, list[Tensor]]:
-        """Return the tensors whose size depends on the model: parameters, and the optimizer's moments."""
+        """Return the tensors that can be divided among ranks, by category: the parameters and the optimizer's
+        moments."""
         optimizer = watched_state(self._training).get("optimizer", {}).values()
         moments = [tensor for tensor in optimizer if tensor.dim() and tensor.is_floating_point()]
         return {"parameters": list(named_parameters(self._training).values()), "optimizer": moments}
