@@ -1,15 +1,15 @@
-"""Compute the gradient of one batch in micro-batches, so that only a part of it passes through the model at one time.
+"""Compute the gradient of one batch in micro-batches: only one part of the batch passes through the model at a time.
 
-Each micro-batch's loss is divided by the number of tokens of the whole batch. So losses and gradients add up to the
-mean over all tokens, even if micro-batches have different numbers of tokens. The backward pass overwrites the flat
-gradient buffer, because a kernel that adds would also have to read the buffer, even for callers without micro-batches.
-So the sum over micro-batches has a buffer of its own, as large as the trainable parameters, and costs one launch for
-each micro-batch.
+Each micro-batch's loss is divided by the number of tokens of the whole batch. Losses and gradients therefore add up to
+the mean over all tokens, even if micro-batches have different numbers of tokens. The backward pass overwrites the flat
+gradient buffer and does not add to the buffer. (To add, a kernel would have to read the buffer in every step, even if
+there are no micro-batches.) The sum over micro-batches is therefore kept in a separate buffer, which is as large as the
+trainable parameters. Each micro-batch needs one more launch, to add its gradient to this buffer.
 
-A capture records the whole step, with all k micro-batches and the update, in one graph. The micro-batches reuse the
-same memory of the graph's pool for their activations, so the graph needs no more memory than one micro-batch, and a
-step is one launch. A graph of a single micro-batch would need k + 1 launches, and a copy of each micro-batch into
-static buffers.
+A capture records the whole step, with all k micro-batches and the update, in one graph, so a step is one launch. The
+activations of all micro-batches use the same memory of the graph's pool. The graph therefore needs no more memory than
+one micro-batch. A graph of a single micro-batch would need k + 1 launches for each step, and a copy of each micro-batch
+into static buffers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from reference_impl.model import Model
 
 
 class Accumulation:
-    """Run forward and backward of ``parts`` micro-batches, one after the other, in each of ``ranks`` processes."""
+    """Runs forward and backward of a batch in ``parts`` micro-batches, one after the other.
+
+    ``ranks``: the number of processes that train together. Each process runs its own ``parts`` micro-batches.
+    """
 
     def __init__(self, model: Model, parts: int, ranks: int = 1) -> None:
         self.parts, self.ranks = parts, ranks
@@ -30,10 +33,10 @@ class Accumulation:
         self._model = model
 
     def gradients(self, tokens: Tensor, targets: Tensor, shape: StepShape) -> Tensor:
-        """Run forward and backward of all micro-batches; return this rank's part of the mean loss over all ranks (0-d).
+        """Run forward and backward of all micro-batches. Return this rank's part of the mean loss over all ranks (0-d).
 
-        tokens, targets: int64 [k, B, S]; k micro-batches, B sequences of a micro-batch, S sequence length. Leaves the
-        gradient of the returned loss in the flat gradient buffer.
+        tokens, targets: int64 [k, B, S] for k micro-batches of B sequences of length S. The method writes the gradient
+        of the returned loss to the flat gradient buffer.
         """
         losses = []
         for number in range(self.parts):
@@ -42,14 +45,15 @@ class Accumulation:
         return torch.stack(losses).sum()
 
     def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
-        """Run forward and backward of micro-batch ``number``; return its part of the mean loss over the whole batch."""
+        """Run forward and backward of micro-batch ``number``. Return its part of the mean loss over the whole batch."""
         mean_over = tokens.numel() * self.ranks
         loss, context = self._model.forward(tokens[number], targets[number], shape, mean_over=mean_over)
         self._model.backward(context, shape, consume=True)
         return loss
 
     def add(self, number: int) -> None:
-        """Add the gradient of micro-batch ``number`` to the sum. After the last, write the sum to the flat gradient."""
+        """Add the gradient of micro-batch ``number`` to the sum. For the last micro-batch, write the sum to the flat
+        gradient buffer."""
         gradient = self._model.trainable.gradient
         if number == 0:
             self.total.copy_(gradient)

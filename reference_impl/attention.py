@@ -30,7 +30,7 @@ class StepShape:
 
 
 def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Compute qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T in place, then rotate qkv's query and key heads."""
+    """Compute qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T in place. Then rotate qkv's query and key heads."""
     heads = config.num_heads + config.num_kv_heads
     ops.rope_add_rotate_(qkv, low_rank, b, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim)
 
@@ -46,12 +46,19 @@ def _sizes(shape: StepShape, config: ModelConfig) -> tuple[int, int, int, int, i
 
 
 def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Return attention's output [T, N*D] and each query's log-sum-exp of scores [B, N, S], for rotated qkv [T, QKV]."""
+    """Return attention's output [T, N*D], and the logarithm of the sum of exp(score) of each query [B, N, S].
+
+    qkv [T, QKV] with rotated query and key heads.
+    """
     return ops.attention_forward(qkv, *_sizes(shape, config))
 
 
 def backward(
     grad_output: Tensor, qkv: Tensor, output: Tensor, log_sum_exp: Tensor, shape: StepShape, config: ModelConfig
 ) -> Tensor:
-    """Return the gradient [T, QKV] of qkv before its rotation, from the gradient [T, N*D] of attention's output."""
+    """Return the gradient [T, QKV] of qkv before its rotation.
+
+    grad_output: the gradient [T, N*D] of attention's output. qkv: the argument of `forward`, which is rotated. output,
+    log_sum_exp: the results of `forward`.
+    """
     return ops.attention_backward(grad_output, qkv, output, log_sum_exp, shape.cos, shape.sin, *_sizes(shape, config))

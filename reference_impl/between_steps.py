@@ -1,8 +1,9 @@
 """Save, load and evaluate a run of the trainer between its steps.
 
-A checkpoint is one safetensors file with the parameters, Adam's moments and step counts, and the learning rate. Shape
-and settings are not saved: the run that loads the file must have the same. No random state is saved either, because a
-step draws no random number. The batch and the learning rate of a step depend only on the step's index.
+A checkpoint is one safetensors file with the parameters, Adam's moments and step counts, and the learning rate. Model
+shape and settings are not saved, so the run that loads the file must have the same shape and settings. No random state
+is saved either, because a step draws no random number. The batch and the learning rate of a step depend only on the
+step's index.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class BetweenSteps:
         }
 
     def save(self, path: Path) -> None:
-        """Write the state to `path`; when the function returns, the data has been flushed to disk."""
+        """Write the state to the file `path`. When the method returns, the data has been flushed to disk."""
         save_file({name: tensor.detach().cpu() for name, tensor in self.state().items()}, path)
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -44,7 +45,8 @@ class BetweenSteps:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Copy the state from `path` into the trainer's own tensors, whose addresses captured graphs contain.
+        """Copy the state from the file `path` into the trainer's existing tensors, because captured graphs contain
+        their addresses.
 
         Raises `ReferenceImplError` if the checkpoint's names or shapes differ from the trainer's.
         """
@@ -62,7 +64,8 @@ class BetweenSteps:
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Return the mean loss (0-d) of the last two batches of the first pass. Change no training buffers."""
+        """Return the mean loss (0-d) of the last two batches of the first pass over the text. Change no training
+        buffers."""
         trainer, shape = self.trainer, self.trainer.static.shape
         last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []

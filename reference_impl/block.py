@@ -1,9 +1,9 @@
 """One decoder block with a hand-written forward and backward.
 
 Legend: B batch size, S sequence length, T = B*S tokens, H hidden, I intermediate, r rank, N query heads, Nkv key/value
-heads, D head dimension, QKV = (N + 2*Nkv) * D. A branch is the output of attention or of the MLP. A branch that is not
-yet added to the residual stream is passed on as a second tensor, and the next norm adds it. There is no second tensor
-if the product that computed the branch has already added it.
+heads, D head dimension, QKV = (N + 2*Nkv) * D. A branch is the output of attention or of the MLP, before it is added to
+the residual stream. A branch that is not yet added is passed on as a second tensor, and the next norm adds it. There is
+no second tensor if the product that computed the branch has already added it to the residual stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from reference_impl.streams import Beside, StepStreams
 
 
 class BlockWeights:
-    """The frozen weights of a block. A matrix is [outputs, inputs]; matrices of a group are dequantized together."""
+    """The frozen weights of a block. Matrices are [outputs, inputs]. The matrices of a group are dequantized
+    together."""
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class BlockContext:
-    """The tensors of the forward that the backward needs. They are plain tensors, so their addresses can be fixed."""
+    """The tensors of the forward pass that the backward pass needs. A captured graph can fix the addresses of plain
+    tensors."""
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
@@ -91,18 +93,18 @@ class Block:
         self.adapters = adapters
         self.weights = weights
         self.trainable = trainable
-        # Another function for LoRA's backward products, which then are computed one at a time.
-        # `reference_impl.gemm.install` sets it.
+        # If set, this function computes LoRA's backward products, one at a time, in place of the fused kernels.
+        # `reference_impl.gemm.install` sets this function.
         self.write_product_: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def forward(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, dense: DenseWeights
     ) -> tuple[Tensor, Tensor | None, BlockContext]:
-        """Return the residual stream [T, H] and the branch [T, H] after the block, and the backward's context.
+        """Return the residual stream [T, H] and the branch [T, H] after the block, and the context for `backward`.
 
         residual [T, H]: the residual stream before the block. branch [T, H]: what must still be added to ``residual``,
-        or None. The returned branch is None if it is already added to the returned residual stream. The next matrices
-        that ``dense`` yields must be those of this block's `BlockWeights.forward_groups`.
+        or None. The returned branch is None if it is already added to the returned residual stream. dense: its next
+        matrices must be those of this block's `BlockWeights.forward_groups`.
         """
         config, trainable = self.config, self.trainable
         gain, eps = trainable.input_norm, config.rms_norm_eps
@@ -113,8 +115,8 @@ class Block:
             residual_in, normed, rstd_in = ops.rms_norm_add_forward(branch, residual, gain, eps)
         qkv_weight, output_weight = dense.take()
         qkv, low_rank = self._project(normed, qkv_weight)
-        # Attention hardly uses memory bandwidth. So use this time to dequantize this block's other weights and the next
-        # block's.
+        # Attention uses little memory bandwidth. So dequantize the other weights of this block, and the first weights
+        # of the next block, while attention runs.
         dense.ahead(3)
         if self.adapters:
             attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
@@ -139,7 +141,10 @@ class Block:
         return residual_mid, act @ down_weight.t(), context
 
     def _project(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return qkv [T, QKV] without LoRA's part, and low-rank activations [T, 2r]; normed [T, H], weight [QKV, H]."""
+        """Return qkv [T, QKV] without LoRA's part, and the low-rank activations [T, 2r].
+
+        normed [T, H]: the normed input of the block. weight [QKV, H].
+        """
         bias = self.weights.qkv_bias
         qkv = normed @ weight.t() if bias is None else torch.addmm(bias, normed, weight.t())
         return qkv, normed @ self.trainable.scaled_a.t()
@@ -154,13 +159,12 @@ class Block:
         *,
         consume: bool,
     ) -> tuple[Tensor, Beside[None]]:
-        """Return the gradient [T, H] of the block's input, and write the gradients of its parameters. grad [T, H]: the
-        gradient of the block's output.
+        """Return the gradient [T, H] of the block's input, and write the gradients of the block's parameters.
 
-        The gradients of the block's parameters are complete after `take` of the second result was called. LoRA's
-        gradients are staged, see `reference_impl.lora.Trainable`. The next matrices that ``dense`` yields must be those
-        of this block's `BlockWeights.backward_groups`. With ``consume`` the gradient of gate_up overwrites gate_up, so
-        that the largest activation needs no second buffer.
+        The parameters' gradients are complete after the caller has called `take` of the second result. LoRA's gradients
+        are in buffers that `reference_impl.lora.Trainable` describes. grad [T, H]: the gradient of the block's output.
+        dense: its next matrices must be those of this block's `BlockWeights.backward_groups`. consume: True lets the
+        gradient of gate_up overwrite gate_up, so that the largest activation needs no second buffer.
         """
         trainable = self.trainable
         grad_gate_up = ops.down_swiglu_backward(
@@ -212,7 +216,7 @@ class Block:
             return
         ops.rms_norm_reduce_gains(gain_partials, trainable.grad_norms)
         write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
-        # The normed input is x * rstd * gain, and it was not kept. So use x here, multiply rstd into the other factor,
-        # and apply the gain to the product of all layers at once.
+        # The forward pass did not keep the normed input, which is x * rstd * gain. So use x in its place, and multiply
+        # rstd into the other factor. The gain is multiplied into the products of all layers later, in one launch.
         scaled = torch.mul(grad_low_rank, rstd[:, None], out=torch.empty_like(grad_low_rank))
         write_product_(trainable.grad_a, scaled.t(), residual)

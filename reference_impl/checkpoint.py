@@ -1,7 +1,7 @@
 """Provide the frozen weights: from a directory in the Hugging Face layout, or as seeded random numbers.
 
-Both sources have the method `tensor(name)`, for the names that Qwen2 and Llama checkpoints use. It returns one tensor
-at a time, so that only one dense matrix exists while a quantized model is built.
+Both sources have the method `tensor(name)`, for the names that Qwen2 and Llama checkpoints use. The method returns one
+tensor for each call. So only one dense matrix exists at any time while a quantized model is built.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WeightSource(Protocol):
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every tensor that a checkpoint of a model with this configuration must hold."""
+    """Return a dictionary from name to shape of all tensors that a checkpoint for ``config`` must contain."""
     hidden, wide = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
     if not config.tie_word_embeddings:
@@ -75,13 +75,18 @@ class RandomWeights:
 
 
 def read_config(directory: Path) -> ModelConfig:
-    """Return the model shape in ``config.json``. Raises `ReferenceImplError` if this trainer cannot train it."""
+    """Return the model's configuration from ``config.json`` in ``directory``.
+
+    Raises `ReferenceImplError` if the file cannot be used or this trainer cannot train the model.
+    """
     path = directory / "config.json"
     raw = read_json(path, "give a directory with a Hugging Face model")
     try:
         return _config(path, raw)
     except (KeyError, ZeroDivisionError) as error:
-        raise ReferenceImplError(str(path), f"missing or zero: {error}", "give a complete config.json") from error
+        raise ReferenceImplError(
+            str(path), f"a field is missing or zero ({error})", "give a complete config.json"
+        ) from error
     except ReferenceImplError:
         raise
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -89,17 +94,20 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
-    """Return the model shape. Values of a wrong type raise TypeError, ValueError, AttributeError or OverflowError."""
+    """Return the configuration in ``raw``, the content of the file ``path``.
+
+    Values of a wrong type raise TypeError, ValueError, AttributeError or OverflowError.
+    """
     architecture = (raw.get("architectures") or ["none"])[0]
     if architecture not in ARCHITECTURES:
         raise ReferenceImplError(str(path), f"architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}")
-    # transformers 5 puts into `rope_parameters` what earlier versions had in `rope_theta` and `rope_scaling`.
+    # transformers 5 writes the field `rope_parameters`. Earlier versions wrote `rope_theta` and `rope_scaling` instead.
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ReferenceImplError(str(path), f"rope scaling {rope}", "use a model without rope scaling")
     if raw.get("use_sliding_window"):
         raise ReferenceImplError(str(path), "use_sliding_window is set", "use a model with full attention")
-    # check this first, because the shapes of all tensors are listed before one is read
+    # Check this before anything else uses the number. Otherwise a huge number would make the list of shapes huge.
     if raw["num_hidden_layers"] > MOST_LAYERS:
         got = f"num_hidden_layers {raw['num_hidden_layers']}"
         raise ReferenceImplError(str(path), got, f"use a model of at most {MOST_LAYERS} layers")
@@ -120,10 +128,10 @@ def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
 
 
 class CheckpointWeights:
-    """Weights in a directory's safetensors files. The constructor checks all headers before any tensor is read.
+    """Weights in a directory's safetensors files. The constructor checks the headers of all files and reads no tensor.
 
-    Raises `ReferenceImplError`, with file and tensor, for an unreadable file or a missing, unexpected or misshapen
-    tensor.
+    The constructor raises `ReferenceImplError` if a file cannot be read, or if a tensor is missing, unexpected or has a
+    wrong shape. The message names the file and the tensor.
     """
 
     def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
@@ -145,14 +153,14 @@ class CheckpointWeights:
                 raise ReferenceImplError(
                     str(self._file_of[name]), f"tensor {name} has shape {found[name]}", f"config.json demands {shape}"
                 )
-        # Two kinds of additional tensors are allowed: a checkpoint with a tied embedding may repeat the embedding as
-        # its head, and old Llama files contain tables of the rotation.
+        # Allow two kinds of additional tensors. A checkpoint with a tied embedding may contain the embedding again as
+        # the head. Old Llama files contain tables of the rotary embedding.
         for name in found.keys() - expected.keys():
             if name != HEAD and not name.endswith("rotary_emb.inv_freq"):
                 raise ReferenceImplError(
                     str(self._file_of[name]),
                     f"unexpected tensor {name}",
-                    "the tensors do not fit config.json: fetch both from the same model",
+                    "fetch the weights and config.json from the same model",
                 )
 
     def tensor(self, name: str) -> Tensor:
@@ -184,7 +192,11 @@ def _plain_name(name: object) -> str:
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every tensor of one file; safetensors checks the sizes against the file's length."""
+    """Return a dictionary from name to shape of all tensors of one file. Raises `ReferenceImplError` for an invalid
+    file.
+
+    safetensors compares the tensors' sizes with the length of the file.
+    """
     if not os.path.isfile(path):  # noqa: PTH113 - a name that no file can have is none, and raises nothing
         raise ReferenceImplError(str(path), "does not exist", "fetch the missing file")
     try:
@@ -196,5 +208,6 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Return the number of weights in a checkpoint: the frozen ones, and the norms' initial gains."""
+    """Return the number of elements of all tensors in a checkpoint: the frozen weights, and the norms' initial
+    gains."""
     return sum(math.prod(shape) for shape in weight_shapes(config).values())

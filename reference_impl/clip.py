@@ -1,9 +1,9 @@
-"""Gradient clipping over the flat gradient buffer, per layer or global, fused or synchronizing.
+"""Clip the flat gradient buffer, per layer or globally, with the fused or the synchronizing clip.
 
 scale = min(1, max_norm / (norm + 1e-6)) for each group, as in `torch.nn.utils.clip_grad_norm_`. A group is one layer,
-or the whole model if the clip is global. The fused clip keeps norm and scale in device memory: three launches and no
-host sync a step. The synchronizing clip is its unoptimized counterpart. It copies one number for each tensor to the
-host, six for each layer.
+or the whole model if the clip is global. The fused clip keeps norm and scale in device memory, and needs three launches
+and no host sync for each step. The synchronizing clip is the unoptimized counterpart. It copies one number for each
+tensor to the host, so six numbers for each layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """The place of one tensor's gradient in the flat buffer, its layer, and the index of its first partial."""
+    """The place of one tensor's gradient in the flat buffer, the tensor's layer, and the index of its first partial
+    sum."""
 
     offset: int
     size: int
@@ -34,7 +35,10 @@ class TensorSpan:
 
 @dataclass(frozen=True)
 class ClipPlan:
-    """Divides the flat buffer into P partials of at most 1024 elements, and G groups of consecutive partials."""
+    """Divides the flat buffer into P parts of at most 1024 elements, and these parts into G groups.
+
+    A group consists of consecutive parts. The sum of squares of one part is called a partial sum.
+    """
 
     spans: tuple[TensorSpan, ...]
     starts: Tensor  # int64 [P]: index of the first element of each partial sum
@@ -46,9 +50,10 @@ class ClipPlan:
 
     @classmethod
     def build(cls, sizes: Sequence[int], layers: Sequence[int], scope: ClipScope, device: torch.device) -> ClipPlan:
-        """Return the plan of consecutive tensors: tensor i has ``sizes[i]`` elements and is in layer ``layers[i]``.
+        """Return the plan for consecutive tensors: tensor i has ``sizes[i]`` elements and is in layer ``layers[i]``.
 
-        Layers count up from 0. With the scope "per_layer" each layer is a group, otherwise all tensors are one group.
+        Layers are numbered from 0. With the scope "per_layer" each layer is a group, otherwise all tensors are one
+        group.
         """
         spans: list[TensorSpan] = []
         starts: list[int] = []
@@ -74,7 +79,8 @@ class ClipPlan:
 
 
 class GradientClip:
-    """Clip a flat gradient in place; the G groups' ``norms`` (before clipping) and ``scales`` stay on the device."""
+    """Clips a flat gradient in place. The attributes ``norms`` (before the clip) and ``scales`` of all groups, [G],
+    stay on the device."""
 
     def __init__(self, sizes: Sequence[int], layers: Sequence[int], config: TrainConfig, device: torch.device) -> None:
         self.plan = ClipPlan.build(sizes, layers, config.clip_scope, device)
@@ -99,7 +105,8 @@ class GradientClip:
         ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
 
     def _apply_synchronizing_(self, gradient: Tensor) -> None:
-        """Clip with one host sync for each non-empty tensor. Norms and scales are written without a further sync."""
+        """Clip with one host sync for each tensor that is not empty. Write norms and scales without a further host
+        sync."""
         squares = [0.0] * self.norms.numel()
         for span in self.plan.spans:
             if span.size:

@@ -18,12 +18,12 @@ from reference_impl.lora import layer_shapes
 
 CLIP_OPERATIONS: dict[str, ClipScope] = {"clip.per_layer": "per_layer", "clip.global": "global"}
 GAIN_OPERATION = "rms_norm.gain_gradient"
-# Sizes of six tensors per layer: below, at and above one partial sum of 1024 elements, single elements, and empty
-# tensors. The second layer has only empty tensors, so its norm is exactly 0.
+# Sizes of six tensors in each of three layers: less than, exactly and more than the 1024 elements of one partial sum,
+# single elements, and empty tensors. The second layer has only empty tensors, so its norm is exactly 0.
 RAGGED_LAYERS = ((1500, 0, 7, 1, 1024, 33), (0, 0, 0, 0, 0, 0), (5, 1025, 0, 64, 3, 2))
 RAGGED_ROWS = (67, 36)  # number of tokens, hidden size
-# The gradients of every second layer, from the third on, are multiplied by this factor. They are then below the
-# threshold and are not clipped.
+# The gradients of every second layer, from the third layer on, are multiplied by this factor. The norms of these layers
+# are then below the threshold, so the clip does not change these gradients.
 _SMALL_LAYER = 1e-3
 _SEED = 477
 
@@ -36,9 +36,11 @@ def clip_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Yield float32 comparisons of the clip, for the model's tensor sizes (six a layer) and for ragged ones.
+    """Yield float32 comparisons of the clip, for the sizes of the model's tensors (six in each layer) and for
+    `RAGGED_LAYERS`.
 
-    magnitudes: the sizes of the gradients' elements, one comparison for each. rank: the rank of LoRA.
+    magnitudes: typical sizes of the gradients' elements; each magnitude gets its own comparison. rank: the rank of
+    LoRA.
     """
     in_a_step = tuple(math.prod(shape) for shape in layer_shapes(model, rank).values())
     for layers in ((in_a_step,) * model.num_layers, RAGGED_LAYERS):
@@ -58,7 +60,8 @@ def _clip(
     parts = torch.split(flat, [sum(layer) for layer in layers])
     for part in parts[2::2]:
         part.mul_(_SMALL_LAYER)
-    # Half the smallest norm of the layers whose gradients were not reduced. So those layers are clipped.
+    # Half the smallest norm of the layers whose gradients were not multiplied by `_SMALL_LAYER`. So the clip is active
+    # in these layers.
     max_norm = 0.5 * magnitude * math.sqrt(sum(layers[0]))
 
     def run(kernels: KernelTable, outputs: Mapping[str, Tensor]) -> None:
@@ -102,7 +105,8 @@ def gain_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Yield comparisons of a norm gain's gradient, summed over a step's `tokens` rows and over a ragged number."""
+    """Yield comparisons of the gradient of a norm's gain, for sums over the `tokens` rows of a step and over the 67
+    rows of `RAGGED_ROWS`."""
     for rows, width in ((tokens, hidden), RAGGED_ROWS):
         for dtype in dtypes:
             for magnitude in magnitudes:

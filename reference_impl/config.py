@@ -42,7 +42,7 @@ def _require_choice(config: object, name: str, choices: tuple[str, ...]) -> None
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a decoder: Qwen2 with ``attention_bias`` (biases in q, k and v), Llama without."""
+    """The shape of a decoder. ``attention_bias``: True for Qwen2, which has biases in q, k and v; False for Llama."""
 
     hidden_size: int
     intermediate_size: int
@@ -124,9 +124,9 @@ MODEL_PRESETS: dict[str, ModelConfig] = {
 _CHUNK_TOKENS: dict[Precision, int] = {"dtype": 512, "fp8": 1024}
 _TRAIN_PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"seq_len": 64, "rank": 8, "alpha": 16.0, "learning_rate": 1e-2, "max_norm": 0.1},
-    # Settings from training without graphs on an H200, 100 steps of batch size 4. The mean loss of the last 20 steps
-    # was 5.39, 5.17 and 4.70 at sequence lengths 32, 128 and 512. The untrained control had 12.16, 12.12 and 12.14. In
-    # every step, the clip was active in at least one layer.
+    # These settings were tested on an H200, without graphs, in 100 steps of batch size 4. The mean loss of the last 20
+    # steps was 5.39, 5.17 and 4.70 at sequence lengths 32, 128 and 512. The loss of the untrained control was 12.16,
+    # 12.12 and 12.14. In every step, the clip was active in at least one layer.
     "qwen2-1.5b": {"seq_len": 512, "learning_rate": 1e-3, "max_norm": 0.1},
 }
 
@@ -136,17 +136,19 @@ class TrainConfig:
     """The settings of one training run.
 
     ``model``: a preset name, a Hugging Face model directory, or a `ModelConfig` (with seeded random weights).
-    ``device`` and ``dtype``: "auto" means CUDA if there is a GPU; bfloat16 on CUDA and float32 on a CPU.
-    ``learning_rate``: the peak of a linear warm-up followed by a cosine to a tenth of the peak; 0 trains nothing.
+    ``device``: "auto" means CUDA if there is a GPU. ``dtype``: "auto" means bfloat16 on CUDA and float32 on a CPU.
+    ``learning_rate``: the peak of the schedule, a linear warm-up and then a cosine down to a tenth of the peak; 0
+    trains nothing.
     ``weight_decay``: applied to every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
     ``data``: a text file or folder; None means the text in `reference_impl/text/`.
     ``micro_batches``: the number of equal parts of a batch that are processed one after the other for one update.
-    ``loss_chunk``: the number of tokens whose logits exist at one time. None means 512, and 1024 in FP8: FP8 products
-    take half the time, so the launches around them weigh twice as much (`chunk_tokens`).
+    ``loss_chunk``: the number of tokens whose logits exist at one time. None means 512, or 1024 in FP8. Products in FP8
+    take half the time, so they need twice as many tokens for each launch to keep the launches' share of the time.
     ``weights``: "nf4" dequantizes the frozen matrices at each use. "nf4_dense" dequantizes the same values once and
     keeps them, in four times the memory. "full" keeps the weights as they were read.
     ``gemm``: the path of the backward products, see `reference_impl.gemm`.
-    ``precision``: the number format of products with frozen weights: ``dtype`` or FP8 (`reference_impl.fp8`).
+    ``precision``: the number format of the operands of products with frozen weights, FP8 (`reference_impl.fp8`) or
+    ``dtype``.
     ``adapters``: False leaves LoRA out of the forward pass; its factors still exist, with the same initial values.
     """
 
@@ -178,7 +180,7 @@ class TrainConfig:
 
     @property
     def chunk_tokens(self) -> int:
-        """Return the number of tokens whose logits exist at one time, ``loss_chunk`` or its default."""
+        """Return the number of tokens whose logits exist at one time: ``loss_chunk``, or the default if it is None."""
         return self.loss_chunk or _CHUNK_TOKENS[self.precision]
 
     @property
@@ -188,7 +190,8 @@ class TrainConfig:
 
     @classmethod
     def preset(cls, model: str, **overrides: Any) -> TrainConfig:
-        """Return the preset run of ``model`` with ``overrides``. A model without a preset gets the fields' defaults."""
+        """Return the preset configuration for ``model``, with ``overrides`` in place of its fields. A model without a
+        preset gets the fields' defaults."""
         return cls(**{"model": model, **_TRAIN_PRESETS.get(model, {}), **overrides})
 
     def __post_init__(self) -> None:
@@ -232,7 +235,8 @@ class TrainConfig:
 
 
 def learning_rate_at(config: TrainConfig, index: int) -> float:
-    """Return the learning rate of step ``index`` (from 0): linear warm-up, then a cosine to a tenth of the peak.
+    """Return the learning rate of step ``index``, which counts from 0: a linear warm-up, then a cosine to a tenth of
+    the peak.
 
     From ``config.steps`` on, the rate remains a tenth of the peak.
     """

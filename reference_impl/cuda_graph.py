@@ -1,9 +1,9 @@
-"""Capture the reference trainer's step, once for each shape. `harness.system` captures and replays it.
+"""Capture the reference trainer's step once for each shape of batches, by means of `harness.system`.
 
-On a GPU a captured step is a CUDA graph; on a CPU it is a traced replay, and the capture record names the mechanism.
-The scope `step` captures the whole step. The scope `backward` captures the forward pass in one graph, and backward,
-clip and optimizer in a second graph that shares the first graph's memory pool. Without a scope, `CUDA_GRAPH=1` means
-`step`; otherwise nothing is captured.
+On a GPU a captured step is a CUDA graph. On a CPU it is a traced replay: a recording of the step's operators, which is
+executed again. The capture record names the mechanism. The scope `step` captures the whole step. The scope `backward`
+captures the forward pass in one graph, and backward, clip and optimizer in a second graph that shares the first graph's
+memory pool. Without a scope, `CUDA_GRAPH=1` means `step`; otherwise nothing is captured.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from reference_impl.errors import ReferenceImplError
 from reference_impl.trainer import Trainer
 
 SCOPES = ("none", "step", "backward")
-# With more tokens per step, one stream fills the GPU. At 2048 tokens on an H200, a second stream reduced a step of 26.8
-# ms by 0.17 ms and took 0.19 GiB; at 512 tokens it reduced a step of 10.2 ms by 0.6 ms. In FP8 it reduced 20.6 ms by
-# 1.7 ms at 2048 tokens, and added 1.2 ms to 76.1 ms at 8192 tokens.
+# Largest number of tokens of a step that uses a second stream. With more tokens, one stream fills the GPU. On an H200,
+# the second stream reduced a step of 512 tokens from 10.2 ms by 0.6 ms, and a step of 2048 tokens from 26.8 ms by 0.17
+# ms, for which it took 0.19 GiB. In FP8 it reduced a step of 2048 tokens from 20.6 ms by 1.7 ms, but slowed a step of
+# 8192 tokens from 76.1 ms by 1.2 ms.
 MOST_TOKENS_OVERLAPPED = 1024
 MOST_TOKENS_OVERLAPPED_IN_FP8 = 2048
 
 
 class GraphKey(NamedTuple):
-    """Everything in which two graphs of a step can differ. By sequence length alone, a wrong graph could replay."""
+    """Everything in which two graphs of a step can differ. With the sequence length alone as key, a wrong graph could
+    be replayed."""
 
     batch_size: int
     seq_len: int
@@ -52,7 +54,8 @@ def scope_from_environment() -> str:
 
 
 class TracedReplay:
-    """A step recorded without CUDA. In the scope `backward`, the forward is not recorded but executed in each step."""
+    """A step that was recorded without CUDA. In the scope `backward`, the forward pass is not recorded, but executed in
+    each step."""
 
     def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
         self._forward: Callable[[], Tensor] | None = None
@@ -78,7 +81,8 @@ class TracedReplay:
 
 
 def _with_marker(trainer: Trainer) -> Tensor:
-    """Run the step's second half. Return an unused tensor, because a recorded body must return one."""
+    """Run backward, clip and optimizer of the step. Return an unused tensor, because a recorded function must return a
+    tensor."""
     trainer.backward_body()
     return trainer.clip.norms.sum()
 
@@ -88,10 +92,11 @@ def _addresses(static: State) -> dict[str, int]:
 
 
 class CapturingTrainer:
-    """Train by replaying captured steps, one per `GraphKey`; beyond `capacity` the least recently used one is dropped.
+    """Trains by replaying captured steps. Each `GraphKey` has one captured step.
 
-    If a capture fails, `record()` reports the failure and training continues uncaptured. All graphs share one memory
-    pool and one long-lived stream, so that memory stays bounded over any number of re-captures.
+    If there are more than `capacity` captured steps, the least recently used one is dropped. If a capture fails,
+    `record()` reports the failure and training continues without captures. All graphs share one memory pool and one
+    stream. So memory stays bounded even if steps are captured again many times.
     """
 
     def __init__(self, trainer: Trainer, scope: str | None = None, capacity: int = 8) -> None:
@@ -129,7 +134,11 @@ class CapturingTrainer:
         )
 
     def prepare(self, index: int) -> CapturedStep | TracedReplay | None:
-        """Copy batch `index` to static tensors; capture a new shape. Return None if the step must run uncaptured."""
+        """Copy batch `index` to the static tensors, and return the captured step for it, or None if the step must run
+        uncaptured.
+
+        A shape that has no captured step yet is captured now.
+        """
         self.trainer.prepare(index)
         if self.scope == "none" or self.failure is not None:
             return None
@@ -140,7 +149,8 @@ class CapturingTrainer:
         return self._cache[key]
 
     def step(self, index: int) -> Tensor:
-        """Run training step `index`; return a copy of the loss (0-d). Only a capture waits for the device."""
+        """Run training step `index`, and return a copy of the loss (0-d). The host waits for the device only in a
+        capture."""
         captured = self.prepare(index)
         if captured is None:
             self.uncaptured_steps += 1
@@ -183,7 +193,8 @@ class CapturingTrainer:
         return TracedReplay(self.trainer, self.scope, self._static_of_current_shape())
 
     def _static_of_current_shape(self) -> State:
-        """Return a function that returns, by name, the buffers that a capture of the current shape reads or writes."""
+        """Return a function without arguments. It returns, by name, the buffers that a capture of the current shape
+        uses."""
         trainer, static = self.trainer, self.trainer.static
 
         def named() -> dict[str, Tensor]:
@@ -192,8 +203,8 @@ class CapturingTrainer:
         return named
 
     def record(self) -> CaptureRecord:
-        """Return a record for the harness: captures, replays, uncaptured steps, a failure and buffer addresses so
-        far."""
+        """Return a record for the harness: captures, replays and uncaptured steps so far, a failure, and buffers'
+        addresses."""
         mechanism = "cuda_graph" if self._on_gpu else "traced"
         graphs: dict[str, int] = {}
         now: dict[str, int] = {}
@@ -230,8 +241,8 @@ class CapturingTrainer:
             self._drop(captured)
         self._cache.clear()
         if self._on_gpu and self.scope != "none":
-            # A pool ends with its last graph, and torch's pinned-memory allocator fails an assertion if a capture uses
-            # an ended pool. So take a new pool.
+            # Take a new pool, because torch deletes a pool together with the last graph that uses it. If a capture used
+            # a deleted pool, an assertion in torch's pinned-memory allocator would fail.
             self._pool = graph_pool_handle()
 
     @staticmethod

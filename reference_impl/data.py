@@ -25,8 +25,8 @@ DEFAULT_TEXT_SHA256 = "7dd38bc19ee54289f6d1229194ee5318d31aa42bf93e0590ea390c4b8
 def default_text() -> bytes:
     """Return the text that comes with the trainer.
 
-    Raises `ReferenceImplError` if a file has other bytes, for example line ends that a checkout has converted. The
-    guards of the shipped contracts were measured on exactly this text.
+    Raises `ReferenceImplError` if the file has other bytes, for example because a checkout converted the line ends. The
+    thresholds in the contracts of this repository were measured on exactly this text.
     """
     text = DEFAULT_TEXT.read_bytes()
     digest = hashlib.sha256(text).hexdigest()
@@ -38,7 +38,10 @@ def default_text() -> bytes:
 
 
 def read_text(data: str | None) -> bytes:
-    """Return the bytes of a file, of all files under a folder (sorted by path), or of the default text for None."""
+    """Return the bytes of the file ``data``, or of all files in the folder ``data``, in the order of their paths.
+
+    None means the default text. Raises `ReferenceImplError` if there is no such file.
+    """
     if data is None:
         return default_text()
     path = Path(data)
@@ -58,14 +61,15 @@ def _byte_tokens(text: bytes) -> Tensor:
 
 
 def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
-    """Return the tokens [n]: one for each byte (uint8), or those of a Hugging Face ``tokenizer.json`` (int32)."""
+    """Return the tokens of ``text``, [n]: its bytes (uint8), or the result of a Hugging Face ``tokenizer.json``
+    (int32)."""
     if tokenizer is None:
         return _byte_tokens(text)
     try:
         tokenizers = import_module("tokenizers")
     except ImportError as error:
         raise ReferenceImplError(
-            "model", f"{tokenizer} needs the tokenizers library", "`pip install '.[reference]'` in the checkout"
+            "model", f"{tokenizer} needs the tokenizers library", "run `pip install '.[reference]'` in the checkout"
         ) from error
     encoding = tokenizers.Tokenizer.from_file(str(tokenizer)).encode(text.decode(errors="replace"))
     return torch.tensor(encoding.ids, dtype=torch.int32)
@@ -73,14 +77,18 @@ def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
 
 @lru_cache(maxsize=8)
 def window_order(seed: int, number: int, windows: int) -> Tensor:
-    """Return the order of windows in pass ``number``, int64 [windows]. Cached, as a long text has millions of them."""
+    """Return the order of the windows in pass ``number`` over the text: indices of windows, int64 [windows].
+
+    The result is cached, because a long text has millions of windows.
+    """
     return torch.randperm(windows, generator=seeded_generator(seed, f"pass {number}", torch.device("cpu")))
 
 
 class TextBatches:
-    """Batches of contiguous windows. A window's last token, a target, is the first input of the next window.
+    """Batches of windows of the text. The last token of a window is only a target, and the first input of the next
+    window.
 
-    A window is used at most once per pass over the text; each pass has its own seeded order.
+    A pass over the text uses each window at most once. Each pass has its own order, which depends on the seed.
     """
 
     def __init__(self, tokens: Tensor, vocab_size: int, seed: int) -> None:
@@ -97,7 +105,8 @@ class TextBatches:
         return hashlib.sha256(self._tokens.numpy().tobytes()).hexdigest()
 
     def distinct(self, batch_size: int, seq_len: int) -> int:
-        """Return the number of batches of this shape in one pass over the text, in which no window repeats."""
+        """Return the number of batches of this shape in one pass over the text. No two of these batches share a
+        window."""
         return (self._tokens.numel() - 1) // seq_len // batch_size
 
     def batch(self, index: int, batch_size: int, seq_len: int) -> tuple[Tensor, Tensor]:

@@ -1,18 +1,18 @@
-"""Data-parallel ranks: each rank trains on its rows of every batch, and one sum gives the whole batch's gradient.
+"""Train with data-parallel ranks. Each rank trains on its rows of every batch, and the ranks' gradients are summed.
 
 Each rank divides its loss by the number of tokens of all ranks, as `Accumulation` divides by the tokens of all
-micro-batches. So a plain sum over ranks is the gradient of the mean over the whole batch, even if ranks have different
+micro-batches. So the sum over ranks is the gradient of the mean over the whole batch, even if ranks have different
 numbers of tokens. All trainable gradients are in one flat buffer, so a step has one all-reduce. The all-reduce runs
-before the clip: every rank clips the same gradient by the same norms, and replicas stay bitwise equal without a
-comparison.
+before the clip. Every rank therefore clips the same gradient by the same norms, and the models of all ranks stay
+bitwise equal.
 
-The sum of two ranks has one result, because addition commutes. With more ranks NCCL chooses the order of additions, and
-chooses the same order for every call with the same size. Sums within the NVLink switch (NVLS) have an order that
-software cannot know, so NVLS is switched off.
+The order of additions does not matter for two ranks, because addition commutes. With more ranks NCCL chooses the order,
+and chooses the same order for every call with the same size. The NVLink switch can also compute sums (NVLS), but in an
+order that software cannot know. NVLS is therefore switched off.
 
-The all-reduce is torch's functional one: an operator on tensors, with its wait as a second operator. A CUDA graph
-captures both operators, and a traced recording repeats both. (`torch.distributed.all_reduce` waits in Python, and a
-recording does not contain that wait.)
+The all-reduce is torch's functional all-reduce: one operator starts the sum, and a second operator waits for the
+result. A CUDA graph captures both operators, and a traced recording repeats both. (`torch.distributed.all_reduce` waits
+in Python, and a recording would not contain this wait.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from harness.system.ranks import rank, share, world_size
 
 
 class Ranks:
-    """The number of this rank, and the count of ranks that train together. They are torch's default process group."""
+    """The number of this rank, and the count of the ranks that train together: all ranks of torch's default process
+    group."""
 
     def __init__(self) -> None:
         self.rank, self.count = rank(), world_size()
@@ -37,10 +38,11 @@ class Ranks:
         return cls() if world_size() > 1 else None
 
     def rows(self, batch: Tensor) -> Tensor:
-        """Return this rank's rows [B / ranks, S] of a whole batch [B, S]; rank 0 has the first rows."""
+        """Return this rank's rows [B / ranks, S] of a whole batch [B, S]. Rank 0 gets the first rows."""
         return batch[share(batch.shape[0])]
 
     def sum_(self, tensor: Tensor) -> None:
-        """Replace ``tensor`` by its sum over all ranks. The current stream waits for it; on a GPU the host does not."""
+        """Replace ``tensor`` by its sum over all ranks. The current stream waits for the sum. On a GPU the host does
+        not wait."""
         functional = torch.ops._c10d_functional
         functional.wait_tensor(functional.all_reduce_(tensor, "sum", self._group))

@@ -21,8 +21,8 @@ from reference_impl.streams import StepStreams
 
 Value = TypeVar("Value")
 
-# Number of elements. The scales of this number of elements take 16 bytes, the alignment that the kernel requires for
-# every matrix of a group.
+# The kernel requires that the scales of every matrix of a group begin at a multiple of 16 bytes. The scales of this
+# number of elements take 16 bytes.
 _ALIGNED_ELEMENTS = 4 * BLOCK
 
 
@@ -38,7 +38,8 @@ class MatrixGroup:
             self._join(quantized)
 
     def _join(self, quantized: list[QuantizedMatrix]) -> None:
-        """Copy all matrices' codes into one buffer, and make each matrix a view of it, so nothing is stored twice."""
+        """Copy the codes and scales of all matrices into two buffers. Make each matrix a view of these buffers, so that
+        nothing is stored twice."""
         codes = torch.cat([matrix.codes for matrix in quantized])
         absmax = torch.cat([matrix.absmax for matrix in quantized])
         self._joined = QuantizedMatrix(codes, absmax, absmax.numel(), BLOCK)
@@ -61,8 +62,10 @@ class MatrixGroup:
 
 
 class Ahead(Generic[Value]):
-    """Values that a pass uses one after the other. Each is computed when it is taken, or earlier on the second
-    stream."""
+    """Values that a forward or backward pass uses one after the other.
+
+    A value is computed when the pass takes it, or earlier on the second stream if the pass calls `ahead`.
+    """
 
     def __init__(self, makers: Iterable[Callable[[], Value]], streams: StepStreams) -> None:
         self._stages = deque(streams.beside(make) for make in makers)
@@ -73,12 +76,14 @@ class Ahead(Generic[Value]):
             stage.start()
 
     def take(self) -> Value:
-        """Return the next value. Its memory is freed when the caller drops it."""
+        """Return the next value. This object keeps no reference to it, so its memory is freed when the caller drops
+        it."""
         return self._stages.popleft().take()
 
 
 class DenseWeights(Ahead[tuple[Tensor, ...]]):
-    """The dense matrices of a pass over the model; each value is the matrices of one group."""
+    """The dense matrices for a forward or backward pass over the model. Each value is a tuple with the matrices of one
+    group."""
 
     def __init__(self, groups: Iterable[MatrixGroup], dtype: torch.dtype, streams: StepStreams) -> None:
         super().__init__((partial(group.dense, dtype) for group in groups), streams)

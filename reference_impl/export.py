@@ -13,7 +13,8 @@ from reference_impl.config import ModelConfig
 
 
 def write_checkpoint(model: ModelConfig, source: WeightSource, directory: Path) -> Path:
-    """Write `config.json` and the weights in bfloat16, as in published checkpoints; return the directory."""
+    """Write `config.json` and the weights to the new ``directory``; return ``directory``. The weights are bfloat16, as
+    in published checkpoints."""
     directory.mkdir(parents=True)
     weights = {name: source.tensor(name).to(torch.bfloat16).cpu() for name in weight_shapes(model)}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
@@ -22,7 +23,8 @@ def write_checkpoint(model: ModelConfig, source: WeightSource, directory: Path) 
 
 
 def hugging_face_config(model: ModelConfig) -> dict[str, object]:
-    """Return the content of the model's `config.json`: Qwen2 if q, k and v have biases, else Llama."""
+    """Return the content of the model's `config.json`. The architecture is Qwen2 if q, k and v have biases, else
+    Llama."""
     kind, architecture = ("qwen2", "Qwen2ForCausalLM") if model.attention_bias else ("llama", "LlamaForCausalLM")
     return {
         "architectures": [architecture],
