@@ -151,7 +151,9 @@ class CheckpointWeights:
                 raise ReferenceImplError(str(directory), f"tensor {name} is missing", "complete the checkpoint")
             if found[name] != shape:
                 raise ReferenceImplError(
-                    str(self._file_of[name]), f"tensor {name} has shape {found[name]}", f"config.json demands {shape}"
+                    str(self._file_of[name]),
+                    f"tensor {name} has shape {found[name]}",
+                    f"config.json requires {shape}; fetch both again",
                 )
         # Allow two kinds of additional tensors. A checkpoint with a tied embedding may contain the embedding again as
         # the head. Old Llama files contain tables of the rotary embedding.

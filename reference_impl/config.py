@@ -32,7 +32,7 @@ def _require_positive(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        _require(condition=ok, argument=name, found=value, remedy="must be an integer of at least 1")
+        _require(condition=ok, argument=name, found=value, remedy="use an integer of at least 1")
 
 
 def _require_choice(config: object, name: str, choices: tuple[str, ...]) -> None:
@@ -71,18 +71,18 @@ class ModelConfig:
             condition=self.num_heads % self.num_kv_heads == 0,
             argument="num_kv_heads",
             found=self.num_kv_heads,
-            remedy=f"must divide num_heads ({self.num_heads})",
+            remedy=f"use a divisor of num_heads ({self.num_heads})",
         )
         _require(
             condition=self.head_dim % 2 == 0,
             argument="head_dim",
             found=self.head_dim,
-            remedy="must be even, because rotary embedding rotates pairs of elements",
+            remedy="use an even number, because rotary embedding rotates pairs of elements",
         )
         for name in ("rope_theta", "rms_norm_eps"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value > 0
-            _require(condition=ok, argument=name, found=value, remedy="must be finite and positive")
+            _require(condition=ok, argument=name, found=value, remedy="use a finite positive number")
 
     @property
     def query_dim(self) -> int:
@@ -202,7 +202,7 @@ class TrainConfig:
             condition=self.batch_size % self.micro_batches == 0,
             argument="micro_batches",
             found=self.micro_batches,
-            remedy=f"must divide batch_size ({self.batch_size})",
+            remedy=f"use a divisor of batch_size ({self.batch_size})",
         )
         _require_choice(self, "clip_scope", get_args(ClipScope))
         _require_choice(self, "clip_mode", get_args(ClipMode))
@@ -213,14 +213,14 @@ class TrainConfig:
         for name in ("learning_rate", "weight_decay", "warmup_steps", "seed"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value >= 0
-            _require(condition=ok, argument=name, found=value, remedy="must be finite and not negative")
+            _require(condition=ok, argument=name, found=value, remedy="use a finite number that is not negative")
         for name in ("alpha", "eps", "max_norm"):
             value = getattr(self, name)
             ok = math.isfinite(value) and value > 0
-            _require(condition=ok, argument=name, found=value, remedy="must be finite and positive")
+            _require(condition=ok, argument=name, found=value, remedy="use a finite positive number")
         for name in ("beta1", "beta2"):
             value = getattr(self, name)
-            _require(condition=0 <= value < 1, argument=name, found=value, remedy="must be in [0, 1)")
+            _require(condition=0 <= value < 1, argument=name, found=value, remedy="use a number in [0, 1)")
         self._check_model()
 
     def _check_model(self) -> None:

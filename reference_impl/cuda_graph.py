@@ -105,7 +105,7 @@ class CapturingTrainer:
         if self.scope not in SCOPES:
             raise ReferenceImplError("scope", f"got {self.scope!r}", f"choose one of {', '.join(SCOPES)}")
         if capacity < 1:
-            raise ReferenceImplError("capacity", f"got {capacity}", "must be at least 1")
+            raise ReferenceImplError("capacity", f"got {capacity}", "use a number of at least 1")
         self.capacity = capacity
         self.failure: str | None = None
         self.captures = 0

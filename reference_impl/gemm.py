@@ -1,4 +1,4 @@
-"""The backward products of a linear layer, by the path that the configuration names.
+"""The backward products of a linear layer. The configuration's `gemm` names the path that computes the products.
 
 Legend: C [M, N] = A [M, K] @ B [K, N];  grad_A = grad_C @ B^T [M, K],  grad_B = A^T @ grad_C [K, N].
 
@@ -36,29 +36,33 @@ _SMALLEST_EXPONENT = -110
 
 
 class BackwardGemm:
-    """Computes both backward products by one path. The object holds no tensor, so any number of layers can share it."""
+    """Computes both backward products by one path. An object holds no tensor, so any number of layers can share it."""
 
     def __init__(self, path: GemmPath) -> None:
         self.path = path
         self.half = HALF_TYPES.get(path)
 
     def cache_weight(self, weight: Tensor) -> Tensor:
-        """Return what to keep of a frozen weight [K, N], operand `b` of `grad_a`: itself or a half-precision copy.
+        """Return what to keep of a frozen weight [K, N], the operand `b` of `grad_a`: the weight or a half-precision
+        copy.
 
-        Raises ReferenceImplError if a finite weight would be infinite in the path's type; the check is one host sync.
+        Raises ReferenceImplError if a finite element would be infinite in the path's type. The check is one host sync.
         """
         if self.half is None:
             return weight
         cached = weight.to(self.half)
         if bool((cached.isinf() & weight.isfinite()).any()):
             largest = torch.finfo(self.half).max
-            raise ReferenceImplError("weight", f"beyond {largest:g}", f"the path {self.path} cannot hold it")
+            raise ReferenceImplError(
+                "weight", f"has elements beyond {largest:g}", f"use another path: {self.path} cannot represent them"
+            )
         return cached
 
     def grad_a(self, grad_c: Tensor, b: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
-        """Return grad_c @ b^T [M, K] in `out` (fp32 or grad_c's dtype), or in a new tensor; grad_c [M, N], b [K, N].
+        """Return grad_c @ b^T [M, K] in `out` (fp32 or grad_c's dtype), or in a new tensor if `out` is None.
 
-        With `accumulate` the product is added to `out`. Raises ReferenceImplError if an argument does not fit.
+        grad_c [M, N], b [K, N]. `accumulate`: add the product to `out`. Raises ReferenceImplError if a shape, dtype or
+        device does not fit.
         """
         _check_operand("grad_c", grad_c)
         _check_operand("b", b)
@@ -71,9 +75,10 @@ class BackwardGemm:
         return self._multiply(grad_c, b.t(), out, accumulate=accumulate)
 
     def grad_b(self, a: Tensor, grad_c: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
-        """Return a^T @ grad_c [K, N] in `out` (fp32 or grad_c's dtype), or in a new tensor; a [M, K], grad_c [M, N].
+        """Return a^T @ grad_c [K, N] in `out` (fp32 or grad_c's dtype), or in a new tensor if `out` is None.
 
-        With `accumulate` the product is added to `out`. Raises ReferenceImplError if an argument does not fit.
+        a [M, K], grad_c [M, N]. `accumulate`: add the product to `out`. Raises ReferenceImplError if a shape, dtype or
+        device does not fit.
         """
         _check_operand("a", a)
         _check_operand("grad_c", grad_c)
@@ -87,23 +92,24 @@ class BackwardGemm:
 
     def _check_dtypes(self, name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
         if self.path == "cublas" and tensor.dtype != other.dtype:
-            found = f"{tensor.dtype} beside {other_name} of {other.dtype}"
-            raise ReferenceImplError(name, found, "the path cublas takes operands of one dtype")
+            found = f"has dtype {tensor.dtype}, but {other_name} has {other.dtype}"
+            raise ReferenceImplError(name, found, "pass operands of the same dtype to the path cublas")
 
     def _output(self, out: Tensor | None, like: Tensor, shape: tuple[int, int], *, accumulate: bool) -> Tensor:
         if out is None:
             if accumulate:
-                raise ReferenceImplError("out", "missing", "pass the tensor to accumulate into")
+                raise ReferenceImplError("out", "is missing", "pass the tensor that the product is added to")
             return torch.empty(shape, dtype=like.dtype, device=like.device)
         if tuple(out.shape) != shape:
-            raise ReferenceImplError("out", f"shape {list(out.shape)}", f"pass shape {list(shape)}")
+            raise ReferenceImplError("out", f"has shape {list(out.shape)}", f"pass a tensor of shape {list(shape)}")
         if out.dtype not in {torch.float32, like.dtype}:
-            raise ReferenceImplError("out", f"{out.dtype}", f"pass torch.float32 or {like.dtype}")
+            raise ReferenceImplError("out", f"has dtype {out.dtype}", f"pass a tensor of torch.float32 or {like.dtype}")
         _check_layout("out", out, like.device)
         return out
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-        """Write left [P, Q] @ right [Q, R] into `out`, or add it, with torch's product in the path's data type."""
+        """Write left [P, Q] @ right [Q, R] into `out`, or add the product to `out`, with torch's product in the path's
+        type."""
         if self.half is None:
             return _library_product(left, right, out, accumulate=accumulate)
         left_half, left_scale = _halve(left, self.half)
@@ -128,7 +134,7 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
     gemm = BackwardGemm(path)
 
     def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
-        """Do the same as `reference_impl.block.write_product_`; left is the transpose of `grad_b`'s operand A."""
+        """Do the same as `reference_impl.block.write_product_`, by `grad_b`, whose operand a is left transposed."""
         gemm.grad_b(left.t().contiguous(), right.contiguous(), out)
 
     for block in blocks:
@@ -136,7 +142,8 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
 
 
 def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix in the type `half`. For fp16, also return the power of two that divided it (0-d fp32)."""
+    """Return the matrix in the type `half`, and for fp16 the power of two by which it was divided (0-d fp32), else
+    None."""
     if matrix.dtype == half:
         return matrix, None
     if half != torch.float16:
@@ -148,7 +155,8 @@ def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
 
 
 def _library_product(left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-    """Write left @ right into `out`, or add it. Half-precision operands are always accumulated in fp32."""
+    """Write left @ right into `out`, or add the product to `out`. Products of half-precision operands are summed in
+    fp32."""
     if left.dtype == out.dtype:
         with _ieee_products() if out.is_cuda and out.dtype == torch.float32 else nullcontext():
             return out.addmm_(left, right) if accumulate else torch.mm(left, right, out=out)
@@ -185,21 +193,23 @@ def _tiled(name: str, left: Tensor, right: Tensor, out: Tensor, *, accumulate: b
 
 def _check_operand(name: str, tensor: Tensor) -> None:
     if tensor.dim() != 2:
-        raise ReferenceImplError(name, f"{tensor.dim()} dimensions", "pass a matrix")
+        raise ReferenceImplError(name, f"has {tensor.dim()} dimensions", "pass a matrix")
     if 0 in tensor.shape:
         raise ReferenceImplError(
-            name, f"shape {list(tensor.shape)}", "a product needs rows and columns (empty batch, rank 0?)"
+            name, f"has shape {list(tensor.shape)}", "pass a matrix with elements; is the batch empty, or the rank 0?"
         )
     if tensor.dtype not in _OPERAND_TYPES:
-        raise ReferenceImplError(name, f"{tensor.dtype}", f"pass one of {', '.join(map(str, _OPERAND_TYPES))}")
+        raise ReferenceImplError(
+            name, f"has dtype {tensor.dtype}", f"pass one of {', '.join(map(str, _OPERAND_TYPES))}"
+        )
     _check_layout(name, tensor, tensor.device)
 
 
 def _check_layout(name: str, tensor: Tensor, device: torch.device) -> None:
     if tensor.device != device:
-        raise ReferenceImplError(name, f"on {tensor.device}", f"pass a tensor on {device}")
+        raise ReferenceImplError(name, f"is on {tensor.device}", f"pass a tensor on {device}")
     if not tensor.is_contiguous():
-        raise ReferenceImplError(name, f"not contiguous (strides {tensor.stride()})", "pass a contiguous tensor")
+        raise ReferenceImplError(name, f"is not contiguous (strides {tensor.stride()})", "pass a contiguous tensor")
 
 
 def _check_partner(name: str, tensor: Tensor, other_name: str, other: Tensor, *, axis: int) -> None:
@@ -207,4 +217,6 @@ def _check_partner(name: str, tensor: Tensor, other_name: str, other: Tensor, *,
     _check_layout(name, tensor, other.device)
     if tensor.shape[axis] != other.shape[axis]:
         what = ("rows", "columns")[axis]
-        raise ReferenceImplError(name, f"{tensor.shape[axis]} {what}", f"{other_name} has {other.shape[axis]}")
+        raise ReferenceImplError(
+            name, f"has {tensor.shape[axis]} {what}", f"pass as many as {other_name} has: {other.shape[axis]}"
+        )

@@ -19,8 +19,8 @@ from reference_impl.kernel_table import KernelTable
 from reference_impl.kernels.gemm import naive
 
 WEIGHT_SCALE = 2e-2  # the size of weights at which upstream saw NaN (upstream's issue ALB-076)
-# Shapes whose sizes are no multiples of the tile. Some sizes are smaller than one tile. One size needs two passes of
-# the unrolled loop.
+# Shapes (M, K, N) whose sizes are not multiples of the tile's size. Some sizes are smaller than one tile. One size
+# needs two passes of the unrolled loop.
 RAGGED = ((17, 33, 70), (5, 20, 3), (33, 18, 20))
 _SEED = 76
 
@@ -34,12 +34,13 @@ class GemmShapes:
     rank: int
 
     def of(self, operation: str) -> list[tuple[int, int, int]]:
-        """Return the shapes of an operation, the ragged ones last. Raises KeyError unless it is one of `OPERATIONS`."""
+        """Return the shapes of an operation, with `RAGGED` last. Raises KeyError for an operation not in
+        `OPERATIONS`."""
         model, tokens, low_rank = self.model, self.tokens, 2 * self.rank
         hidden, intermediate = model.hidden_size, model.intermediate_size
         in_a_step = {
             "gemm.backward_a": [(tokens, hidden, model.query_dim), (tokens, intermediate, hidden)],
-            # the gradients of gate and up are added in one tensor
+            # the product for up is added to the tensor that holds the product for gate
             "gemm.backward_a_accumulate": [(tokens, hidden, intermediate)],
             "gemm.backward_b": [(tokens, low_rank, hidden), (tokens, model.qkv_dim, low_rank)],
         }
@@ -106,7 +107,7 @@ def _comparison(
 
 
 def _operand(value: Tensor, path: GemmPath, dtype: str) -> Tensor:
-    """Return an operand in the path's dtype: fp32 for half-precision paths, in which only the weight is half."""
+    """Return an operand in the dtype that the path expects. Half-precision paths expect fp32, except for the weight."""
     return value if path in HALF_TYPES else value.to(getattr(torch, dtype))
 
 

@@ -1,8 +1,8 @@
-"""The planted faults, off by default. Each is a small, readable change of one opened run. Importable without torch.
+"""Faults that can be planted in the trainer. Each fault is a small change of one opened run. Importable without torch.
 
-Every fault occurs in upstream's code or in upstream's public threads. A module contains the faults that change one
-thing: the `step` and its `gradients`, the `replay`, the `kernels`, the `plan` of kernels. Importing this package
-registers all faults.
+No fault is planted unless a run names it. Every fault occurs in the code of the projects that first made the claims
+("upstream"), or in their public threads. Each module contains the faults of one part of the trainer, such as the
+`step`, the `replay` or the `plan` of kernels. Importing this package registers all faults.
 """
 
 from reference_impl.faults import (

@@ -1,4 +1,4 @@
-"""Planted faults of steps with micro-batches: which part is read, how gradients are added, when the sum is used.
+"""Planted faults of steps with micro-batches: in the parts that are read, in the sum of gradients, and in its use.
 
 With each of these faults the loss still falls. Importable without torch.
 """
@@ -26,14 +26,15 @@ def _apart(step: int, quantity: str) -> dict[str, Expectation]:
 
 
 def _accumulation(trainer: Trainer) -> Accumulation:
-    """Return the trainer's accumulation. Without micro-batches, return an unused one: the fault has no effect."""
+    """Return the trainer's accumulation. If the trainer has none, return an unused one, so that the fault has no
+    effect."""
     from reference_impl.accumulation import Accumulation
 
     return trainer.accumulation or Accumulation(trainer.model, trainer.config.micro_batches)
 
 
 def _read(trainer: Trainer, source: dict[int, int]) -> None:
-    """Make micro-batch `number` read part `source[number]` of the batch, if `source` contains `number`."""
+    """Make each micro-batch `number` in `source` read the batch's part `source[number]` instead of its own part."""
     accumulation = _accumulation(trainer)
     right = accumulation.micro_batch
 
@@ -145,7 +146,7 @@ def loaded_twice(trainer: Trainer) -> None:
         prepare(index)
         for whole in (trainer.static.tokens, trainer.static.targets):
             sequences = whole.view(-1, whole.shape[-1])
-            half = sequences.shape[0] // 2  # the number of micro-batches is even, and each has the full size
+            half = sequences.shape[0] // 2  # the number of micro-batches is even, and all have the same size
             sequences[half:].copy_(sequences[:half])
 
     trainer.prepare = prepare_with_a_copy  # type: ignore[method-assign]

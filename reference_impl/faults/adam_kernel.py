@@ -51,7 +51,7 @@ def adam_without_bias_correction(table: KernelTable) -> None:
 
         def update_late_(parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
             steps = optimizer.step_count.clone()
-            optimizer.step_count.fill_(1e9)  # the step count of so long a run that both bias corrections are 1
+            optimizer.step_count.fill_(1e9)  # after this many steps, both bias corrections are 1
             update_(parameters, gradient, norms)
             optimizer.step_count.copy_(steps + norms.sum().isfinite())
 

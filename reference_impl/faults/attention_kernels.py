@@ -1,6 +1,6 @@
 """Planted faults of attention and of the rotation, forward and backward. Importable without torch.
 
-Each is a well-known mistake in such kernels: a wrong mask, scale, head group or rotation sign, or a lost tail.
+Each fault is a common mistake in such kernels: a wrong mask, scale, head group or rotation sign, or missing last rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable
 
 BLOCK = 32  # number of rows in a tile of the fp32 kernel
-COARSE = 2.0**-17  # relative step of the rounding: 64 times the smallest relative step of fp32
+COARSE = 2.0**-17  # relative size of a rounding step: 64 times that of fp32
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
 

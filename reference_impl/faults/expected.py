@@ -1,4 +1,4 @@
-"""Verdicts that several faults must cause: a dictionary from claim id or kind to status, reason code and figures.
+"""Verdicts that several faults must cause: dictionaries from claim id or claim kind to the expected verdict.
 
 `first_differing_step` counts from 0 and is the first step whose loss can differ. A wrong update in step k changes the
 loss of step k + 1.
@@ -15,9 +15,9 @@ def trajectory(reason: str, step: int) -> dict[str, Expectation]:
 
 
 def single_steps(quantity: str, step: int) -> dict[str, Expectation]:
-    """Return the verdict of a `step_match` claim, which compares single steps with transformers.
+    """Return the verdict of a `step_match` claim, which compares single steps with those of the transformers library.
 
-    quantity, step: the first quantity that exceeds its bound, and the step in which it does.
+    quantity: the first quantity that exceeds its bound. step: the first step in which the quantity exceeds the bound.
     """
     figures: dict[str, int | str] = {
         "first_exceeding_quantity": quantity,
@@ -28,24 +28,26 @@ def single_steps(quantity: str, step: int) -> dict[str, Expectation]:
 
 
 def single_evaluations(step: int) -> dict[str, Expectation]:
-    """Return the verdict of `single_steps` without the quantity, because for a small fault rounding decides which
-    quantity exceeds its bound first."""
+    """Return the verdict of `single_steps` without the quantity.
+
+    For a small fault, rounding decides which quantity exceeds its bound first.
+    """
     figures: dict[str, int | str] = {"first_exceeding_step": step, "exceeded": "max_evaluation_error"}
     return {"step_match": Expectation("FAIL", "exceeds_tolerance", figures)}
 
 
 def transformers_twin(**figures: int) -> dict[str, Expectation]:
-    """Return the verdict that REF-STEP-001 gave before it judged single steps, for published drills.
+    """Return the verdict of older published drills, in which the claim REF-STEP-001 did not judge single steps.
 
-    figures: the expected figures, by name; `__` in a name stands for the dot after the part of the claim.
+    figures: the expected figures, by name; `__` in a name stands for a dot.
     """
     named = {name.replace("__", "."): value for name, value in figures.items()}
     return {"REF-STEP-001": Expectation("FAIL", "exceeds_tolerance", named)}
 
 
 def errs(bound: str) -> dict[str, Expectation]:
-    """Return the verdict of a `step_accuracy` claim, which compares with another implementation's errors.
+    """Return the verdict of a `step_accuracy` claim, which compares errors with the errors of another implementation.
 
-    bound: the ratio of errors that exceeds its limit.
+    bound: the name of the ratio of errors that exceeds its limit.
     """
     return {"step_accuracy": Expectation("FAIL", "exceeds_tolerance", {"exceeded_bound": f"{bound}_at_most"})}

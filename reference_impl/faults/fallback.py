@@ -1,4 +1,4 @@
-"""Planted faults of training after a failed capture, and captures that no setting requests. Imports no torch."""
+"""Planted faults: mistakes after a failed capture, and captures that no setting requests. Importable without torch."""
 
 from __future__ import annotations
 

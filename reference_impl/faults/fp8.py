@@ -1,4 +1,5 @@
-"""Planted faults of FP8 products: scales, formats, and a path around FP8 that no setting requests. Imports no torch."""
+"""Planted faults of FP8 products: wrong scales, wrong formats, and products outside of FP8. Importable without
+torch."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _UNHEEDED = {"not_worse": Expectation("FAIL", "vacuous_precision")}
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
-SATURATING = 4.0  # factor by which the scales are too small, so that the largest values of a row exceed 448
+SATURATING = 4.0  # factor by which the scales are too small; a row's largest values then exceed 448
 E4M3_LARGEST = 448.0
 
 
@@ -27,7 +28,7 @@ def _products(trainer: Trainer) -> Fp8Products:
     from reference_impl.fp8_model import Fp8Model
 
     if not isinstance(trainer.model, Fp8Model):
-        raise TypeError("this fault needs a step in FP8")
+        raise TypeError("this fault needs a step in FP8; plant it in an arm with precision 'fp8'")
     return trainer.model.products
 
 
@@ -128,7 +129,7 @@ def fp8_loss_in_e4m3(table: KernelTable) -> None:
         import torch
 
         losses, gradient = forward_backward(logits, targets)
-        down = 2.0**-7  # reduces 2^15 to 2^8, which e4m3 can represent
+        down = 2.0**-7  # reduces the largest value, 2^15, to 2^8; e4m3 cannot represent 2^15
         return losses, ((gradient.float() * down).to(torch.float8_e4m3fn).float() / down).to(gradient.dtype)
 
     table.fp8_loss = narrow

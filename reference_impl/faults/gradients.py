@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     },
 )
 def dropped_clip(trainer: Trainer) -> None:
-    # Do not plant the fault in the first step. Adam's first update does not depend on the scale of the gradient, so the
-    # step of the first difference would be the one in which a rounding happens to show it.
+    # Do not plant the fault in the first step, because Adam's first update does not depend on the scale of the
+    # gradient. There, only a rounding would show the fault, and the first step that differs could not be predicted.
     import torch
 
     prepare, apply = trainer.prepare, trainer.clip.apply_
@@ -50,7 +50,7 @@ def dropped_clip(trainer: Trainer) -> None:
     STEP,
     "no clip is in the step at all",
     {
-        # both arms end within the bound, so only the inactive clip shows the fault
+        # both arms end within the bound, so only the figure about the clip shows the fault
         "F-GRAPH-BWD-004": Expectation("FAIL", "vacuous_clip_inactive", {"clip_active_steps": 0}),
         "F-CGT-006": Expectation("FAIL", "clipped_tensors", {"capture.clipped_tensors": 0}),
     },
@@ -73,8 +73,8 @@ def doubled_threshold(trainer: Trainer) -> None:
     STEP,
     "the captured step clips by one global norm, the plain one by each layer's",
     {
-        # No first differing step is declared, because Adam's first update does not depend on the scale, in which the
-        # two clips differ.
+        # The first differing step cannot be predicted. The two clips differ only in the scale of the gradient, and
+        # Adam's first update does not depend on this scale.
         "trajectory_match": Expectation("FAIL", "differs", {"final_parameters_equal": False}),
         "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 0}),
     },
@@ -127,7 +127,8 @@ def nan_gradient(trainer: Trainer) -> None:
     STEP,
     "gradients alias a graph's static buffers, so gradients that are added there count twice from the second replay on",
     {
-        # The clip undoes the doubling except for a rounding, which reaches the loss only a few steps later.
+        # The clip divides the doubled gradient by a doubled norm. Only a rounding error remains, and it changes the
+        # loss only a few steps later.
         "trajectory_match": Expectation("FAIL", "differs", {"final_parameters_equal": False}),
         "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 1}),
     },
@@ -165,7 +166,7 @@ def order_of_arrival(trainer: Trainer) -> None:
     def apply_to_unordered_sums(gradient: Tensor) -> None:
         for name in gains:
             gain = trainer.gradients()[name]
-            # The order in which sums arrive is not determined by any seed or generator of the run.
+            # Do not use a generator of the run, because the order in which threads add is not determined by any seed.
             chance = np.frombuffer(os.urandom(gain.numel()), dtype=np.uint8).astype(np.int32) % 3 - 1
             last_bits = torch.from_numpy(chance).view(gain.shape).to(gain.device)
             gain.view(torch.int32).add_(last_bits * (gain != 0))

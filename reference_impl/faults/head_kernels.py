@@ -1,4 +1,7 @@
-"""Planted faults of the head's product with softmax statistics and of the loss that reads them. Imports no torch."""
+"""Planted faults of the head's product, which also writes statistics of the softmax, and of the loss that reads them.
+
+Importable without torch.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Planted faults of the tiled products' launches: constants that differ from those claimed and planned.
+"""Planted faults of the launches of tiled products: their constants differ from those in the contract and in the plan.
 
-Results stay right. No planned kernel has these constants, so launched and planned kernels differ, too. Importable
-without torch.
+The results of the products stay correct. No planned kernel has these constants, so the launched kernels also differ
+from the planned kernels. Importable without torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WIDER = 2  # factor on the size of the tile
 FEWER_WARPS = 4  # number of warps, which are 128 threads
-MORE_STAGES = 3  # number of stages: loads of the next tiles wait in shared memory
+MORE_STAGES = 3  # number of pipeline stages; each stage holds the tiles for one pass of the loop in shared memory
 SHORTER_UNROLL = 2
 
 

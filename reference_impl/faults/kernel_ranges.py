@@ -1,7 +1,8 @@
-"""Planted faults of the kernels' number range and of the last terms of their sums. Importable without torch.
+"""Planted faults in kernels: values are kept in fp16, or the last terms of a sum are left out. Importable without
+torch.
 
-Values that pass through fp16 become infinite beyond 65504. At magnitude 1 they are only rounded, so a claim finds these
-faults only if it compares at magnitude 1e5.
+Values beyond 65504 become infinite in fp16, and values near 1 are only rounded. A claim therefore finds the faults with
+fp16 only if it compares kernels at magnitude 1e5.
 """
 
 from __future__ import annotations

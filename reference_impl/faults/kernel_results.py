@@ -1,4 +1,4 @@
-"""Planted faults that change the results of every kernel of a step: range or last digits. Importable without torch."""
+"""Planted faults that change the range or the last digits of every kernel's results. Importable without torch."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ RETURNING = (
     "head_logits",
     "nf4_dequantize",
 )
-"""Entries of a `KernelTable` that return their results. The other entries that `_change_results` wraps write them."""
+"""Names of the entries of a `KernelTable` that return their results. Other entries write results into arguments."""
 
 
 def _change_results(table: KernelTable, change_: Callable[[Tensor], object]) -> None:
-    """Wrap the table's entries so that `change_`, which works in place, is applied to each floating-point result."""
+    """Wrap the table's entries so that each floating-point result is changed in place by `change_`."""
     for name in RETURNING:
         setattr(table, name, _changed(getattr(table, name), change_))
     rotate_, adamw, lora_gradients = table.rope_add_rotate_, table.adamw, table.lora_gradients
@@ -100,7 +100,7 @@ def coarse_results(table: KernelTable) -> None:
     {"kernel_match": Expectation("FAIL", "exceeds_tolerance")},
 )
 def coarse_bfloat16_results(table: KernelTable) -> None:
-    """Change only bfloat16 results, by more than `coarse_results` does, whose change is too small for bfloat16."""
+    """Change only bfloat16 results. The change by `coarse_results` is smaller than bfloat16 can represent."""
     _change_results(table, _coarse_bfloat16)
 
 

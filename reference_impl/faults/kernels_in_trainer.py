@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable
     from reference_impl.trainer import Trainer
 
-# Name of an entry of a `KernelTable` -> the operator of `reference_impl.ops` that a trainer calls for it. The tables of
-# the rotation are left out, because a trainer computes them before a fault is planted.
+# Name of an entry of a `KernelTable` -> name of the operator in `reference_impl.ops` that calls this kernel. The
+# rotation's tables are left out, because a trainer computes them before a fault is planted.
 _OPERATORS = {
     "backward_to_partials": "rms_norm_backward_to_partials",
     "reduce_gains": "rms_norm_reduce_gains",
@@ -54,7 +54,7 @@ _OPERATORS = {
 
 
 def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
-    """Replace the kernels of the trainer that the named fault changes, and no other kernels. None changes nothing."""
+    """Replace only those kernels of the trainer that the fault `name` changes. None replaces no kernel."""
     change = change_of(name, KERNELS)
     if change is None:
         return
@@ -77,8 +77,10 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
 
 
 def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the operators that contain SwiGLU. If SwiGLU is changed, return unfused operators, because the fused
-    kernels would not call the changed SwiGLU."""
+    """Return new operators for the products that are fused with SwiGLU, by name.
+
+    If the fault changes SwiGLU, return unfused operators, because the fused kernels would not call the changed SwiGLU.
+    """
     from reference_impl import ops
 
     apart = own.swiglu_forward is not changed.swiglu_forward, own.swiglu_backward is not changed.swiglu_backward
@@ -89,8 +91,11 @@ def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
 
 
 def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the operator of head and loss. If the loss is changed, return the unfused operator, because the fused
-    kernel would not call the changed loss."""
+    """Return a new operator for head and loss, by name.
+
+    If the fault changes the loss, return the unfused operator, because the fused kernel would not call the changed
+    loss.
+    """
     from reference_impl import ops
 
     apart = own.cross_entropy_forward_backward_ is not changed.cross_entropy_forward_backward_
@@ -106,7 +111,7 @@ def _use_product(trainer: Trainer, table: KernelTable) -> None:
 
 
 def _reduce_gains_apart(trainer: Trainer) -> None:
-    """Make each block compute LoRA's gradients one by one. Then a separate kernel reduces the gains' gradients."""
+    """Make each block compute LoRA's gradients one by one, so that a separate kernel reduces the gains' gradients."""
     from reference_impl.block import write_product_
 
     for block in trainer.model.blocks:
@@ -114,7 +119,7 @@ def _reduce_gains_apart(trainer: Trainer) -> None:
 
 
 def _use_operators(capturing: CapturingTrainer, changed: Mapping[str, object]) -> None:
-    """Put changed operators into `reference_impl.ops`, where the model finds them, until the run is closed."""
+    """Replace operators of `reference_impl.ops`, where the model looks them up, until the run is closed."""
     from reference_impl import ops
 
     own, close = {name: getattr(ops, name) for name in changed}, capturing.close

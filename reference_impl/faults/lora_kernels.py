@@ -1,7 +1,7 @@
 """Planted faults of the kernels for LoRA's gradients and the gains' gradients. Importable without torch.
 
-Each is a mistake in a sum over tokens that is split into chunks, in two products that share a loop, or in two factors
-that share a matrix.
+The kernels split a sum over tokens into chunks, compute two products in one loop, and keep two factors in one matrix.
+Each fault is a mistake in one of these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from reference_impl.kernel_table import KernelTable
 
-CHUNK = 128  # smallest number of tokens whose products one program adds up
+CHUNK = 128  # smallest number of tokens that one program of the kernel sums over
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
 

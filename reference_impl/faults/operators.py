@@ -1,6 +1,6 @@
-"""Planted faults of operators and of their inputs, equal in every arm. Importable without torch.
+"""Planted faults of operators and of their inputs, which affect every arm alike. Importable without torch.
 
-As with the faults of `plain_step`, captured and plain steps give equal results, and both are wrong.
+As with the faults of `plain_step`, the captured step and the plain step give equal results, and both results are wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from reference_impl.trainer import Trainer
 
-# index of an NF4 code, and its wrong value: 0.4407… with two digits exchanged
+# index of an NF4 code, and its wrong value: the correct 0.4407… with two digits swapped
 WRONG_CODE, WRONG_VALUE = 12, 0.40470982913434
 WRONG_EPSILON = 1e-3  # a thousand times the epsilon of the checkpoint
 
@@ -28,7 +28,7 @@ ONE_GRADIENT = errs("gradient_ratio")
 
 
 def _with_operators(trainer: Trainer, **changed: Callable[..., Any]) -> None:
-    """Make only this trainer's steps use the functions `changed` instead of those in `reference_impl.ops`."""
+    """Replace operators of `reference_impl.ops` by `changed` during the steps of this trainer, and only then."""
     from reference_impl import ops
 
     def within(body: Callable[[], Any]) -> Callable[[], Any]:
@@ -130,8 +130,8 @@ def ignored_last_token(trainer: Trainer) -> None:
         counted[-1:] = IGNORED
         return loss(logits, counted, scale)
 
-    # Compute the loss after the head's product. Otherwise another function would compute it from the product's
-    # statistics.
+    # Use the unfused operator for head and loss. Otherwise another function would compute the loss from the statistics
+    # that the head's product writes.
     _with_operators(trainer, cross_entropy_forward_backward_=without_last, head_loss=ops.head_then_loss)
 
 
@@ -141,7 +141,10 @@ def wrong_lora_scale(trainer: Trainer) -> None:
 
 
 def _in_eight_bits(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor rounded to an 8-bit float type, scaled so that its largest element is the type's largest."""
+    """Return `tensor` rounded to the 8-bit type `dtype`, in its original dtype.
+
+    Before the rounding, the tensor is scaled so that its largest element becomes the largest number of the type.
+    """
     import torch
 
     scale = tensor.abs().amax().float() / torch.finfo(dtype).max

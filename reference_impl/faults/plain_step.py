@@ -1,7 +1,7 @@
-"""Planted faults of the step itself, equal in every arm. Importable without torch.
+"""Planted faults of the step itself, which affect every arm alike. Importable without torch.
 
-Captured and plain steps give equal results, and both are wrong, so no comparison of the trainer's own arms shows these
-faults. The faults are small: one code of one weight, one tensor of one layer.
+The captured step and the plain step give equal results, and both results are wrong. So no comparison of the trainer's
+arms shows these faults. The faults are small, such as one wrong code of one weight, or one wrong tensor of one layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RESET_STEP = 50
 ZEROED_FROM, ZEROED = 20, "layers.1.lora_a_v"
-OTHER_BASE = 100.0  # factor on the base of the rotation, about the factor between Llama 2 and Qwen2
+OTHER_BASE = 100.0  # factor on the base of the rotation; the bases of Llama 2 and Qwen2 differ by about this factor
 
 
 @fault(

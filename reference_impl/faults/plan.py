@@ -1,8 +1,8 @@
 """Planted faults of the kernel plan, its keys and its PTX.
 
-They change how a run's kernels are planned, named and read (`RunKernels`). So they are planted before a prewarm, and
-most of them are found without a GPU, too. Importable without torch and Triton. Keys in the expectations are those of
-the contracts' workload `tiny`.
+The faults change how a run's kernels are planned, named and read (`RunKernels`). They are therefore planted before a
+prewarm. Most of them are found with and without a GPU. Importable without torch and Triton. Keys in the expected
+verdicts are those of the workload `tiny` in the contracts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from reference_impl.kernels.registry import KernelSpec
     from reference_impl.prewarm import RunKernels
 
-# The epsilon that upstream's prewarm assumes, although the run reads the epsilon of the model.
+# The epsilon that the prewarm in upstream's code assumes. Its run reads the epsilon from the model instead.
 UPSTREAMS_EPS = 1e-5
-# The kernel that one of the PTX faults changes. It is the last kernel of the clip in every plan.
+# The kernel whose PTX a fault changes. In every plan, it is the last kernel of the clip.
 SPOILED = "clip.scale_apply"
 
 
@@ -32,7 +32,7 @@ def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
 
 
 def _missing(**figures: str | int) -> dict[str, Expectation]:
-    """Return the verdicts for a key that the run uses and the plan lacks. The fault is found with and without a GPU."""
+    """Return the verdicts for a key that the run uses but the plan does not contain, with and without a GPU."""
     return {
         **_coverage("prewarm_missing_key", **figures),
         "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),
@@ -45,7 +45,7 @@ def _target(reason: str, part: int, **figures: str | int) -> dict[str, Expectati
 
 
 def _every_target(reason: str, **figures: int) -> dict[str, Expectation]:
-    """Return a verdict in which all four parts of PTX-TARGET-001 fail, not only the part that decides."""
+    """Return a verdict of the claim PTX-TARGET-001 in which all four parts of the claim fail."""
     named = {f"ptx_target.{part}.{name}": value for part in range(1, 5) for name, value in figures.items()}
     return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
 
@@ -87,7 +87,7 @@ def wrong_eps(kernels: RunKernels) -> None:
 @fault(
     PLAN,
     "the prewarm compiles for sequences of 1 token, the run trains on longer ones",
-    # most keys are missing, and it does not matter which key is reported first
+    # no key is named, because most keys are missing, and any of them may be reported first
     _missing(),
 )
 def sequence_length_1(kernels: RunKernels) -> None:
@@ -145,7 +145,8 @@ def cold_cublas(kernels: RunKernels) -> None:
 
 
 def _spoil(kernels: RunKernels, change: Callable[[KernelSpec, str, str], str]) -> None:
-    """Change the PTX text of one kernel by `change`, which gets the kernel's spec, PTX text and target."""
+    """Change the PTX of the kernel `SPOILED`. `change` gets the kernel's spec, PTX and target, and returns the new
+    PTX."""
     ptx = kernels.ptx
 
     def spoiled(spec: KernelSpec, compiled: Any, target: str) -> str:

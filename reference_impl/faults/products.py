@@ -27,7 +27,8 @@ def product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return `left` [T, K] with zeros in the columns of the last stage (a block of K), whether it is full or not."""
+    """Return a copy of `left` [T, K] with zeros in the last block of columns, which may have fewer than `STAGE`
+    columns."""
     cut = left.clone()
     cut[:, (left.shape[1] - 1) // STAGE * STAGE :] = 0
     return cut

@@ -1,7 +1,7 @@
-"""Planted faults of ranks that train together: what each rank sums and updates, and where the sum starts.
+"""Planted faults of ranks that train together: in what a rank sums or updates, and in where the sum is started.
 
-If a rank left out a collective, the other ranks would wait for ever. So every rank takes part in every sum, and a
-faulty rank contributes wrong values or does not use the result. In an arm with one rank these faults change nothing.
+If a rank left out a collective, the other ranks would wait forever. So every rank takes part in every sum, and a faulty
+rank contributes wrong values or does not use the result. In an arm with one rank these faults change nothing.
 Importable without torch.
 """
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 WRONG_STEP = 5
-# The first rank is judged first. Its own loss differs only after it has summed a gradient of the rank with the fault.
+# The verdict is that of the first rank, which has no fault. Its loss differs only after it has summed a gradient that
+# the faulty rank computed from its wrong parameters.
 SEEN_BY_FIRST = trajectory("differs", WRONG_STEP + 2)
 
 
@@ -30,7 +31,8 @@ def _is_last(ranks: Ranks | None) -> bool:
 
 
 def _at(trainer: Trainer, step: int) -> Tensor:
-    """Return a flag on the device that is true only in step `step`. A Python `if` would be fixed at capture."""
+    """Return a flag on the device that is true only in step `step`. A replay would repeat the decision of a Python
+    `if`."""
     import torch
 
     prepare, flag = trainer.prepare, trainer.clip.norms.new_zeros((), dtype=torch.bool)

@@ -21,7 +21,7 @@ Changed = TypeVar("Changed")
 
 @dataclass(frozen=True)
 class Hook(Generic[Changed]):
-    """A point at which a run passes an object to a fault. The fault may replace the object's methods or attributes."""
+    """A point of a run at which a fault gets an object, and may replace methods or attributes of this object."""
 
     name: str
 
@@ -29,7 +29,7 @@ class Hook(Generic[Changed]):
 STEP: Hook[Trainer] = Hook("step")
 """Faults of what a step computes. They are planted in the opened trainer, before anything is captured."""
 REPLAY: Hook[CapturingTrainer] = Hook("replay")
-"""Faults of how steps are captured, kept and replayed. They are planted after those of `STEP`."""
+"""Faults of how steps are captured, kept and replayed. They are planted after the faults of `STEP`."""
 BETWEEN: Hook[BetweenSteps] = Hook("between")
 """Faults of checkpoints and evaluations between steps. They are planted in the opened trainer."""
 KERNELS: Hook[KernelTable] = Hook("kernels")
@@ -40,7 +40,7 @@ PLAN: Hook[RunKernels] = Hook("plan")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault's description for the harness, and the change that it makes to the object of its hook."""
+    """A fault: its description for the harness, and the function `change` that changes the object of its hook."""
 
     description: FaultDescription
     hook: Hook[Any]
@@ -58,16 +58,19 @@ def fault(
     plant_in: Literal["candidate", "baseline", "both"] = "candidate",
     needs: Literal["any", "cuda"] = "any",
 ) -> Callable[[Callable[[Changed], None]], Callable[[Changed], None]]:
-    """Register the decorated function as a fault: it changes the hook's object. Raises ValueError for a name in use.
+    """Return a decorator that registers a function as a fault. The function gets the hook's object and changes it.
 
     `summary`: a description for readers. `breaks`: claim id or kind -> the verdict that its judge must give.
-    `plant_in`: the arms that get the fault. `needs`: "cuda" if the fault has an effect on a GPU alone.
+    `plant_in`: the arms that get the fault. `needs`: "cuda" if the fault has an effect only on a GPU. Raises ValueError
+    if another fault has the function's name.
     """
 
     def register(change: Callable[[Changed], None]) -> Callable[[Changed], None]:
         name = change.__name__
         if name in FAULTS:
-            raise ValueError(f"rename one fault: two are named {name!r}, in {FAULTS[name].change.__module__} and here")
+            raise ValueError(
+                f"two faults are named {name!r}, in {FAULTS[name].change.__module__} and here; rename one of them"
+            )
         FAULTS[name] = Fault(FaultDescription(name, summary, plant_in, breaks, needs), hook, change)
         return change
 
@@ -75,7 +78,7 @@ def fault(
 
 
 def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None] | None:
-    """Return the change of the named fault, or None if there is no name or the fault belongs to another hook.
+    """Return the `change` of the fault `name`. Return None if `name` is None or the fault belongs to another hook.
 
     Raises `ReferenceImplError` for an unknown name.
     """
@@ -87,7 +90,7 @@ def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None
 
 
 def plant(name: str | None, hook: Hook[Changed], target: Changed) -> None:
-    """Apply the named fault to `target`, the object of `hook`; do nothing if `change_of` returns None."""
+    """Apply the fault `name` to `target`, the object of `hook`. Do nothing if `change_of` returns None."""
     change = change_of(name, hook)
     if change is not None:
         change(target)

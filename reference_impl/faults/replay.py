@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from reference_impl.cuda_graph import CapturingTrainer
 
 FORGETFUL_STEP = 5
-UNPLANNED_BYTES = 16 * 2**30  # bytes; on a filled device only the reserve for the steps is left, which is smaller
+UNPLANNED_BYTES = 16 * 2**30  # more than the memory that a filled device keeps for the steps
 
 
 @fault(
@@ -57,7 +57,7 @@ def unended_capture(capturing: CapturingTrainer) -> None:
     def trace_and_return() -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        # the recording mode stays active, so later steps are recorded instead of executed
+        # Leave the recording mode active. So later steps are recorded instead of executed.
         open_captures.append(FakeTensorMode(allow_non_fake_inputs=True).__enter__())
 
     capturing._captured_on_gpu = begin_and_return  # type: ignore[method-assign,assignment]
@@ -77,8 +77,8 @@ def moved_buffer(capturing: CapturingTrainer) -> None:
         loss = step(index)
         if index == 0:
             static = capturing.trainer.static
-            # Keep the old tensors alive. If their memory were freed, it could hold anything, and a replay could read
-            # outside a table.
+            # Keep the old tensors alive. Otherwise other data could overwrite their memory, and a replay could use this
+            # data as indices beyond the end of a table.
             kept.extend((static.tokens, static.targets))
             static.tokens, static.targets = static.tokens.clone(), static.targets.clone()
         return loss
@@ -123,7 +123,7 @@ def unplanned_buffer(capturing: CapturingTrainer) -> None:
     step = capturing.step
 
     def step_with_buffer(index: int) -> Tensor:
-        # not in the first step, so that every kernel has been launched once before
+        # Skip the first step, because every kernel must have been launched once before the fault.
         if index > 0:
             flat = capturing.trainer.trainable.flat
             flat.new_empty(UNPLANNED_BYTES // flat.element_size())

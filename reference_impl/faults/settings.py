@@ -1,4 +1,4 @@
-"""Planted faults of settings that do not have their full effect: the seed, LoRA switched off. Imports no torch."""
+"""Planted faults that make a setting partly ineffective: the seed, or LoRA switched off. Importable without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reference_impl.faults.registry import STEP, fault
 if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
-BUILT_IN_SEED = 0  # the seed of the workloads
+BUILT_IN_SEED = 0  # the seed that is used instead of the seed in the settings
 STRAY_B = 0.01
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from reference_impl.trainer import Trainer
 
-# A copy of this size takes 5 ms at 55 GB/s. So the race always has the same outcome: the step that should have waited
-# starts first. The race is planted only in the first steps, because the last steps are profiled, and work outside their
-# graphs is a separate fault.
+# A copy of this size takes 5 ms at 55 GB/s. So the race always has the same outcome: the step starts before the copy
+# that it should have waited for has ended. The race is planted only in the first steps. The last steps are profiled,
+# and the profile would show the copy as work outside of the graphs, which is a separate fault.
 RACE_BYTES, RACED_STEPS = 2**28, 8
 
 
@@ -51,12 +51,12 @@ def cross_stream_race(trainer: Trainer) -> None:
     import torch
 
     prepare, stream = trainer.prepare, torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    # Use a long copy instead of a kernel, because time in kernels outside the graphs is a separate fault.
+    # Use a long copy instead of a kernel, because the time of kernels outside of the graphs is a separate fault.
     source = torch.empty(RACE_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(RACE_BYTES, dtype=torch.uint8, device=trainer.device)
 
     def prepare_elsewhere(index: int) -> None:
-        if index == 0:  # the capture in this step waits for the device, and so would also wait for the copy
+        if index == 0:  # the capture in this step waits for the device, so the race would not happen
             prepare(index)
             return
         with torch.cuda.stream(stream):
@@ -155,7 +155,7 @@ def skipped_optimizer(trainer: Trainer) -> None:
     "the captured region records no work: what it should hold ran elsewhere",
     {
         "capture": Expectation("FAIL", "not_captured"),
-        # A recording without CUDA still contains the copy of the loss. So it is too short, but not empty.
+        # A recording without CUDA still contains the copy of the loss. So the recording is too short, but not empty.
         "TRACED-STEP-001": Expectation("FAIL", "launches_differ"),
     },
 )
@@ -177,7 +177,7 @@ def _captures_too_little() -> dict[str, Expectation]:
 )
 def hollow_capture(trainer: Trainer) -> None:
     loss = trainer.clip.norms.new_ones(())
-    # make this work so long that the rest of a step is small compared with it
+    # This work takes so long that the time of the real step is small in comparison.
     work = trainer.clip.norms.new_zeros(2**24)
 
     def one_kernel() -> Tensor:

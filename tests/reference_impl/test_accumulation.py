@@ -72,7 +72,7 @@ def test_a_prewarm_plans_kernels_of_one_micro_batch() -> None:
     assert plan(model, config(4), [16]) != plan(model, config(1), [16])
 
 
-@pytest.mark.parametrize(("micro_batches", "remedy"), [(3, r"must divide batch_size \(8\)"), (0, "at least 1")])
+@pytest.mark.parametrize(("micro_batches", "remedy"), [(3, r"use a divisor of batch_size \(8\)"), (0, "at least 1")])
 def test_invalid_numbers_of_micro_batches_are_refused(micro_batches: int, remedy: str) -> None:
     with pytest.raises(ReferenceImplError, match=remedy):
         config(micro_batches)

@@ -124,7 +124,7 @@ def test_an_unexpected_checkpoint_tensor_is_named_in_the_error(tmp_path: Path) -
 
 def test_a_checkpoint_tensor_of_wrong_shape_is_named_in_the_error(tmp_path: Path) -> None:
     message = refusal(write(tmp_path, {**random_state(), GATE: torch.zeros(96, 63)}))
-    assert f"model.safetensors: tensor {GATE} has shape (96, 63); config.json demands (96, 64)" in message
+    assert f"model.safetensors: tensor {GATE} has shape (96, 63); config.json requires (96, 64)" in message
 
 
 def test_a_missing_checkpoint_shard_is_named_in_the_error(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_missing_checkpoint_shard_is_named_in_the_error(tmp_path: Path) -> Non
 def test_a_broken_shard_index_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_shards(tmp_path, random_state())
     (tmp_path / "model.safetensors.index.json").write_text("[]")
-    assert "model.safetensors.index.json: is no JSON object" in refusal(tmp_path)
+    assert "model.safetensors.index.json: is not a JSON object" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "empty"])
@@ -153,7 +153,7 @@ def test_a_corrupt_checkpoint_file_is_named_in_the_error(tmp_path: Path, damage:
         ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel; use one of Qwen2ForCausalLM"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling {'type': 'yarn', 'factor': 4.0}"),
         ({"use_sliding_window": True}, "use_sliding_window is set"),
-        ({"num_key_value_heads": 3}, "num_kv_heads: got 3; must divide num_heads (4)"),
+        ({"num_key_value_heads": 3}, "num_kv_heads: got 3; use a divisor of num_heads (4)"),
         ({"num_attention_heads": 0}, "missing or zero"),
     ],
     ids=["architecture", "rope-scaling", "sliding-window", "kv-heads", "no-heads"],
@@ -167,7 +167,7 @@ def test_a_json_file_of_100_gb_is_refused_before_it_is_read(tmp_path: Path, name
     write(tmp_path, random_state())
     with (tmp_path / name).open("wb") as file:
         file.truncate(100 * 2**30)
-    assert f"{name}: 107374182400 bytes, more than 67108864" in refusal(tmp_path)
+    assert f"{name}: has 107374182400 bytes, more than 67108864" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '{"a": ' * 100_000, "\ud800".encode("utf-8", "surrogatepass"), b"{}\xff"])

@@ -17,7 +17,7 @@ def test_a_training_text_of_100_gb_is_refused_before_it_is_read(tmp_path: Path) 
         file.truncate(100 * 2**30)
     for data in (tmp_path / "text", tmp_path):
         with pytest.raises(
-            ReferenceImplError, match=r"data: 107374182400 bytes or more up to .*, but at most 4294967296 are allowed"
+            ReferenceImplError, match=r"data: has 107374182400 bytes up to the file .*, more than 4294967296"
         ):
             read_text(str(data))
 

@@ -238,7 +238,7 @@ def test_each_input_shape_keeps_its_own_static_buffers() -> None:
 
 
 def test_a_batch_with_an_empty_sequence_is_refused() -> None:
-    with pytest.raises(ReferenceImplError, match=r"seq_len: got 0; must be at least 1"):
+    with pytest.raises(ReferenceImplError, match=r"seq_len: got 0; use an integer of at least 1"):
         Trainer(small_config()).set_shape(0)
 
 

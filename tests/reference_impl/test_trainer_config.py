@@ -15,15 +15,15 @@ from reference_impl.config import MODEL_PRESETS, TINY_CHECKPOINT, ModelConfig, T
 from reference_impl.errors import ReferenceImplError
 
 BAD_TRAINING: list[tuple[dict[str, Any], str]] = [
-    ({"rank": 0}, "rank: got 0; must be an integer of at least 1"),
-    ({"rank": 2.5}, "rank: got 2.5; must be an integer of at least 1"),
-    ({"seq_len": 0}, "seq_len: got 0; must be an integer of at least 1"),
-    ({"batch_size": -1}, "batch_size: got -1; must be an integer of at least 1"),
-    ({"steps": True}, "steps: got True; must be an integer of at least 1"),
-    ({"learning_rate": math.nan}, "learning_rate: got nan; must be finite and not negative"),
-    ({"max_norm": 0.0}, "max_norm: got 0.0; must be finite and positive"),
-    ({"alpha": math.inf}, "alpha: got inf; must be finite and positive"),
-    ({"beta2": 1.0}, "beta2: got 1.0; must be in [0, 1)"),
+    ({"rank": 0}, "rank: got 0; use an integer of at least 1"),
+    ({"rank": 2.5}, "rank: got 2.5; use an integer of at least 1"),
+    ({"seq_len": 0}, "seq_len: got 0; use an integer of at least 1"),
+    ({"batch_size": -1}, "batch_size: got -1; use an integer of at least 1"),
+    ({"steps": True}, "steps: got True; use an integer of at least 1"),
+    ({"learning_rate": math.nan}, "learning_rate: got nan; use a finite number that is not negative"),
+    ({"max_norm": 0.0}, "max_norm: got 0.0; use a finite positive number"),
+    ({"alpha": math.inf}, "alpha: got inf; use a finite positive number"),
+    ({"beta2": 1.0}, "beta2: got 1.0; use a number in [0, 1)"),
     ({"clip_scope": "layer"}, "clip_scope: got 'layer'; choose one of per_layer, global"),
     ({"clip_mode": "sync"}, "clip_mode: got 'sync'; choose one of fused, synchronizing"),
     ({"weights": "int8"}, "weights: got 'int8'; choose one of nf4, nf4_dense, full"),
@@ -31,10 +31,10 @@ BAD_TRAINING: list[tuple[dict[str, Any], str]] = [
     ({"model": "large"}, "model: got 'large'; name a preset (tiny, qwen2-1.5b) or a directory"),
 ]
 BAD_SHAPES: list[tuple[dict[str, Any], str]] = [
-    ({"num_layers": 0}, "num_layers: got 0; must be an integer of at least 1"),
-    ({"num_kv_heads": 3}, "num_kv_heads: got 3; must divide num_heads (4)"),
-    ({"head_dim": 15}, "head_dim: got 15; must be even"),
-    ({"rope_theta": 0.0}, "rope_theta: got 0.0; must be finite and positive"),
+    ({"num_layers": 0}, "num_layers: got 0; use an integer of at least 1"),
+    ({"num_kv_heads": 3}, "num_kv_heads: got 3; use a divisor of num_heads (4)"),
+    ({"head_dim": 15}, "head_dim: got 15; use an even number"),
+    ({"rope_theta": 0.0}, "rope_theta: got 0.0; use a finite positive number"),
 ]
 
 
