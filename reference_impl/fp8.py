@@ -3,10 +3,11 @@
     product[m, n] = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
 
 M, N: rows of the operands a, b. K: their columns, which are summed over. Each row has its own scale. The kernel that
-writes a row computes the scale, or knows a bound of the row in advance, so nothing waits for the host. Gradients are
-e4m3, too. A row holds the gradient of one token, and relative to the row's largest value e4m3 keeps values down to
-2^-16. e4m3 has a third bit of fraction, which halves the rounding error in comparison with e5m2. On a CUDA device the
-products run in torch's scaled product or in `kernels/fp8_products`. Elsewhere a naive twin computes them in fp32.
+writes a row computes the scale from the row, or from a bound of the row that is known in advance, so nothing waits for
+the host. Gradients are e4m3, too. A row holds the gradient of one token, and e4m3 represents values down to 2^-16 of
+the row's largest value. e4m3 has three bits of fraction and e5m2 two, so the rounding error of e4m3 is half as large.
+On a CUDA device, torch's scaled product or `kernels/fp8_products` computes the products. On other devices, plain torch
+computes the same products in fp32.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from reference_impl.kernels.nf4 import naive as nf4
 from reference_impl.kernels.nf4.naive import BLOCK
 from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
 
-# Hopper's tensor cores add FP8 products with about 14 bits. Without fast accumulation, the library moves these sums
-# into fp32 after every 128 products. With fast accumulation, a block's products differ from exact sums of the same
-# operands by 0.2 %, and by 0.4 % if 17,920 terms are summed. Rounding the operands causes an error of 3.7 %. So the
-# products of the blocks, of at most 17,920 terms, use fast accumulation, which saves an eighth of their time. The
-# head's input gradient sums 151,936 terms and does not use it.
+# Largest number of terms for which fast accumulation is used. Hopper's tensor cores add FP8 products with about 14
+# bits. Without fast accumulation, the library adds these sums to fp32 sums after every 128 products. With fast
+# accumulation, the products of a block differ from exact sums of the same operands by 0.2 %, or by 0.4 % for sums of
+# 17,920 terms. The rounding of the operands causes a much larger error, 3.7 %. So the products of the blocks, with at
+# most 17,920 terms, use fast accumulation, which saves an eighth of their time. The input gradient of the head sums
+# 151,936 terms and does not use fast accumulation.
 MOST_TERMS_FAST = 32768
 
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """A matrix in FP8: the value of an element is its data * the scale of its row."""
+    """A matrix in FP8. The value of an element is its entry in ``data`` multiplied by the scale of its row."""
 
     data: Tensor  # e4m3 or e5m2, [rows, cols]; the last dimension is summed
-    scale: Tensor  # f32 [rows]; or 0-d: one scale for all rows, if the other operand also has only one scale
-    norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding; None: nothing needs the norms
+    scale: Tensor  # f32 [rows]; or 0-d, if all rows of both operands have one scale each
+    norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding; None if they are not needed
 
     @classmethod
     def of(cls, x: Tensor) -> ScaledRows:
-        """Quantize x [rows, cols] in a separate pass, for tensors whose kernel does not write FP8 rows itself."""
+        """Return x [rows, cols] in FP8. Use this for tensors that are computed by a kernel without FP8 results."""
         return cls(*ops.fp8_quantize_rows(x))
 
 
@@ -49,8 +51,8 @@ class ScaledRows:
 class Fp8Matrix:
     """A frozen NF4 weight [outputs, inputs] that is converted to FP8 at each use, either untransposed or transposed.
 
-    NF4 codes have |code| <= 1, so no element of a row exceeds the row's largest absmax. Scales are therefore known when
-    the weight is loaded.
+    The values of NF4 codes are in [-1, 1], so no element of a row exceeds the row's largest absmax. The scales can
+    therefore be computed when the weight is loaded.
     """
 
     source: QuantizedMatrix
@@ -61,11 +63,12 @@ class Fp8Matrix:
 
     @classmethod
     def of(cls, matrix: FrozenMatrix) -> Fp8Matrix:
-        """Compute the scales. Raises `ReferenceImplError` unless the matrix is NF4 with whole blocks in each row."""
+        """Return the matrix with its scales. Raises `ReferenceImplError` unless it is NF4 with whole blocks in each
+        row."""
         if not isinstance(matrix, QuantizedMatrix):
             raise ReferenceImplError("precision", "fp8 with weights that are not nf4", "choose weights='nf4'")
         if matrix.cols % BLOCK:
-            raise ReferenceImplError("precision", f"fp8 with {matrix.cols} inputs", f"needs a multiple of {BLOCK}")
+            raise ReferenceImplError("precision", f"fp8 with {matrix.cols} inputs", f"use a multiple of {BLOCK}")
         largest = matrix.absmax.view(matrix.rows, matrix.cols // BLOCK)
         row_scale, row_inverse = power_of_two_scale(largest.amax(dim=1))
         column = (each.repeat_interleave(BLOCK) for each in power_of_two_scale(largest.amax(dim=0)))
@@ -92,10 +95,10 @@ _STEEPEST = 1.1
 
 @dataclass(frozen=True)
 class MlpLimits:
-    """Two factors, f32 [1] each. Multiplied by norms of rows, they bound SwiGLU's results, see `kernels/fp8_products`.
+    """Two factors, f32 [1] each, from which upper bounds of SwiGLU's results are computed (see `kernels/fp8_products`).
 
-    By the Cauchy-Schwarz inequality |gate| <= |x| |W_gate| and |grad_act| <= |grad| |W_down|, for every column of the
-    MLP.
+    A bound is a factor multiplied by the norms of rows. The bounds follow from the Cauchy-Schwarz inequality, for every
+    column of the MLP: |gate| <= |x| |W_gate| and |grad_act| <= |grad| |W_down|.
     """
 
     forward: Tensor
@@ -103,10 +106,10 @@ class MlpLimits:
 
     @classmethod
     def of(cls, gate_up: QuantizedMatrix, down: QuantizedMatrix) -> MlpLimits:
-        """Compute both factors from gate_up [2I, H] and down [H, I]: for each of the I columns of the MLP, the product
-        of the norms of the column's weights; then the largest product.
+        """Return both factors for the weights gate_up [2I, H] and down [H, I].
 
-        The result includes a margin of 7 % for each of four roundings.
+        A factor is the largest product, over the I columns of the MLP, of the norms of two weights of a column. It
+        includes a margin of 7 % for each of four roundings.
         """
         gate, up = _dense(gate_up).norm(dim=1).chunk(2)
         columns = _dense(down).norm(dim=0)
@@ -116,12 +119,15 @@ class MlpLimits:
 
 
 def _dense(matrix: QuantizedMatrix) -> Tensor:
-    """Return the matrix in f32, by plain torch operations, because the kernel plan lists only kernels of steps."""
+    """Return the matrix in f32.
+
+    Plain torch operations compute it, because the kernel plan contains only kernels that steps launch.
+    """
     return nf4.dequantize(matrix.codes, matrix.absmax, matrix.rows, matrix.cols, torch.float32)
 
 
 class Fp8Products:
-    """Multiply in FP8 and count the products. There is no fallback: a product that cannot run in FP8 raises."""
+    """Multiplies in FP8 and counts the products. A product that cannot run in FP8 raises an error."""
 
     def __init__(self, dtype: torch.dtype, most_terms_fast: int = MOST_TERMS_FAST) -> None:
         self.dtype = dtype
@@ -129,7 +135,10 @@ class Fp8Products:
         self.count = 0
 
     def multiply(self, a: ScaledRows, b: ScaledRows, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """Return a @ b^T (+ bias) [M, N] in the compute dtype, in ``out`` if given; a [M, K], b [N, K], bias [N]."""
+        """Return a @ b^T (+ bias) [M, N] in the compute dtype; a [M, K], b [N, K], bias [N].
+
+        If ``out`` is given, the result is written to it.
+        """
         self.count += 1
         if a.data.device.type != "cuda":
             return _twin(a, b, bias, self.dtype, out)
@@ -152,7 +161,8 @@ class Fp8Products:
     def up_swiglu(self, x: ScaledRows, weight: ScaledRows, limits: MlpLimits) -> tuple[Tensor, ScaledRows]:
         """Return gate_up = x W^T [T, 2I] in the compute dtype, and silu(gate) * up [T, I] in FP8.
 
-        x [T, H]; weight [2I, H], the rows of gate first. One fused kernel where `serves` allows it, otherwise two.
+        x [T, H]; weight [2I, H], with the rows of gate first. One fused kernel computes both if `serves` returns True,
+        otherwise two kernels do.
         """
         if x.norm is None or not self.serves(x, weight.data.shape[0] // 2):
             gate_up = self.multiply(x, weight)
@@ -164,7 +174,7 @@ class Fp8Products:
     def down_swiglu_backward(
         self, grad: ScaledRows, weight: ScaledRows, gate_up: Tensor, input_norm: Tensor, limits: MlpLimits
     ) -> ScaledRows:
-        """Return the gradient [T, 2I] of gate_up in FP8, with one fused kernel where `serves` allows it.
+        """Return the gradient [T, 2I] of gate_up in FP8. One fused kernel computes it if `serves` returns True.
 
         grad [T, H]: gradient of the MLP's output. weight [I, H]: W_down transposed. gate_up [T, 2I]. input_norm f32
         [T]: the norms of the rows from which gate_up was computed.
@@ -176,8 +186,8 @@ class Fp8Products:
         return ScaledRows(*ops.fp8_down_swiglu_backward(*read))
 
 
-# The value of each code of an 8-bit type, in the order of the codes. The table is computed before any step. If a
-# recorded step computed the table, every replay would write it again.
+# The value of each code of an 8-bit type, in the order of the codes. The tables are computed here, before any step. If
+# a recorded step computed them, every replay would compute them again.
 _VALUES = {
     dtype: torch.arange(256, dtype=torch.uint8).view(dtype).float()
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -185,7 +195,7 @@ _VALUES = {
 
 
 def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None) -> Tensor:
-    """Return the same product as `Fp8Products.multiply`, computed with torch's fp32 product."""
+    """Return the same product as `Fp8Products.multiply`, in ``dtype``, computed with torch's fp32 product."""
     product = _float(a.data) @ _float(b.data).t()
     product = product * (a.scale if a.scale.dim() == 0 else a.scale[:, None]) * b.scale
     if bias is not None:
@@ -194,5 +204,5 @@ def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype,
 
 
 def _float(data: Tensor) -> Tensor:
-    """Return ``data.float()`` for e4m3 or e5m2. On a CPU use a table, which is four times as fast."""
+    """Return ``data``, which is e4m3 or e5m2, in fp32. On a CPU this uses a table, which is four times as fast."""
     return _VALUES[data.dtype].index_select(0, data.view(torch.uint8).flatten().int()).view(data.shape)

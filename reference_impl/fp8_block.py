@@ -1,9 +1,9 @@
 """A decoder block whose products with frozen weights run in FP8, in the forward pass and for the input gradients.
 
 T tokens, H hidden, I intermediate, r rank. The kernels of norms and SwiGLU write their results in FP8, forward and
-backward, as operands of the next product. Attention's output and its gradient need a separate pass to be quantized,
-because one program of the attention kernels does not have whole rows. LoRA, attention, norms, the residual stream and
-`reference_impl.block.BlockContext` stay in the compute dtype.
+backward, as operands of the next product. Attention's output and its gradient are quantized by a separate kernel,
+because a program of the attention kernels computes only a part of a row. LoRA, attention, norms, the residual stream
+and `reference_impl.block.BlockContext` stay in the compute dtype.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class Fp8Context(BlockContext):
-    """A `BlockContext` and ``norm_mid`` f32 [T], the norms of the rows from which gate_up was computed."""
+    """A `BlockContext` with an additional ``norm_mid`` f32 [T], the norms of the rows from which gate_up was
+    computed."""
 
     norm_mid: Tensor
 
@@ -64,8 +65,7 @@ class Fp8Block(Block):
     def forward_fp8(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, weights: Ahead[ScaledRows]
     ) -> tuple[Tensor, Tensor, Fp8Context]:
-        """Do the same as `Block.forward`, in FP8. The next weights that ``weights`` yields must be those of this
-        block's `in_forward`."""
+        """Do the same as `Block.forward`, in FP8. weights: its next values must be the weights of `in_forward`."""
         config, trainable, multiply = self.config, self.trainable, self.products.multiply
         eps = config.rms_norm_eps
         first, added = (residual, None) if branch is None else (branch, residual)
@@ -73,7 +73,7 @@ class Fp8Block(Block):
             first, added, trainable.input_norm, eps, keep=True
         )
         qkv = multiply(ScaledRows(data, scale), weights.take(), self.weights.qkv_bias)
-        # with these arguments the kernel returns the normed input, so it is a tensor and not None
+        # with `keep=True` the kernel returns the normed input, so `normed` is not None
         low_rank = cast("Tensor", normed) @ trainable.scaled_a.t()
         weights.ahead(4)
         if self.adapters:
@@ -99,8 +99,7 @@ class Fp8Block(Block):
         weights: Ahead[ScaledRows],
         streams: StepStreams,
     ) -> tuple[Gradient, Beside[None]]:
-        """Do the same as `Block.backward`, in FP8. The next weights that ``weights`` yields must be those of this
-        block's `in_backward`."""
+        """Do the same as `Block.backward`, in FP8. weights: its next values must be the weights of `in_backward`."""
         trainable, multiply = self.trainable, self.products.multiply
         grad_gate_up = self.products.down_swiglu_backward(
             grad.rows, weights.take(), context.gate_up, context.norm_mid, self.limits

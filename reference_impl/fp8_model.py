@@ -1,7 +1,8 @@
-"""The decoder whose products with frozen weights run in FP8: the products of the blocks and those of the head.
+"""The decoder with FP8 products with the frozen weights of the blocks and of the head.
 
-T tokens, H hidden, V vocabulary. The head is stored in FP8 in addition to the embedding, untransposed and transposed (2
-* V * H bytes), because it is not NF4. All of the head has one scale.
+T tokens, H hidden, V vocabulary. The head is not NF4, so it cannot be converted at each use. Two FP8 copies of the head
+are therefore kept in addition to the embedding, one of them transposed (together 2 * V * H bytes). All elements of the
+head have one scale.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Fp8Model(Model):
             raise ReferenceImplError(
                 "precision",
                 f"fp8 with {dtype} on CUDA",
-                "choose bfloat16, because products with row scales return bfloat16",
+                "choose bfloat16, because FP8 products with row scales return only bfloat16",
             )
         super().__init__(model_config, config, source, device, dtype)
         self.products = Fp8Products(dtype)
@@ -91,7 +92,8 @@ class Fp8Model(Model):
         return hidden, ScaledRows(data, scale), rstd
 
     def _loss_fp8(self, final: ScaledRows, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Do the same as `Model._loss`, for the final norm's output in FP8. The returned gradient is a new tensor."""
+        """Do the same as `Model._loss`, for the final norm's output in FP8. The gradient is returned in a new
+        tensor."""
         tokens, multiply = targets.numel(), self.products.multiply
         device = targets.device
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=device)
@@ -120,7 +122,7 @@ class Fp8Model(Model):
         writing: Beside[None] | None = None
         for block in reversed(self.blocks):
             before = writing
-            # `forward` made this list, so the entries are contexts of FP8 blocks
+            # `forward` of this class created the list, so all entries are contexts of FP8 blocks
             kept = cast("Fp8Context", remaining.pop())
             grad, writing = block.backward_fp8(grad, kept, shape, weights, self.streams)
             if before is not None:

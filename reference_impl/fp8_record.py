@@ -1,4 +1,5 @@
-"""Count the matrix products of a step that really run in FP8. They are counted where they are multiplied."""
+"""Count the matrix products of a step that run in FP8. The object that multiplies also counts, so no product is
+missed."""
 
 from __future__ import annotations
 
@@ -38,12 +39,15 @@ def products_counted(trainer: Trainer) -> int:
 
 
 def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
-    """Ignore a launch. The outputs keep their arbitrary values."""
+    """Ignore a launch. The output tensors stay uninitialized."""
 
 
 def precision_facts(trainer: Trainer) -> dict[str, int | str]:
-    """Return the numbers of FP8 products and of products with frozen weights, the compute dtype, and ``dtype``: FP8's
-    name if both numbers are equal, otherwise the compute dtype."""
+    """Return, by name, the number of FP8 products, the number of products with frozen weights, and two data types.
+
+    The data types are the compute dtype and ``dtype``. ``dtype`` is FP8's name if both numbers are equal, otherwise the
+    compute dtype.
+    """
     counted, expected = products_counted(trainer), products_expected(trainer)
     compute = str(trainer.dtype).removeprefix("torch.")
     return {

@@ -1,8 +1,9 @@
-"""A cache of compiled kernels by key, with a check of each kernel's PTX target and a ledger of compiles and loads.
+"""A cache of compiled kernels, and a log of compiles and loads. The cache checks the PTX target of each kernel.
 
-A key names operation, shape, dtype, constants, warps, stages and target. Two kernels with one key are an error. PTX
-without a target, or for another architecture, is an error, too (F-PTX-001), found before the kernel may load. Launches
-use each language's own cache. A compile here fills that cache, so every kernel in that cache has been checked.
+The key of a kernel names operation, shape, dtype, constants, warps, stages and target. Two kernels with the same key
+are an error. PTX without a target, or for another architecture, is also an error (F-PTX-001), and such a kernel is not
+loaded. Triton and CUDA C++ each have their own cache of kernels, from which kernels are launched. The cache of this
+module compiles a kernel into that cache before the first launch, so every launched kernel has been checked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 # kernel.
 LOAD_ROUTE = "cubin, cuModuleLoadData"
 UNPLANNED = "unplanned"
-"""Key prefix of events that no `KernelCache` caused, because something else compiled or loaded a kernel."""
+"""Prefix of the key of an event, if a kernel was compiled or loaded by something else than a `KernelCache`."""
 
 
 class PtxTargetError(KernelRefusedError):
@@ -32,11 +33,12 @@ class PtxTargetError(KernelRefusedError):
 
 
 class KeyCollisionError(KernelRefusedError):
-    """Two kernels have the same key, so the first would silently run in place of the second."""
+    """Two different kernels have the same key. Without this error, the first would be launched in place of the
+    second."""
 
 
 def cache_key(spec: KernelSpec, target: str) -> str:
-    """Return the spec's key with its target: `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1@sm_90`."""
+    """Return the key of a spec for a target, such as `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1@sm_90`."""
     return f"{spec.key}@{target}"
 
 
@@ -50,14 +52,14 @@ def check_target(kernel: Kernel, target: str) -> None:
     """Raise PtxTargetError unless the kernel has a `.target` line and every such line names `target`."""
     targets = read_module(kernel.ptx).targets
     if not targets:
-        raise PtxTargetError(f"F-PTX-001: the PTX of {kernel.key} has no .target line")
+        raise PtxTargetError(f"F-PTX-001: the PTX of {kernel.key} has no .target line, so the kernel is not loaded")
     for text in targets:
         try:
             fits = is_exact(parse_target(text), parse_target(target))
         except ValueError as error:
             raise PtxTargetError(f"F-PTX-001: the PTX target of {kernel.key} cannot be read: {error}") from error
         if not fits:
-            raise PtxTargetError(f"F-PTX-001: the PTX of {kernel.key} is for {text}, the device is {target}")
+            raise PtxTargetError(f"F-PTX-001: the PTX of {kernel.key} is for {text}, but the device is {target}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Device:
 
 
 def current_device() -> Device:
-    """Return the architecture of the current CUDA device."""
+    """Return the `Device` of the current CUDA device."""
     import torch
 
     major, minor = torch.cuda.get_device_capability()
@@ -78,13 +80,17 @@ def current_device() -> Device:
 
 
 def named_target(target: str) -> Device:
-    """Return the named architecture without a device: kernels are compiled for it, and loading does nothing."""
+    """Return a `Device` for the architecture `target`, such as `sm_90`, without a GPU. Loading a kernel does
+    nothing."""
     number = parse_target(target).number
     return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _spec, _compiled: None)
 
 
 class KernelCache:
-    """The compiled kernels of one device. Thread-safe. `key` returns a kernel's key, `ptx` a compiled kernel's PTX."""
+    """The compiled kernels of one device. Thread-safe.
+
+    `key`: a function that returns the key of a kernel. `ptx`: a function that returns the PTX of a compiled kernel.
+    """
 
     def __init__(
         self,
@@ -99,13 +105,14 @@ class KernelCache:
         self._compiled: dict[tuple[object, ...], Any] = {}
         self._loaded: dict[str, KernelSpec] = {}
         self._asked: dict[KernelSpec, None] = {}
-        # Use the id as key, because hashing a spec at every launch would cost more. The spec is kept alive, so that no
-        # other object gets the same id.
+        # Use the id as key, because hashing a spec at every launch would take longer. The spec is stored as the value.
+        # So it stays alive, and no other object can get the same id.
         self._ready: dict[int, KernelSpec] = {}
         self.ledger = Ledger()
 
     def describe(self, spec: KernelSpec) -> Kernel:
-        """Return the compiled kernel with its PTX. Compiles it at most once, and does not load it."""
+        """Return the compiled kernel of a spec, with its PTX. The kernel is compiled at most once, and is not
+        loaded."""
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             identity = (key, *spec.identity)
@@ -123,7 +130,10 @@ class KernelCache:
             return self._described[identity]
 
     def load(self, spec: KernelSpec) -> None:
-        """Compile, check and load the kernel unless it is loaded. Raises PtxTargetError or KeyCollisionError."""
+        """Compile, check and load the kernel of a spec, unless it is already loaded.
+
+        Raises PtxTargetError for PTX of another architecture, and KeyCollisionError if another kernel has the same key.
+        """
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             other = self._loaded.get(key)
@@ -137,7 +147,7 @@ class KernelCache:
             self._loaded[key] = spec
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch a kernel, loading it before its first launch. This is a launcher for `registry.add_launcher`."""
+        """Launch a kernel. Load it before its first launch. Pass this method to `registry.add_launcher`."""
         if self._ready.get(id(spec)) is not spec:
             with self._lock:
                 self._asked.setdefault(spec)
@@ -146,15 +156,19 @@ class KernelCache:
         registry.jit_launch(spec, arguments)
 
     def asked_for(self) -> list[KernelSpec]:
-        """Return the kernels whose launch was requested so far, with refused ones, in the order of first requests."""
+        """Return the kernels whose launch was requested so far, in the order of their first requests.
+
+        Kernels that were refused are included.
+        """
         with self._lock:
             return list(self._asked)
 
 
 class Ledger:
-    """Compile, disk-cache and load events of the whole process, with times and phases. Thread-safe.
+    """A log of this process: which kernels were compiled, read from the disk cache or loaded, when, and in which phase.
 
-    Hooks of Triton and of `nvrtc` report the events, so compiles outside of any `KernelCache` are recorded, too.
+    Thread-safe. Hooks of Triton and of `nvrtc` report the events. So compiles outside of any `KernelCache` are
+    recorded, too.
     """
 
     def __init__(self) -> None:
@@ -172,7 +186,7 @@ class Ledger:
         return time.perf_counter() - self._started
 
     def phase(self, name: str) -> None:
-        """Begin the phase `name`: later events belong to this phase."""
+        """Begin the phase `name`. Later events are recorded as part of this phase."""
         with self._lock:
             self._phase = name
             self._phases[name] = self.seconds()
@@ -183,9 +197,10 @@ class Ledger:
             self._handles.setdefault(name, self.seconds())
 
     def resident(self, key: str) -> None:
-        """Record a load of the key's module, unless the key has an event already.
+        """Record that the kernel with this key is loaded, unless the key already has an event.
 
-        Triton reports no load if the same machine code was already loaded for another key, such as another grid's.
+        Triton reports no load if the same machine code was already loaded for another key, such as a key with another
+        grid.
         """
         with self._lock:
             if all(event.key != key for event in self._events):
@@ -210,7 +225,8 @@ class Ledger:
         nvrtc.listeners.append(self._add)
 
     def unwatch(self) -> None:
-        """Stop listening. Listeners added later may still pass events on to this ledger, which then ignores them."""
+        """Stop listening. Listeners that were added later may still pass events to this ledger. It ignores these
+        events."""
         from triton import knobs
 
         self._watching = False
@@ -236,7 +252,7 @@ class Ledger:
 
 
 class _WorkingOn:
-    """Sets the key to which this thread's events belong inside the `with`. Restores the previous key at the end."""
+    """Records the events of this thread under a key, inside the `with`. Restores the previous key at the end."""
 
     def __init__(self, local: threading.local, key: str) -> None:
         self._local, self._key = local, key

@@ -1,8 +1,8 @@
-"""Comparisons for `kernel_match` of the reference trainer's kernels, at a workload's shapes and at ragged ones.
+"""Comparisons of the reference trainer's kernels for `kernel_match`, at the shapes of a workload and at ragged shapes.
 
-On a CUDA device the kernels are compiled and run there. On a CPU Triton interprets the kernels, in fp32 alone, because
-interpreted bf16 gives wrong values without an error. A second process compiles the kernels for `OFFLINE_SM`, so that
-their metadata is known on a CPU, too.
+On a CUDA device the kernels are compiled and executed on the device. On a CPU Triton interprets the kernels, but only
+in fp32, because interpreted bf16 gives wrong values without an error. A second process compiles the kernels for
+`OFFLINE_SM`, so that metadata of compiled kernels is also available on a CPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class ReferenceKernelCases:
-    """The comparisons of one arm. `plant` applies a planted fault to the table of kernels first."""
+    """The comparisons of one arm. `plant` is applied to the table of kernels first, to plant a fault."""
 
     def __init__(self, config: TrainConfig, plant: Callable[[KernelTable], None] | None = None) -> None:
         self.device = resolve_device(config.device)
@@ -65,15 +65,17 @@ class ReferenceKernelCases:
         if unknown:
             raise ValueError(f"there is no operation {unknown[0]!r}; use one of {', '.join(known)}")
         if self.device.type == "cpu" and set(dtypes) - {"float32"} and self._config.gemm not in HALF_TYPES:
-            raise NotAvailable("needs CUDA: interpreted kernels compute in float32 only")
+            raise NotAvailable("needs CUDA, because interpreted kernels compute only in float32")
         single = [operation for operation in operations if operation in FLOAT32_ALONE]
         if single and set(dtypes) != {"float32"}:
-            raise ValueError(f"{single[0]} is computed only in float32, not in {', '.join(dtypes)}")
+            raise ValueError(f"{single[0]} cannot be compared in {', '.join(dtypes)}; use only float32")
         half = [operation for operation in operations if operation in BFLOAT16_ALONE]
         if half and set(dtypes) != {"bfloat16"}:
-            raise ValueError(f"{half[0]} is computed only in bfloat16, not in {', '.join(dtypes)}")
+            raise ValueError(f"{half[0]} cannot be compared in {', '.join(dtypes)}; use only bfloat16")
         if half and not hopper():
-            raise NotAvailable(f"{half[0]} needs a GPU of capability 9.0, because it uses instructions of that GPU")
+            raise NotAvailable(
+                f"{half[0]} needs a GPU of compute capability 9.0, because only this GPU has the kernel's instructions"
+            )
         wanted = _TYPE_NAMES.get(self._config.gemm)
         if wanted is not None and set(dtypes) != {wanted}:
             raise ValueError(f"the path {self._config.gemm} keeps its weights in {wanted}, not in {', '.join(dtypes)}")
@@ -97,8 +99,8 @@ class ReferenceKernelCases:
         return GemmShapes(self._model, self._tokens, self._config.rank)
 
     def _plan_tiled(self, operations: Sequence[str]) -> None:
-        """Plan the tiled products' kernels as a prewarm does, so that their tiles and threads can be compared with
-        those of launches."""
+        """Plan the kernels of the tiled products as a prewarm does, to compare planned tiles and threads with those
+        launched."""
         for operation in operations:
             accumulate = operation.endswith("_accumulate")
             for m, k, n in self._shapes().of(operation):
@@ -118,8 +120,8 @@ class ReferenceKernelCases:
         return call
 
     def compiled(self) -> list[Kernel]:
-        """Return the compiled kernels. On a CPU, return only the tiled products, because claims read the metadata of no
-        other kernels."""
+        """Return the compiled kernels. On a CPU, return only the tiled products, because claims read no other
+        metadata."""
         if self.device.type != "cpu":
             specs = (self._planned | self._launched).values()
             return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]
@@ -130,7 +132,7 @@ class ReferenceKernelCases:
         return planned + OfflineCompilation(unplanned, OFFLINE_SM).kernels()
 
     def constants(self) -> dict[str, int]:
-        """Return tile size and unrolling of the tiled products that were launched; empty if no tiled product was."""
+        """Return the tile size and the unroll factor of the launched tiled products, or {} if none was launched."""
         found: dict[str, int] = {}
         for spec in self._launched.values():
             if spec.op.startswith("gemm."):

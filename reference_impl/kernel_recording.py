@@ -1,4 +1,4 @@
-"""Record the kernels of a training step without a GPU: the trainer's own step runs on fake tensors.
+"""Record the kernels of a training step without a GPU, by running the trainer's step on fake tensors.
 
 Fake tensors have shapes and dtypes but no data, so a step of 28 layers takes about a second and hardly any memory. Each
 operator calls the wrapper of its CUDA kernel, as it does for CUDA tensors. The launches are recorded and not executed.
@@ -26,19 +26,19 @@ from reference_impl.trainer import Trainer
 
 
 def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...]) -> tuple[KernelSpec, ...]:
-    """Return the kernels that a step of each sequence length launches on CUDA, each once, in order of first launch.
+    """Return the kernels that steps of these sequence lengths launch on CUDA, each once, in order of first launch.
 
-    The kernels are those of the target that a surrounding `planning_for` names, see `kernels/target.py`.
+    The kernels are those of the target that a surrounding `planning_for` names (see `kernels/target.py`).
     """
     return _recorded(model, config, seq_lens, hopper())
 
 
-@lru_cache(maxsize=8)  # a process that examines several targets records the same step for most of them
+@lru_cache(maxsize=8)  # most targets have the same step, so a process that examines several targets records it once
 def _recorded(
     model: ModelConfig,
     config: TrainConfig,
     seq_lens: tuple[int, ...],
-    _hopper: bool,  # only a part of the cache key: the steps of two targets differ if one of them is Hopper
+    _hopper: bool,  # used only as a part of the cache's key, because a step on Hopper launches other kernels
 ) -> tuple[KernelSpec, ...]:
     launched: dict[KernelSpec, None] = {}
 
@@ -47,8 +47,8 @@ def _recorded(
 
     dtype = "bfloat16" if config.dtype == "auto" else config.dtype
     with TemporaryDirectory() as folder, FakeTensorMode(allow_non_fake_inputs=True), _as_on_cuda():
-        # Use an empty text. A step reads only the static batch, and reading the tokens of a text would need their
-        # values.
+        # Use an empty text. The trainer checks the values of tokens when it reads a text, but fake tensors have no
+        # values. The step reads only the static batch.
         empty = Path(folder) / "empty.txt"
         empty.touch()
         trainer = Trainer(replace(config, model=model, device="cpu", dtype=dtype, data=str(empty)))
@@ -61,7 +61,7 @@ def _recorded(
 
 @contextmanager
 def _as_on_cuda() -> Iterator[None]:
-    """Make every operator call the wrapper of its CUDA kernel inside the `with`, whatever the tensor's device."""
+    """Make every operator call the wrapper of its CUDA kernel inside the `with`, for tensors of any device."""
 
     def pick(op: str, tensor: Tensor) -> ModuleType:  # noqa: ARG001 - the replaced function's signature
         return registry.load(op)

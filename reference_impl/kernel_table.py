@@ -17,7 +17,8 @@ from reference_impl.kernels import registry
 from reference_impl.optimizer import FlatAdamW
 
 Product = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
-"""A backward product: takes (grad_c, b, out, accumulate) or (a, grad_c, out, accumulate), and returns out."""
+"""A backward product. Its arguments are (grad_c, b, out, accumulate) or (a, grad_c, out, accumulate); it returns
+out."""
 
 
 @dataclass
@@ -63,15 +64,15 @@ class KernelTable:
 
 
 def interpret_kernels() -> None:
-    """Make Triton interpret its kernels in this process. After that, the process cannot compile kernels.
+    """Make Triton interpret kernels in this process. Afterwards the process cannot compile kernels.
 
-    Raises RuntimeError if Triton was imported before, because Triton decorates its own functions when it is imported.
+    Raises RuntimeError if Triton is already imported, because Triton chooses between both modes when it is imported.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
         return
     if "triton" in sys.modules:
         raise RuntimeError(
-            "Triton was imported before it was set to interpret kernels; compare the kernels in a new process"
+            "Triton cannot interpret kernels, because it was already imported; compare the kernels in a new process"
         )
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -146,7 +147,8 @@ def _dispatched(path: GemmPath) -> tuple[Product, Product]:
 
 
 def trainer_table(path: GemmPath) -> KernelTable:
-    """Return the functions that the trainer calls: the kernel for CUDA tensors, its naive twin for CPU tensors."""
+    """Return a table of the functions that the trainer calls. They use kernels for CUDA tensors, plain torch for
+    others."""
     backward_a, backward_b = _dispatched(path)
     return KernelTable(
         backward_a,

@@ -113,17 +113,17 @@ class Trainer:
     def set_shape(self, seq_len: int, batch_size: int | None = None) -> StaticBuffers:
         """Select batches of this shape for later steps; return their static buffers, which are created only once."""
         if seq_len < 1:
-            raise ReferenceImplError("seq_len", f"got {seq_len}", "must be at least 1")
+            raise ReferenceImplError("seq_len", f"got {seq_len}", "use an integer of at least 1")
         batch = self.config.batch_size if batch_size is None else batch_size
         if batch < 1:
-            raise ReferenceImplError("batch_size", f"got {batch}", "must be at least 1")
+            raise ReferenceImplError("batch_size", f"got {batch}", "use an integer of at least 1")
         key = (batch, seq_len)
         if key not in self._buffers:
             model = self.model_config
             cos, sin = ops.rope_tables(seq_len, model.head_dim, model.rope_theta, self.device)
             parts = self.config.micro_batches
             if batch % parts:
-                raise ReferenceImplError("batch_size", f"got {batch}", f"must be a multiple of micro_batches ({parts})")
+                raise ReferenceImplError("batch_size", f"got {batch}", f"use a multiple of micro_batches ({parts})")
             size = key if parts == 1 else (parts, batch // parts, seq_len)
             tokens = torch.zeros(size, dtype=torch.int64, device=self.device)
             shape = StepShape(batch // parts, seq_len, cos, sin)

@@ -1,4 +1,4 @@
-"""Load and launch kernels in CUDA C++. Everything that does not depend on a launch's arguments is prepared once."""
+"""Load and launch kernels in CUDA C++. All data that is equal for all launches of a kernel is computed only once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import Tensor
 from reference_impl.kernels.cuda_parameters import PLACE_BYTES, Parameter, done, encoder
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-# Number of launches per kernel whose parameters are kept for reuse. A step's tensors have the same addresses as in the
-# step before.
+# Number of launches of each kernel whose parameters are kept, to be used again. The tensors of a step often have the
+# same addresses as in the previous step.
 _KEPT = 1024
 
 
 def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
-    """Load a module on the current device. Return its function `name`, whose blocks may use `shared_memory` bytes."""
+    """Load a module on the current device. Return its function `name`, of which a block may use `shared_memory`
+    bytes."""
     from cuda.bindings import driver
 
     _make_context_current()
@@ -31,7 +32,8 @@ def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
 
 
 def _make_context_current() -> None:
-    """Create the device's context if there is none. torch creates it at its first use, but a prewarm comes earlier."""
+    """Create the device's context if there is none. torch would create it at its first use, but a prewarm needs it
+    earlier."""
     from cuda.bindings import driver
 
     if not int(done("cuCtxGetCurrent", "context", driver.cuCtxGetCurrent())):
@@ -105,7 +107,8 @@ class Launch:
         return configuration
 
     def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:
-        """Return the address of an array of pointers to parameters, and objects that must live until the launch."""
+        """Return the address of an array of pointers to the parameters, and objects that the caller must keep until the
+        launch."""
         memory = (ctypes.c_char * (PLACE_BYTES * (len(self._encoders) + 1)))()
         start = -(-ctypes.addressof(memory) // PLACE_BYTES) * PLACE_BYTES
         places = [start + PLACE_BYTES * index for index in range(len(self._encoders))]

@@ -1,4 +1,4 @@
-"""The parameters of kernels in CUDA C++: addresses of tensors and tensor maps. Checking them needs no driver."""
+"""The parameters of kernels in CUDA C++: addresses of tensors, and tensor maps. `check` needs no GPU driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reference_impl.kernels.nvrtc import CudaSourceError
 from reference_impl.kernels.spec import DTYPES, POINTER_ALIGNMENT, KernelArgumentError, KernelSpec
 
 PLACE_BYTES = 128
-"""The bytes reserved for each parameter: a tensor map's size, which is also its alignment in CUDA 13."""
+"""The bytes reserved for each parameter: the size of a tensor map, which is also its alignment in CUDA 13."""
 
 # Data type of a pointer -> element type of its tensor map. The copy engine moves bytes without interpreting them.
 _ELEMENTS = {
@@ -34,7 +34,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A parameter by which the copy engine moves boxes of the tensor at index `pointer` of the spec's pointers.
+    """A parameter that describes a tensor to the GPU's copy engine, which moves boxes (parts) of the tensor.
+
+    pointer: index of the tensor in the spec's pointers.
 
     sizes, box: length of each dimension of the tensor and of a box, the innermost first. strides: distance in elements
     from one index to the next, for all dimensions but the innermost. swizzle: width in bytes of the swizzle pattern in
@@ -50,11 +52,12 @@ class TensorMap:
 
 Parameter = Address | TensorMap
 Encoder = Callable[[tuple[int, ...], int], None]
-"""Takes the tensors' addresses, and an address in the host's memory to which it writes the parameter."""
+"""A function that writes one parameter. Its arguments are the addresses of the tensors, and the address in host memory
+to which it writes."""
 
 
 def check(spec: KernelSpec, parameter: Parameter) -> None:
-    """Raise KernelArgumentError for a parameter that the driver would refuse, so that the error appears without a GPU.
+    """Raise KernelArgumentError for a parameter that the driver would refuse. So such errors are found without a GPU.
 
     The rules are those of `cuTensorMapEncodeTiled` in the manual of CUDA's driver, for a map that is not interleaved.
     """
@@ -70,13 +73,13 @@ def _broken_rules(given: TensorMap, aligned: bool, itemsize: int) -> Iterator[st
     rank, row = len(given.sizes), given.box[0] * itemsize
     strides = [stride * itemsize for stride in given.strides]
     if not 1 <= rank <= 5 or len(given.box) != rank or len(strides) != rank - 1:
-        yield "give 1 to 5 dimensions, each with a size and a box, each but the innermost with a stride"
+        yield "give 1 to 5 dimensions; each needs a size and a box, and all but the innermost need a stride"
     if not all(1 <= size <= 2**32 for size in given.sizes):
         yield "give sizes from 1 to 2^32"
     if not aligned or not all(0 <= stride < 2**40 and stride % POINTER_ALIGNMENT == 0 for stride in strides):
         yield "start the tensor and every row on a 16-byte boundary, with strides below 2^40 bytes"
     if not all(1 <= size <= 256 for size in given.box) or row % 16:
-        yield "give a box of 1 to 256 elements each way, with a row of whole 16 bytes"
+        yield "give a box of 1 to 256 elements in each dimension, whose rows are a multiple of 16 bytes"
     if given.swizzle not in _SWIZZLES or (given.swizzle and row > given.swizzle):
         yield "give a swizzle of 0, 32, 64 or 128 bytes, and a box whose row is no longer than the swizzle"
 
@@ -96,7 +99,8 @@ def _address(parameter: Address) -> Encoder:
 def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
     from cuda.bindings import driver
 
-    # Do not use cuda-bindings, because its tensor maps do not have the alignment that the driver requires.
+    # Do not let cuda-bindings encode the tensor map, because its memory does not have the alignment that the driver
+    # requires.
     encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     pointer, rank = spec.pointers[parameter.pointer], len(parameter.sizes)
     bytes_of_strides = (stride * DTYPES[pointer.dtype].itemsize for stride in parameter.strides)
@@ -121,13 +125,14 @@ def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
 
 
 def done(call: str, what: str, answer: tuple[Any, ...]) -> Any:
-    """Return the results of a driver call without its status. Raises CudaSourceError if the status is an error."""
+    """Return the result of a driver call without its status, or None. Raises CudaSourceError if the status is an
+    error."""
     result, *rest = answer
     if result:
         remedy = (
-            "look up the error in the manual of CUDA's driver; to launch within a capture, launch the kernel "
-            "once "
-            "before it, or prewarm it"
+            "look up the error in the manual of CUDA's driver; if this is a launch in a capture, launch or "
+            "prewarm the "
+            "kernel before the capture"
         )
         raise CudaSourceError(what, f"{call} succeeds", result.name, remedy)
     return rest[0] if rest else None

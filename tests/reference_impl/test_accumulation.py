@@ -62,7 +62,7 @@ def test_a_traced_step_of_micro_batches_is_the_plain_one_in_bits() -> None:
 def test_a_changed_batch_shape_is_also_split_into_micro_batches() -> None:
     trainer = Trainer(config(4))
     assert trainer.set_shape(8, batch_size=4).tokens.shape == (4, 1, 8)
-    with pytest.raises(ReferenceImplError, match=r"batch_size: got 6; must be a multiple of micro_batches \(4\)"):
+    with pytest.raises(ReferenceImplError, match=r"batch_size: got 6; use a multiple of micro_batches \(4\)"):
         trainer.set_shape(8, batch_size=6)
 
 

@@ -52,10 +52,10 @@ class StandIn:
     ("ptx", "message"),
     [
         (HOPPER.replace(".target sm_90a", ""), "has no .target line"),
-        (HOPPER.replace("sm_90a", "sm_80"), "is for sm_80, the device is sm_90"),
-        (HOPPER.replace("sm_90a", "sm_100a"), "is for sm_100a, the device is sm_90"),
+        (HOPPER.replace("sm_90a", "sm_80"), "is for sm_80, but the device is sm_90"),
+        (HOPPER.replace("sm_90a", "sm_100a"), "is for sm_100a, but the device is sm_90"),
         (HOPPER.replace("sm_90a", "sm_ninety"), "cannot be read"),
-        (HOPPER + "\n.target sm_80", "is for sm_80, the device is sm_90"),
+        (HOPPER + "\n.target sm_80", "is for sm_80, but the device is sm_90"),
         ("// .target sm_90\n" + HOPPER.replace(".target sm_90a", ""), "has no .target line"),
     ],
 )

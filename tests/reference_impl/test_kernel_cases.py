@@ -113,7 +113,7 @@ def test_incomparable_kernel_cases_are_refused(answers: Answers) -> None:
     assert str(answer["operation"]).startswith(
         "ValueError: there is no operation 'gemm.forward'; use one of gemm.backward_a,"
     )
-    assert answer["bf16"] == "NotAvailable: needs CUDA: interpreted kernels compute in float32 only"
+    assert answer["bf16"] == "NotAvailable: needs CUDA, because interpreted kernels compute only in float32"
     assert answer["path"] == "ValueError: the path fp16 keeps its weights in float16, not in float32"
 
 

@@ -256,7 +256,7 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "groups": (
         lambda: registry.load("attention").forward(torch.zeros(4, 56), 1, 4, 3, 2, 8),
-        "attention.forward: argument 'qkv' is of 3 query and 2 key heads of 8; pass",
+        "attention.forward: argument 'qkv' is for 3 query heads and 2 key heads with head_dim 8; use",
     ),
     "count": (
         lambda: registry.launch(registry.load("softmax").backward_spec(2, 8, "fp32"), torch.zeros(2, 8)),

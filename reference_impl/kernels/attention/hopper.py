@@ -1,11 +1,12 @@
-"""Attention's backward in two kernels for Hopper, without atomics; legend and formulas in `kernel.py`.
+"""Attention's backward in two kernels for Hopper, without atomics. `kernel.py` has the legend and the formulas.
 
 `dq.cu` writes dQ, and delta = rowsum(dO * O) for the second kernel. `dkdv.cu` writes dK and dV, summed over the query
-heads of a key head. Both kernels compute P and dP. So there are 7 products instead of the 5 that a sum by atomics
-needs. In return, each gradient has one writer, which sums in fixed order. Hopper's copy engine loads the operands into
-a ring of stages, and two warp groups multiply. P and dS are rounded to bf16 as factors of products; sums are in fp32.
-dK and dV are rounded once, after the sum over the query heads of a group, while the kernels of `kernel.py` round each
-head's share before that sum. dQ and dK are rotated back in fp32 before they are rounded.
+heads of a key head. Both kernels compute P and dP. So there are 7 products, while one kernel with atomics would need 5.
+In return, each element of a gradient is written by one program, which sums in fixed order. Hopper's copy engine loads
+the operands into a ring of stages in shared memory, and two warp groups multiply. P and dS are rounded to bf16 before
+they are multiplied. Sums are in fp32. dK and dV are rounded once, after the sum over the query heads of a group. (The
+kernels of `kernel.py` round the dK and dV of each query head before this sum.) dQ and dK are rotated back in fp32
+before they are rounded.
 
 On an H100, these two kernels take 300 us at 4 x 2048 tokens, where the three kernels of `kernel.py` take 392 us. Other
 shapes: 106 and 123 us at 4 x 1024, 1055 and 1694 us at 4 x 4096, 1060 and 1353 us at 1 x 8192.
@@ -28,19 +29,19 @@ _WARPS = 12  # number of warps: one warp group loads, and two warp groups multip
 _HEAD_DIM = 128
 _ROWS = 64  # number of rows in a tile
 _TILE_BYTES = 2 * _ROWS * _HEAD_DIM
-# Number of query heads for each key head. The sources also support other numbers, not below the number of blocks in a
-# cluster, but none of these was tried.
+# Number of query heads for each key head. The sources also support other numbers, if these are not below the number of
+# blocks in a cluster, but no other number was tested.
 _GROUP = 6
-# Smallest number of tokens in a sequence for which these kernels are used, and number of tokens in a pair of key tiles.
-# Only whole pairs are supported.
+# Smallest sequence length for which these kernels are used, and number of tokens in a pair of key tiles. The kernels
+# support only sequences of whole pairs.
 _FROM = 1024
 _PAIR = 256
 # Largest number of blocks in a cluster. The blocks of a cluster share the work of one pair of key tiles, so that each
 # multiprocessor has about one block. At 4 x 1024 tokens, dK and dV took 87 us with two blocks, 66 us with three, and
 # 118 us with four.
 _CLUSTER_AT_MOST = 3
-# At least this number of tenths of the multiprocessors must have a block. Otherwise the many small programs of
-# `kernel.py` use the GPU better.
+# At least seven tenths of the multiprocessors must have a block. Otherwise the kernels of `kernel.py`, with their many
+# small programs, use the GPU better.
 _TENTHS = 7
 _DQ_STAGES = 3  # number of stages; four stages took the same time
 # Longest sequence with three stages. Longer sequences have two stages if several blocks share a pair of key tiles: at 1
@@ -62,18 +63,18 @@ def _pairs(batch: int, seq_len: int, kv_heads: int) -> int:
 
 
 def _cluster(pairs: int) -> int:
-    """Return how many thread blocks share a pair of key tiles: at most three, and so few that all can run at once."""
+    """Return how many thread blocks share a pair of key tiles: at most three, and no more than can all run at once."""
     return max(1, min(_CLUSTER_AT_MOST, multiprocessors() // max(1, pairs)))
 
 
 def _stages(seq_len: int, cluster: int) -> int:
-    """Return the number of stages of the ring: as many as fit into shared memory (2 to 4), or 2 where 3 were slower."""
+    """Return the number of stages of the ring: as many as fit into shared memory (2 to 4), or 2 if 3 are slower."""
     return 2 if cluster > 1 and seq_len > _THREE_STAGES_TO else 5 - cluster
 
 
 @functools.cache
 def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """Return the first kernel, which writes dQ into the packed gradient, and writes delta, fp32 [B, N, S]."""
+    """Return the first kernel. It writes dQ into the packed gradient, and delta into a tensor fp32 [B, N, S]."""
     tokens = batch * seq_len
     names = ("qkv", "grad_output", "output")
     shared_memory = (6 + 2 * _DQ_STAGES) * _TILE_BYTES + 8 * (2 * _DQ_STAGES + 2)
@@ -111,8 +112,9 @@ def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec
     tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
     cluster = _cluster(pairs)
     stages = _stages(seq_len, cluster)
-    # Bytes that a block receives from the other blocks of its cluster for a tile's sums: of 16 units, 8 registers of
-    # each of 256 threads.
+    # Bytes that a block receives from the other blocks of its cluster for the sums of one tile. The sums are 16 units.
+    # A unit is 8 fp32 registers of each of 256 threads. Each block receives its share of the units from each other
+    # block.
     exchange = (cluster - 1) * -(-16 // cluster) * 8 * 256 * 4
     ring = stages * (2 * _TILE_BYTES + 2 * 4 * _ROWS)
     shared_memory = 4 * _TILE_BYTES + ring + exchange + 8 * (2 * stages + 4)
@@ -145,7 +147,7 @@ def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec
 
 
 def _tiles(pointer: int, tokens: int, heads: int) -> TensorMap:
-    """Return the tensor map of a matrix [T, heads * D]. A box is half a tile, because a row of a box has 128 bytes."""
+    """Return the tensor map of a matrix [T, heads * D]. A box contains half a tile, because its rows have 128 bytes."""
     columns = heads * _HEAD_DIM
     return TensorMap(pointer, (columns, tokens), (columns,), (_HEAD_DIM // 2, _ROWS))
 
@@ -168,7 +170,8 @@ def backward(
     sin: Tensor,
     sizes: tuple[int, int, int, int],
 ) -> Tensor:
-    """Do the same as `kernel.backward` where `serves` is True. sizes: batch, seq_len, heads, kv_heads."""
+    """Do the same as `kernel.backward`, for sizes for which `serves` is True. sizes: batch, seq_len, heads,
+    kv_heads."""
     delta, grad_qkv = torch.empty_like(log_sum_exp), torch.empty_like(qkv)
     launch(dq_spec(*sizes), qkv, grad_output, output, log_sum_exp, delta, cos, sin, grad_qkv)
     launch(dkdv_spec(*sizes), qkv, grad_output, log_sum_exp, delta, cos, sin, grad_qkv)

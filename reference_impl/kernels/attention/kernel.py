@@ -3,18 +3,19 @@
 Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, L block: the
 number of rows of a tile of queries, and of a tile of keys. lse: log-sum-exp of the scores of a query.
 
-    P = exp(Q K^T / sqrt(D) - lse),  O = P V                       keys up to the query's own position
+    P = exp(Q K^T / sqrt(D) - lse),  O = P V                       for keys up to the position of the query
     dV = P^T dO,  dS = P * (dO V^T - delta),  delta = rowsum(dO * O),  dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D)
 
-as in FlashAttention-2 (Dao 2023, arXiv 2307.08691): products of the data's dtype accumulated in fp32, P and dS rounded
-to the data's dtype, lse kept from the forward. FlashAttention-2 adds up dQ by atomics. Here every gradient has one
-writer that sums in fixed order, so results have the same bits in every run. In return, P and dP are computed twice. dQ
-and dK are rotated back (see `kernels/rope`) in fp32.
+The formulas and the precision are those of FlashAttention-2 (Dao 2023, arXiv 2307.08691). Products of the data's dtype
+are accumulated in fp32, P and dS are rounded to the data's dtype, and lse is kept from the forward. FlashAttention-2
+adds up dQ by atomics. Here each element of a gradient is written by one program that sums in fixed order, so results
+have the same bits in every run. The cost is that P and dP are computed twice. dQ and dK are rotated back (see
+`kernels/rope`) in fp32.
 
 On Hopper, if `hopper.serves` is True, the backward is two kernels in CUDA C++. Otherwise it is three kernels in Triton.
-The first writes delta. In the second, a program computes either the dQ of one query block, or one query head's dK and
-dV of one key block, rounded to the data's dtype. The third sums these dK and dV over the query heads of a key head, and
-packs the sums.
+The first kernel writes delta. In the second kernel, a program computes either dQ of one query block, or dK and dV of
+one key block for one query head, rounded to the data's dtype. The third kernel sums these dK and dV over the query
+heads of a key head, and writes the sums into the packed gradient.
 """
 
 from __future__ import annotations
@@ -50,21 +51,22 @@ from reference_impl.kernels.registry import (
     shared_memory_bytes,
 )
 
-# Data type -> number of rows in a tile. 64 rows is what one matrix instruction of a Hopper warp group takes, and two
-# programs then fit on a multiprocessor. Tiles in fp32 take twice the shared memory, so they have half the rows.
+# Data type -> number of rows in a tile. One matrix instruction of a Hopper warp group processes 64 rows, and with 64
+# rows two programs fit on a multiprocessor. Tiles in fp32 take twice the shared memory for each row, so they have half
+# as many rows.
 _BLOCKS = {"bf16": 64, "fp16": 64, "fp32": 32}
 _WARPS = 4
 _STAGES = 2
-# Number of key and value tiles that the forward kernel with descriptors holds. At 4 x 2048 tokens on an H200, it took
-# 113 us with three tiles, and 128 us with two. When the threads load the tiles themselves, it took 125 and 133 us.
-# Without a separate loop for whole blocks, it took 142 us.
+# Number of key and value tiles that the forward kernel keeps in shared memory, if it reads tiles by descriptor. At 4 x
+# 2048 tokens on an H200, the kernel took 113 us with three tiles, and 128 us with two. Without descriptors, if the
+# threads load the tiles, it took 125 and 133 us. Without a separate loop for whole blocks, it took 142 us.
 _TILED_STAGES = 3
-# Smallest number of tokens in a sequence for which tiles are read by descriptor. A launch creates its descriptors on
-# the host, so a step that is not captured waits for this. At 4 x 512 tokens on an H200 the captured step gained
-# nothing: 26.8 ms without descriptors, and 26.9 ms with them.
+# Smallest sequence length for which tiles are read by descriptor. The host creates the descriptors at each launch,
+# which slows a step that is not captured. At 4 x 512 tokens on an H200 descriptors did not help the captured step
+# either: it took 26.8 ms without descriptors, and 26.9 ms with descriptors.
 _TILED_FROM = 1024
-# Number of rows of a program in the two small kernels: each thread then loads 16 bytes, or two times 16 bytes, at D =
-# 128.
+# Number of rows that a program of the two small kernels handles. At D = 128, each thread then loads 16 bytes once or
+# twice.
 _DELTA_ROWS = 16
 _REDUCE_ROWS = 8
 # `tl.dot` needs at least 16 columns, so each half of a head has at least 8.
@@ -89,7 +91,7 @@ def _forward_kernel(
     begin(PDL)
     WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    # Start the programs with most keys first.
+    # Start the programs with the most keys first, so that no long program is left at the end.
     block = tl.num_programs(1) - 1 - tl.program_id(1)
     key_head = HEADS + head // (HEADS // KV_HEADS)
     value_head = key_head + KV_HEADS
@@ -168,7 +170,8 @@ def _backward_kernel(
     value_head = key_head + KV_HEADS
     token = (batch * S).to(tl.int64)
     sums, deltas = log_sum_exp + tl.program_id(0) * S, delta + tl.program_id(0) * S
-    # Start the longest programs of both roles first: key block 0, and the last query block.
+    # Start the longest programs first, so that no long program is left at the end. For dK and dV this is key block 0,
+    # for dQ the last query block.
     rank = tl.program_id(1) // 2
     BLOCKS: tl.constexpr = (S + BLOCK - 1) // BLOCK
     if tl.program_id(1) % 2 == 0:
@@ -269,16 +272,17 @@ def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: 
 
 
 def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
-    """Return True if tiles are read by descriptors: for long sequences of whole blocks, whole heads, 2-byte elements.
+    """Return True if the forward reads tiles by descriptor.
 
-    fp32 is excluded: its tiles are twice as large, and with three of them only one program fits on a multiprocessor.
+    This requires a long sequence of whole blocks, a head_dim that is a power of two, and elements of 2 bytes. In fp32
+    tiles are twice as large. With three such tiles, only one program would fit on a multiprocessor.
     """
     whole = head_dim // 2 == _half_block(head_dim) and seq_len % block == 0
     return whole and seq_len >= _TILED_FROM and dtype in ("bf16", "fp16")
 
 
 def _tiled_stages(block: int, head_dim: int) -> int:
-    """Return how many stages fit into shared memory next to the query's tile. Elements have two bytes."""
+    """Return how many stages fit into shared memory next to the query's tile, for elements of two bytes."""
     tile = 2 * block * head_dim
     return _TILED_STAGES if (1 + 2 * _TILED_STAGES) * tile < shared_memory_bytes() else _STAGES
 
@@ -320,8 +324,10 @@ def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) 
 
 @functools.cache
 def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the second Triton kernel of `backward`. It writes dQ to the packed gradient, and dK and dV of every query
-    head, [T, N * D] each."""
+    """Return the second Triton kernel of `backward`.
+
+    The kernel writes dQ to the packed gradient, and dK and dV of every query head to separate tensors, [T, N * D] each.
+    """
     block = _BLOCKS[dtype]
     tiled = _is_tiled(seq_len, head_dim, block, dtype)
     tile = (block, head_dim) if tiled else None
@@ -395,8 +401,10 @@ def specializations(
 def _require_packed(op: str, qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> None:
     require_shape(op, "qkv", qkv, (batch * seq_len, (heads + 2 * kv_heads) * head_dim))
     if head_dim % 2 or heads % kv_heads:
-        found = f"of {heads} query and {kv_heads} key heads of {head_dim}"
-        raise KernelArgumentError(op, "qkv", found, "pass an even head_dim, and query heads in equal groups")
+        found = f"for {heads} query heads and {kv_heads} key heads with head_dim {head_dim}"
+        raise KernelArgumentError(
+            op, "qkv", found, "use an even head_dim and a number of query heads that the number of key heads divides"
+        )
 
 
 def forward(qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:

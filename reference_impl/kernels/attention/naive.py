@@ -13,7 +13,8 @@ from reference_impl.kernels.rope import naive as rope
 
 
 def _grouped(rows: Tensor, batch: int, kv_heads: int, head_dim: int) -> Tensor:
-    """Return rows [T, N * D] as [B*Nkv, G*S, D] in the inner precision, the G query heads of a key head together."""
+    """Return rows [T, N * D] as [B*Nkv, G*S, D] in float32 or float64. The G query heads of a key head are in one
+    matrix."""
     inner = torch.float64 if rows.dtype == torch.float64 else torch.float32
     heads = rows.to(inner).view(batch, -1, rows.shape[1] // head_dim, head_dim).transpose(1, 2)
     return heads.reshape(batch * kv_heads, -1, head_dim)
@@ -69,7 +70,7 @@ def backward(
     kv_heads: int,
     head_dim: int,
 ) -> Tensor:
-    """Return the gradient [T, (N + 2*Nkv) * D] of qkv before its rotation; qkv is `forward`'s argument.
+    """Return the gradient [T, (N + 2*Nkv) * D] of qkv before its rotation; qkv is the argument of `forward`.
 
     With P = exp(scores - log_sum_exp): dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(D),
     dK = dS^T Q / sqrt(D). The products with P^T and dS^T sum over the queries of all heads of a group. output [T, N*D],

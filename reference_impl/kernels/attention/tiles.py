@@ -1,8 +1,8 @@
-"""The steps of the Triton attention kernels on one tile; legend and formulas in `kernel.py`.
+"""The parts of the Triton attention kernels that process one tile. `kernel.py` has the legend and the formulas.
 
 A tile is [L, 2 * HALF_BLOCK]: the two halves of a head side by side, each padded to a power of two. Scores are
-multiplied by log2(e), so that exponentials are powers of two. Rows at and beyond S are read as zeros. Their gradients
-are zeros, too, so they add nothing to other rows.
+multiplied by log2(e), so that powers of two can be used instead of exponentials. Rows at and beyond S are read as
+zeros. The gradients of these rows are zeros, too, so the rows add nothing to other rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from reference_impl.kernels.registry import device_function
 
 @device_function
 def columns(HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Return, for the columns of a tile, their positions in the head, and True for those that are not padding."""
+    """Return the position in the head of each column of a tile, and a mask that is True for columns that are not
+    padding."""
     lane = tl.arange(0, 2 * HALF_BLOCK)
     return lane // HALF_BLOCK * HALF + lane % HALF_BLOCK, lane % HALF_BLOCK < HALF
 
@@ -40,9 +41,11 @@ def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
     BLOCK: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Load the rows of one head from position `first` on; the sequence starts at row `token` of packed [T, WIDTH].
+    """Return a tile: the rows of one head from position `first` on. The sequence starts at row `token` of packed [T,
+    WIDTH].
 
-    TILED: packed is a descriptor of such tiles, and no tile reaches past the end of its sequence.
+    TILED: `packed` is a descriptor whose boxes have the shape of a tile, and no tile reaches beyond the end of its
+    sequence.
     """
     if TILED:
         tile = packed.load([(token + first).to(tl.int32), head * 2 * HALF])
@@ -75,10 +78,11 @@ def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
     TILED: tl.constexpr,
     DIAGONAL: tl.constexpr,
 ):
-    """Process the key blocks from `low` up to, not including, `high` for one query block. Return the updated maximum of
-    the scores (base 2), sum of exponentials, and sum of weighted values.
+    """Process the key blocks from `low` up to, but not including, `high` for one query block.
 
-    Only the block on the diagonal has keys after a query, or rows after the sequence's end.
+    Returns the updated maximum of the scores (base 2), the updated sum of exponentials, and the updated sum of weighted
+    values. DIAGONAL: the block contains the diagonal. Only such a block has keys after a query, or rows after the end
+    of the sequence.
     """
     LOG2: tl.constexpr = SCALE * 1.4426950408889634
     for other in range(low, high):
@@ -160,7 +164,8 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Compute one query head's share of dK and dV of a key block in fp32, from the diagonal to the last query block."""
+    """Compute the part of one query head in dK and dV of a key block, in fp32. Sum from the diagonal to the last query
+    block."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
     keys = load_tile(packed, token, block * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
@@ -173,8 +178,8 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
         grad = load_tile(grad_output, token, other * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
         log2_sum = tl.load(log_sum_exp + position, mask=position < S, other=0.0) * 1.4426950408889634
         delta = tl.load(deltas + position, mask=position < S, other=0.0)
-        # Compute the transposed scores, [keys, queries]. So P^T and dS^T can be used as left factors in the form in
-        # which they are computed.
+        # Compute the transposed scores, [keys, queries]. Then P^T and dS^T are left factors of the next products and
+        # need not be transposed.
         scores = tl.dot(keys, tl.trans(query), input_precision="ieee") * (SCALE * 1.4426950408889634)
         weights = tl.exp2(scores - log2_sum[None, :])
         weights = tl.where(row[:, None] <= position[None, :], weights, 0.0)
@@ -200,7 +205,7 @@ def rotate_back(
     HALF: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
 ) -> None:
-    """Rotate the halves a, b [rows, HALF_BLOCK] of a head back from their positions; write them to `out`."""
+    """Undo the rotary embedding of the halves a, b [rows, HALF_BLOCK] of a head, and write both halves to `out`."""
     lane = tl.arange(0, HALF_BLOCK)
     width = (lane < HALF)[None, :]
     table = position[:, None] * HALF + lane[None, :]

@@ -1,13 +1,14 @@
-"""Gradient clipping over one flat fp32 buffer: three launches a step for the whole model, no host sync, no atomics.
+"""Clip gradients in one flat fp32 buffer, by three launches for the whole model, without host sync or atomics.
 
-Legend: n elements of the buffer, P partials of at most BLOCK elements, G groups (layers, or one for the global norm).
+Legend: n elements of the buffer, P parts ("partials") of at most BLOCK elements, G groups of parts. A group is a layer,
+or the whole model for the global norm.
 
     partials[p] = sum of squares of flat[starts[p] : starts[p] + counts[p]]
     norms[g] = sqrt(sum of partials[group_starts[g] : group_starts[g + 1]])
     scales[g] = min(1, max_norm / (norms[g] + eps))
     flat[starts[p] : starts[p] + counts[p]] *= scales[groups[p]]
 
-An empty tensor has no partial, so it adds exactly 0. Sums have a fixed order. Square root and division follow IEEE 754.
+An empty tensor has no part, so it adds exactly 0. Sums have a fixed order. Square root and division follow IEEE 754.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, kernel, launch, require_shape
 
 BLOCK = 1024
-"""The largest number of elements of a partial."""
+"""The largest number of elements of a part."""
 _NUM_WARPS = 4
 
 
@@ -55,15 +56,15 @@ def _scale_reduce_kernel(
     lane = tl.arange(0, SIZE)
     total = tl.zeros([SIZE], tl.float32)
     start = tl.load(group_starts + group)
-    # The length of the loop is a compile-time constant: the number of passes that are needed if one group has all
-    # partial sums. The masks select the partial sums of this group.
+    # The length of the loop is a compile-time constant. It is sufficient even if one group contains all parts. The
+    # masks select the partial sums of this group.
     for step in range(0, PARTIALS, SIZE):
         index = start + step + lane
         total += tl.load(partials + index, mask=index < end, other=0.0)
     norm = tl.sqrt_rn(tl.sum(total))
     tl.store(norms + group, norm)
-    # A NaN norm must give a NaN scale, as with torch's clamp. So a step with NaN gradients becomes visible, instead of
-    # being trained on unnoticed.
+    # A NaN norm must give a NaN scale, as with torch's clamp. Otherwise training could continue on NaN gradients
+    # without being noticed.
     scale = tl.div_rn(tl.full([], MAX_NORM, tl.float32), norm + EPS)
     tl.store(scales + group, tl.minimum(scale, 1.0, propagate_nan=tl.PropagateNan.ALL))
 
@@ -89,7 +90,7 @@ def _scale_apply_kernel(
 
 @functools.cache
 def squared_sum_spec(partials: int) -> KernelSpec:
-    """Return the kernel of `squared_sum_partials` for a buffer of `partials` partials."""
+    """Return the kernel of `squared_sum_partials` for a buffer of `partials` parts."""
     return KernelSpec(
         op="clip.squared_sum",
         shape=(partials,),
@@ -111,7 +112,7 @@ def squared_sum_spec(partials: int) -> KernelSpec:
 
 @functools.cache
 def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -> KernelSpec:
-    """Return the kernel of `clip_scale_reduce` for a buffer of `partials` partials in `groups` groups."""
+    """Return the kernel of `clip_scale_reduce` for a buffer of `partials` parts in `groups` groups."""
     names = (("partials", "fp32"), ("group_starts", "i32"), ("norms", "fp32"), ("scales", "fp32"))
     return KernelSpec(
         op="clip.scale_reduce",
@@ -129,7 +130,7 @@ def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -
 
 @functools.cache
 def scale_apply_spec(partials: int) -> KernelSpec:
-    """Return the kernel of `scale_apply_` for a buffer of `partials` partials."""
+    """Return the kernel of `scale_apply_` for a buffer of `partials` parts."""
     names = (("flat", "fp32"), ("scales", "fp32"), ("starts", "i64"), ("counts", "i32"), ("groups", "i32"))
     return KernelSpec(
         op="clip.scale_apply",
@@ -146,14 +147,14 @@ def scale_apply_spec(partials: int) -> KernelSpec:
 
 
 def specializations(*, partials: int, groups: int, max_norm: float, eps: float) -> list[KernelSpec]:
-    """Return the three kernels of a clip, for a buffer of `partials` partials in `groups` groups."""
+    """Return the three kernels of a clip, for a buffer of `partials` parts in `groups` groups."""
     return [squared_sum_spec(partials), scale_reduce_spec(partials, groups, max_norm, eps), scale_apply_spec(partials)]
 
 
 def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
-    """Write the sum of squares of each partial of flat f32 [n] into out f32 [P], and return out.
+    """Write the sum of squares of each part of flat f32 [n] into out f32 [P], and return out.
 
-    starts i64 [P]: first element of each partial. counts i32 [P]: its number of elements, at most 1024.
+    starts i64 [P]: first element of each part. counts i32 [P]: number of elements of each part, at most 1024.
     """
     partials = starts.numel()
     spec = squared_sum_spec(partials)
@@ -166,7 +167,10 @@ def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tens
 def clip_scale_reduce(
     partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
 ) -> None:
-    """Write norms and scales, f32 [G], from partials f32 [P], group_starts i32 [G + 1]. Scales of NaN norms are NaN."""
+    """Write norms and scales, f32 [G], from the sums of squares partials f32 [P]. The scale of a NaN norm is NaN.
+
+    group_starts i32 [G + 1]: index of the first part of each group, and at the end P.
+    """
     spec = scale_reduce_spec(partials.numel(), norms.numel(), max_norm, eps)
     require_shape(spec.op, "group_starts", group_starts, (norms.numel() + 1,))
     require_shape(spec.op, "scales", scales, (norms.numel(),))
@@ -174,9 +178,9 @@ def clip_scale_reduce(
 
 
 def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
-    """Multiply P segments of flat f32 [n] in place, each by its group's scale of scales f32 [G].
+    """Multiply the P parts of flat f32 [n] in place, each part by the scale of its group in scales f32 [G].
 
-    starts i64 [P], counts i32 [P]: first element and length of each segment. groups i32 [P]: its group.
+    starts i64 [P], counts i32 [P]: first element and length of each part. groups i32 [P]: group of each part.
     """
     partials = starts.numel()
     spec = scale_apply_spec(partials)

@@ -1,8 +1,8 @@
 """Gradient clipping over one flat buffer, in plain torch and without a host sync.
 
-P partials of at most BLOCK elements each, G groups (layers, or one for a global norm). Partial p contains
-``flat[starts[p] : starts[p] + counts[p]]``. Group g contains the partials from ``group_starts[g]`` up to, but not
-including, ``group_starts[g + 1]``. An empty tensor has no partial, so it adds exactly 0 to its group's norm.
+P parts ("partials") of at most BLOCK elements each, G groups (layers, or the whole model for a global norm). Part p
+contains ``flat[starts[p] : starts[p] + counts[p]]``. Group g contains the parts from ``group_starts[g]`` up to, but not
+including, ``group_starts[g + 1]``. An empty tensor has no part, so it adds exactly 0 to the norm of its group.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ BLOCK = 1024
 
 
 def _elements(starts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return element indices [P, BLOCK] and a mask of the valid ones; the others repeat a partial's first index."""
+    """Return the indices [P, BLOCK] of the elements of each part, and a mask that is True for valid indices.
+
+    Invalid indices repeat the first index of the part.
+    """
     lane = torch.arange(BLOCK, device=starts.device)
     exists = lane < counts[:, None]
     return torch.where(exists, starts[:, None] + lane, starts[:, None]), exists
 
 
 def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
-    """Write the sum of squares of each partial into out [P]; return out. flat [n], starts int64, counts int32 [P]."""
+    """Write the sum of squares of each part into out [P]; return out. flat [n], starts int64 [P], counts int32 [P]."""
     index, exists = _elements(starts, counts)
     return out.copy_(torch.where(exists, flat[index].square(), 0).sum(dim=1))
 
@@ -29,7 +32,7 @@ def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tens
 def clip_scale_reduce(
     partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
 ) -> None:
-    """Write norms[g] = sqrt(sum of the group's partials) and scales[g] = min(1, max_norm / (norms[g] + eps)).
+    """Write norms[g] = sqrt(sum of partials in group g) and scales[g] = min(1, max_norm / (norms[g] + eps)).
 
     partials [P], group_starts int32 [G + 1], norms and scales [G]. A NaN norm gives a NaN scale.
     """
@@ -40,10 +43,10 @@ def clip_scale_reduce(
 
 
 def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
-    """Multiply each element of ``flat`` [n] in place by its group's scale. groups int32 [P]: a partial's group."""
+    """Multiply each element of ``flat`` [n] in place by the scale of its group. groups int32 [P]: group of each
+    part."""
     index, exists = _elements(starts, counts)
     factor = torch.ones_like(flat)
-    # The index of a lane that does not exist points to the first element of its partial sum. So it gets the factor of
-    # that element.
+    # Invalid indices repeat the first index of the part. They write the factor that this element gets anyway.
     factor[index.flatten()] = scales[groups][:, None].expand_as(exists).flatten()
     flat.mul_(factor)

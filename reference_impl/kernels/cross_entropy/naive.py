@@ -16,7 +16,7 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED
     index = torch.where(valid, targets, 0)[:, None]
-    # Subtract the maximum first. The log-sum-exp of large logits has too few digits left for the difference.
+    # Subtract the maximum first. Otherwise the log-sum-exp of large logits would have too few digits after the point.
     below = inner - inner.amax(dim=1, keepdim=True)
     log_probability = below - torch.logsumexp(below, dim=1, keepdim=True)
     loss = -log_probability.gather(1, index).squeeze(1)
@@ -26,10 +26,10 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
 
 
 def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Do the same as ``forward_backward_``, from known statistics of the P parts of each row.
+    """Do the same as ``forward_backward_``, but read statistics of the P parts of each row instead of computing them.
 
     maxima, totals: [T, P], the maximum and the sum of exp(logit - maximum) of each part. The parts do not overlap, and
-    together they are the row.
+    together they contain the whole row.
     """
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED
