@@ -1,12 +1,13 @@
-"""Kernels written in CUDA C++ for Hopper. A `KernelSpec` contains a `CudaFunction` where others have a Triton function.
+"""Kernels written in CUDA C++ for Hopper. The `KernelSpec` of such a kernel contains a `CudaFunction`.
 
-A source is a `.cu` file with an entry function that is `extern "C"`. It may include, in quotes, files of its own folder
-and `hopper.cuh` (Hopper's own instructions), but no header of the toolkit. It gets the spec's values as macros: the
-`constexprs` (a float as the fp32 number that it rounds to, a bool as 0 or 1), `NUM_WARPS`, `NUM_STAGES` and `CLUSTER`.
-The entry's parameters are those of the `CudaFunction`, in order. An address is a pointer. A tensor map is 128 bytes,
-aligned to 64 and `const __grid_constant__`. All shared memory is dynamic. A launch uses torch's current stream, inside
-or outside of a capture, and never waits for the device. A kernel may start while the previous kernel still runs. It
-calls `begin` of `hopper.cuh` to wait for the end of that kernel.
+A source is a `.cu` file with an entry function that is `extern "C"`. The file may include, in quotes, files of its own
+folder and `hopper.cuh` (instructions that only Hopper has), but no header of the CUDA toolkit. The values of the spec
+are macros in the source: the `constexprs` (a float is rounded to fp32, a bool is 0 or 1), `NUM_WARPS`, `NUM_STAGES` and
+`CLUSTER`. The entry function has the parameters of the `CudaFunction`, in the same order. An address is a pointer. A
+tensor map is a `const __grid_constant__` value of 128 bytes, aligned to 64 bytes. All shared memory is dynamic. A
+launch uses torch's current stream, inside or outside of a capture, and never waits for the device. A kernel may start
+while the previous kernel still runs. So the kernel must call `begin` of `hopper.cuh`, which waits for the end of the
+previous kernel.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from reference_impl.kernels.target import HOPPER
 
 __all__ = ["Address", "CudaFunction", "CudaKernel", "TensorMap", "rebuilt"]
 
-# Only sm_90a has the instructions wgmma and setmaxnreg. `--minimal` leaves out textures and the device's runtime, which
-# no kernel uses.
+# Compile for sm_90a, because only this target has the instructions wgmma and setmaxnreg. `--minimal` leaves out
+# textures and the device's runtime, because no kernel uses them.
 _OPTIONS = ("--gpu-architecture=sm_90a", "--std=c++17", "-default-device", "--minimal")
 _SHARED_MEMORY_LIMIT = 227 * 1024  # largest number of bytes of shared memory that a block may have on Hopper
 _WAIT = "griddepcontrol.wait"
@@ -42,7 +43,8 @@ _STATIC_SHARED_MEMORY = re.compile(r"^[ \t]*\.shared\b.*", re.MULTILINE)
 
 
 class CudaKernel:
-    """A compiled kernel, as `KernelFunction` defines it. `function` is the driver's handle, None until it is loaded."""
+    """A compiled kernel, as `KernelFunction` defines it. `function`: the driver's handle, or None before the kernel is
+    loaded."""
 
     def __init__(self, spec: KernelSpec, source: CudaFunction, binary: Binary) -> None:
         self.asm: dict[str, Any] = {"ptx": binary.ptx, "cubin": binary.cubin}
@@ -63,7 +65,7 @@ class CudaFunction:
     parameters: tuple[Parameter, ...]
     shared_memory: int
     cluster: int = 1
-    # Key: the id of a spec, which the launch keeps alive, and the device.
+    # Key: the id of a spec, and the device. The `Launch` keeps the spec alive, so no other spec gets the same id.
     _launches: dict[tuple[int, int], Launch] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -86,7 +88,8 @@ class CudaFunction:
         }
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch the kernel. The first launch loads a module, which may fail in a capture: prewarm before it."""
+        """Launch the kernel. The first launch loads a module. Loading may fail in a capture, so prewarm the kernel
+        before."""
         device = arguments[0].get_device()
         launch = self._launches.get((id(spec), device))
         if launch is None:
@@ -101,7 +104,7 @@ class CudaFunction:
 
     def compile_for_device(self, spec: KernelSpec) -> CudaKernel:
         device, (major, minor) = torch.cuda.current_device(), torch.cuda.get_device_capability()
-        # Use text as the key, because as keys 1, 1.0 and True are equal.
+        # Use text as the key. Otherwise specs that contain 1, 1.0 or True at the same place would have equal keys.
         key = f"{device} {spec.identity!r}"
         with _lock:
             if key not in _on_devices:
@@ -109,13 +112,14 @@ class CudaFunction:
             return _on_devices[key]
 
     def compile_for(self, spec: KernelSpec, sm: int) -> CudaKernel:
-        """Compile for `sm`. Raises CudaSourceError for a target other than Hopper, a compile error, or missing NVRTC.
+        """Compile the kernel for the architecture `sm`, which must be 90.
 
-        Raises KernelArgumentError for parameters that the driver would refuse.
+        Raises CudaSourceError if `sm` is not 90, if the source has errors, or if NVRTC is not installed. Raises
+        KernelArgumentError for parameters that the driver would refuse.
         """
         if sm != HOPPER:
             rule = "kernels in CUDA C++ need capability 9.0"
-            raise CudaSourceError(spec.op, rule, f"sm_{sm}", "plan another kernel if `hopper()` is false")
+            raise CudaSourceError(spec.op, rule, f"sm_{sm}", "use another kernel if `hopper()` returns False")
         self._check(spec)
         label = f"{self.source.parent.name}/{self.source.name}"
         text, headers = nvrtc.read_source(self.source)
@@ -134,9 +138,11 @@ class CudaFunction:
     def _check(self, spec: KernelSpec) -> None:
         if self.shared_memory > _SHARED_MEMORY_LIMIT:
             found = f"{self.shared_memory} bytes"
-            raise KernelArgumentError(spec.op, "shared_memory", found, f"a block has {_SHARED_MEMORY_LIMIT} at most")
+            raise KernelArgumentError(spec.op, "shared_memory", found, f"use at most {_SHARED_MEMORY_LIMIT} bytes")
         if spec.grid[0] % self.cluster:
-            raise KernelArgumentError(spec.op, "grid", f"{spec.grid}", f"pass whole clusters of {self.cluster}")
+            raise KernelArgumentError(
+                spec.op, "grid", f"{spec.grid}", f"use a first size that is a multiple of the cluster, {self.cluster}"
+            )
         for parameter in self.parameters:
             check(spec, parameter)
 
@@ -144,7 +150,7 @@ class CudaFunction:
         entries = read_module(ptx).entries
         if self.entry not in entries:
             rule = f'the source must have an entry extern "C" {self.entry}'
-            raise CudaSourceError(label, rule, ", ".join(entries) or "none", "correct the name")
+            raise CudaSourceError(label, rule, ", ".join(entries) or "none", "correct the entry's name")
         if _WAIT not in ptx:
             rule = "a kernel must wait for the kernel before it, which may still be running"
             raise CudaSourceError(label, rule, f"no {_WAIT}", "call begin() of hopper.cuh before the first read")
@@ -160,7 +166,7 @@ class CudaFunction:
                 nvrtc.report("load", self.entry)
 
 
-# Key: the device and the identity of the spec. One module is used for all grids.
+# Key: the device, and the identity of the spec, which does not contain the grid. So one module is used for all grids.
 _on_devices: dict[str, CudaKernel] = {}
 _lock = threading.RLock()
 
@@ -178,7 +184,7 @@ def rebuilt(description: dict[str, Any]) -> CudaFunction:
 
 
 def _literal(op: str, name: str, value: Constant) -> str:
-    """Return a constant as C++ code. A float is rounded to fp32 here, once, and written in exact hexadecimal."""
+    """Return a constant as C++ code. A float is rounded to fp32, and written in hexadecimal, which is exact."""
     if isinstance(value, float):
         rounded = ctypes.c_float(value).value
         if not math.isfinite(rounded):

@@ -1,8 +1,8 @@
 """Start a Triton kernel before the previous one on its stream has ended (programmatic dependent launch).
 
-Each kernel calls `begin` first, and reads and writes nothing before that call, because the previous kernel may still be
-running. The launch tells the driver that the kernel may start early (`triton_source`). Kernels in CUDA C++ do the same
-by `begin` of `hopper.cuh`.
+Each kernel must call `begin` before it reads or writes memory, because the previous kernel may still be running. The
+launch option that lets a kernel start early is set in `triton_source`. Kernels in CUDA C++ call `begin` of `hopper.cuh`
+instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from reference_impl.kernels.triton_source import device_function
 
 @device_function
 def begin(PDL: tl.constexpr) -> None:
-    """Wait until all earlier kernels have ended and their writes are visible; then allow the next kernel to start.
+    """Wait until all earlier kernels have ended and their writes are visible. Then allow the next kernel to start.
 
-    The next kernel waits at its own `begin`, so that only its start-up overlaps with this kernel.
+    The next kernel waits in its call of `begin`. So only the start of the next kernel overlaps with this kernel.
     """
     if PDL:
         gdc_wait()

@@ -1,7 +1,7 @@
-"""Compile CUDA C++ to a cubin and its PTX with NVRTC, cache both on disk in Triton's cache, and report to listeners.
+"""Compile CUDA C++ to machine code (a cubin) and PTX with NVRTC. Cache both on disk, and report events to listeners.
 
-NVRTC is a library of CUDA's toolkit that torch's CUDA builds install. Nothing else of the toolkit is needed, because
-sources include none of its headers.
+Triton's cache stores the results on disk. NVRTC is the library of the CUDA toolkit that compiles at run time; torch's
+CUDA builds install it. Nothing else of the toolkit is needed, because the sources include no header of the toolkit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _LENGTH_BYTES = 8
 
 
 class CudaSourceError(RuntimeError):
-    """A kernel in CUDA C++ cannot be compiled or loaded. The message has place, rule, finding and remedy."""
+    """A kernel in CUDA C++ cannot be compiled or loaded.
+
+    The message contains the place, the rule that is broken, what was found instead, and a remedy.
+    """
 
     def __init__(self, where: str, rule: str, found: str, remedy: str) -> None:
         super().__init__(f"{where}: {rule}; found {found}; {remedy}")
@@ -36,22 +39,22 @@ class NvrtcMissingError(CudaSourceError):
     def __init__(self, error: Exception) -> None:
         super().__init__(
             "libnvrtc",
-            "kernels in CUDA C++ must be compiled by NVRTC, also on machines without a GPU",
+            "kernels in CUDA C++ need NVRTC to be compiled, also on machines without a GPU",
             f"{type(error).__name__}: {error}",
             "pip install 'cuda-bindings>=12.9' 'nvidia-cuda-nvrtc>=13' (torch's CUDA builds bring both)",
         )
 
 
 class CompilationError(CudaSourceError):
-    """NVRTC reported errors in a source; the message contains its log."""
+    """NVRTC found errors in a source. The message contains NVRTC's log."""
 
     def __init__(self, name: str, log: str) -> None:
-        super().__init__(name, "a kernel's source compiles", "errors", f"correct them:\n{log}")
+        super().__init__(name, "the source of a kernel must compile", "errors", f"correct them:\n{log}")
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A compiled source. The driver loads the cubin as it is. The PTX names its target."""
+    """A compiled source: the cubin, which the driver loads without compiling it again, and the PTX."""
 
     ptx: str
     cubin: bytes
@@ -64,10 +67,11 @@ def report(event: str, name: str) -> None:
 
 
 def read_source(path: Path) -> tuple[str, dict[str, str]]:
-    """Return a source and, by name, the text of all files that it includes with quotes, directly or indirectly.
+    """Return the text of the source, and a dictionary from name to text of the files that it includes with quotes.
 
-    An included file is searched in the folder of the file that includes it. Raises CudaSourceError if an included file
-    does not exist, or if two different files have the same name, because NVRTC identifies headers by name alone.
+    Files that are included by included files are in the dictionary, too. An included file must be next to the file that
+    includes it. Raises CudaSourceError if a file does not exist, or if two different files have the same name, because
+    NVRTC identifies headers only by name.
     """
     text, headers, found = path.read_text(encoding="utf-8"), dict[str, str](), dict[str, Path]()
     waiting = [(path, text)]
@@ -77,7 +81,7 @@ def read_source(path: Path) -> tuple[str, dict[str, str]]:
             name, file = match[1], (including.parent / match[1]).resolve()
             where = f"{including}:{code.count(chr(10), 0, match.start()) + 1}"
             if found.setdefault(name, file) != file:
-                rule = "an included name must mean exactly one file"
+                rule = "two included files must not have the same name"
                 raise CudaSourceError(where, rule, f"{found[name]} and {file}", "rename one")
             if name in headers:
                 continue
@@ -90,15 +94,15 @@ def read_source(path: Path) -> tuple[str, dict[str, str]]:
 
 
 def compile_source(name: str, label: str, source: str, headers: Mapping[str, str], options: Sequence[str]) -> Binary:
-    """Return the compiled source, from the disk cache or compiled now. Report which to the listeners, under `name`.
-    Error messages contain `label`.
+    """Return the compiled source, from the disk cache if it is there.
 
-    Raises NvrtcMissingError or CompilationError.
+    Calls the listeners with the event `disk_hit` or `compile`, and with the kernel's name `name`. Error messages
+    contain `label`. Raises NvrtcMissingError or CompilationError.
     """
     from triton.runtime.cache import get_cache_manager
 
     parts = [_version(), *options, label, source, *(part for header in sorted(headers.items()) for part in header)]
-    # Hash the hash of each part, so that two different lists of parts never give the same text.
+    # Hash the hashes of all parts. If the parts were joined instead, two different lists could give the same text.
     digests = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
     kept = get_cache_manager(hashlib.sha256(digests).hexdigest())
     file = kept.get_file(_FILE)

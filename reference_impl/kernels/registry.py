@@ -1,12 +1,13 @@
-"""Find and launch kernels, whatever language they are written in. No other module does.
+"""Find and launch all kernels, in Triton and in CUDA C++. No other module launches kernels.
 
-A `KernelSpec` is everything that decides the machine code of one kernel and its grid: operation, shape, dtype,
-constants, warps, stages. Wrappers (`kernels/<op>/kernel.py`) build a spec for the tensors they are given and call
-`launch`. `specializations(...)` of the same module builds the same specs from shapes alone. So a prewarm plan and a run
-name their kernels by the same code, and two specs have the same `KernelSpec.key` exactly if they are the same kernel.
+A `KernelSpec` contains everything that decides the machine code of one kernel and its grid: operation, shape, dtype,
+constants, warps, stages. The functions in `kernels/<op>/kernel.py` build a spec from their tensors and call `launch`.
+The function `specializations(...)` of the same module builds the same specs from shapes, without tensors. So the plan
+of a prewarm and the launches of a run use the same code to name kernels. Two specs have the same `KernelSpec.key`
+exactly if they are the same kernel.
 
-Nothing but the spec may decide the machine code: sizes are compiled in, and no kernel takes a run-time integer.
-`launch` refuses tensors (dtype, contiguity, 16-byte alignment) for which Triton would compile another variant.
+Only the spec decides the machine code. Sizes are compiled in, and no kernel has an integer argument. `launch` refuses
+tensors for which Triton would compile another variant, because of their dtype, strides or alignment.
 
 This module can be imported on machines without Triton. The kernel modules themselves import Triton: import them only if
 a CUDA device is used or a kernel is compiled. This module also re-exports the names that kernel modules need.
@@ -73,7 +74,7 @@ KERNELS: dict[str, str] = {
         *("fp8_rows", "fp8_norm", "fp8_swiglu", "fp8_nf4", "fp8_loss", "fp8_products"),
     )
 }
-"""Each operation's kernel module, which `load(op)` imports. It has `specializations(...) -> list[KernelSpec]`."""
+"""Operation -> name of its kernel module. Each module has a function `specializations(...) -> list[KernelSpec]`."""
 
 
 def load(op: str) -> ModuleType:
@@ -100,13 +101,15 @@ def multiprocessors() -> int:
 
 
 def require_shape(op: str, argument: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise KernelArgumentError unless `tensor` has exactly `shape`. Otherwise a kernel might read past its end."""
+    """Raise KernelArgumentError unless `tensor` has exactly `shape`. A kernel could read beyond a smaller tensor."""
     if tensor.shape != shape:
-        raise KernelArgumentError(op, argument, f"of shape {list(tensor.shape)}", f"pass shape {list(shape)}")
+        raise KernelArgumentError(
+            op, argument, f"of shape {list(tensor.shape)}", f"pass a tensor of shape {list(shape)}"
+        )
 
 
 def jit_launch(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-    """Launch through the cache of the kernel's language; compile at the first launch."""
+    """Launch a kernel by Triton's launcher or by that of CUDA C++. The first launch compiles the kernel."""
     spec.function.launch(spec, arguments)
 
 
@@ -114,23 +117,23 @@ _launchers: list[Launcher] = [jit_launch]
 
 
 def add_launcher(launcher: Launcher) -> None:
-    """Send every later launch to `launcher(spec, arguments)`, until it is removed or another launcher is added."""
+    """Make later launches call `launcher(spec, arguments)`, until it is removed or another launcher is added."""
     _launchers.append(launcher)
 
 
 def remove_launcher(launcher: Launcher) -> None:
-    """Remove a launcher, not necessarily the last one. Raises ValueError if it was not added."""
+    """Remove a launcher. Others may have been added after it. Raises ValueError if the launcher was not added."""
     _launchers.remove(launcher)
 
 
 def current_launcher() -> Launcher:
-    """Return the launcher that launches are sent to now."""
+    """Return the launcher that launches call now."""
     return _launchers[-1]
 
 
 @contextmanager
 def launching_by(launcher: Launcher) -> Iterator[None]:
-    """Send the launches inside the `with` to `launcher`."""
+    """Make launches inside the `with` call `launcher`."""
     add_launcher(launcher)
     try:
         yield
@@ -144,10 +147,10 @@ def _address(tensor: Tensor) -> int:
 
 
 def launch(spec: KernelSpec, *arguments: Tensor) -> None:
-    """Launch one kernel on the current stream, without a host sync; may be captured.
+    """Launch one kernel on the current stream, without a host sync. The launch can be captured.
 
-    Raises KernelArgumentError if a tensor does not have the spec's dtype, is not contiguous, or is not aligned as
-    compiled. An empty grid (no tokens, no elements) launches nothing.
+    Raises KernelArgumentError if a tensor does not have the dtype or the alignment of the spec, or is not contiguous.
+    If the grid is empty, nothing is launched.
     """
     if len(arguments) != len(spec.pointers):
         raise KernelArgumentError(
@@ -187,5 +190,6 @@ def load_compiled(spec: KernelSpec, compiled: Any) -> None:
 
 
 def offline_compile(spec: KernelSpec, sm: int) -> Any:
-    """Compile for `sm` (90 is Hopper) without a GPU or a driver; return the same as `compile_for_device`."""
+    """Compile for the architecture `sm` (90 is Hopper) without a GPU or a driver. Return a kernel as
+    `compile_for_device` does."""
     return spec.function.compile_for(spec, sm)

@@ -160,7 +160,7 @@ SOURCE_ERRORS: dict[str, tuple[str, type[CudaSourceError], str]] = {
     "no C++": (
         storing("undeclared"),
         CompilationError,
-        r'kernel.cu: a kernel\'s source compiles; found errors; .*\n.*/kernel\.cu\(3\): error: identifier "undeclared"',
+        r'kernel.cu: the source of a kernel must compile; found errors; .*\n.*/kernel\.cu\(3\): error: identifier "undeclared"',
     ),
     "in an included file": (
         storing("1", before='#include "broken.cuh"'),
@@ -175,7 +175,7 @@ SOURCE_ERRORS: dict[str, tuple[str, type[CudaSourceError], str]] = {
     "one name of two files": (
         storing("1", before='#include "folder/outer.cuh"\n#include "inner.cuh"'),
         CudaSourceError,
-        r"an included name must mean exactly one file; found .*inner\.cuh and .*inner\.cuh; rename one",
+        r"two included files must not have the same name; found .*inner\.cuh and .*inner\.cuh; rename one",
     ),
     "no entry": (
         storing("1").replace("kernel(", "other("),
@@ -233,8 +233,8 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[KernelSpec], KernelSpec], str]] = {
     "ragged box": (lambda spec: with_map(spec, box=(3, 8), swizzle=0), "a multiple of 16 bytes"),
     "swizzle": (lambda spec: with_map(spec, swizzle=16), "a swizzle of 0, 32, 64 or 128 bytes"),
     "wide box": (lambda spec: with_map(spec, swizzle=64), "a box whose row is no longer"),
-    "shared memory": (lambda spec: changed(spec, shared_memory=232449), "a block has 232448 at most"),
-    "grid": (lambda spec: changed(spec, cluster=4), r"is \(2, 13\); pass whole clusters of 4"),
+    "shared memory": (lambda spec: changed(spec, shared_memory=232449), "use at most 232448 bytes"),
+    "grid": (lambda spec: changed(spec, cluster=4), r"is \(2, 13\); use a first size that is a multiple of the cluster, 4"),
     "infinite": (lambda spec: replace(spec, constexprs={"FACTOR": 1e39}), "'FACTOR' is 1e.39; give a number that"),
 }
 

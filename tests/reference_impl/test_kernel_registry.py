@@ -232,7 +232,7 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "shape": (
         lambda: registry.load("rms_norm").forward(torch.zeros(2, 8), torch.zeros(9), 1e-6),
-        r"rms_norm.forward: argument 'gain' is of shape \[9\]; pass shape \[8\]",
+        r"rms_norm.forward: argument 'gain' is of shape \[9\]; pass a tensor of shape \[8\]",
     ),
     "blocks": (
         lambda: registry.load("nf4").dequantize_spec(3, 10, "fp32"),
@@ -240,7 +240,7 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "accumulate": (
         lambda: registry.load("gemm").backward_b(torch.zeros(2, 3), torch.zeros(2, 4), accumulate=True),
-        "gemm.backward_b: argument 'out' is missing; pass the tensor to accumulate into",
+        "gemm.backward_b: argument 'out' is missing; pass the tensor that the product is added to",
     ),
     "sequence": (
         lambda: registry.load("rope").add_rotate_(
@@ -252,7 +252,7 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: registry.load("rope").add_rotate_(
             torch.zeros(3, 32), torch.zeros(3, 8), torch.zeros(32, 6), torch.zeros(3, 8), torch.zeros(3, 8), 3, 1, 16
         ),
-        r"rope.add_rotate: argument 'b' is of shape \[32, 6\]; pass shape \[32, 8\]",
+        r"rope.add_rotate: argument 'b' is of shape \[32, 6\]; pass a tensor of shape \[32, 8\]",
     ),
     "groups": (
         lambda: registry.load("attention").forward(torch.zeros(4, 56), 1, 4, 3, 2, 8),

@@ -39,11 +39,11 @@ def _forward_backward_kernel(
     out = gradient + tl.program_id(0).to(tl.int64) * V
     target = tl.load(targets + tl.program_id(0))
     valid = target != IGNORED_TARGET
-    # For a target outside the vocabulary, nothing is read, and the loss becomes NaN.
+    # If the target is outside the vocabulary, nothing is read, and the loss becomes NaN.
     target_logit = tl.load(row + target, mask=(target >= 0) & (target < V), other=float("nan")).to(tl.float32)
     column = tl.arange(0, VECTORS)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
 
-    # As in `kernels/cross_entropy`, keep one maximum and one sum for each vector. The first maximum is finite.
+    # Keep one maximum and one sum for each vector, and start with a finite maximum, as in `kernels/cross_entropy`.
     maximum = tl.full([VECTORS], -3.4028234663852886e38, tl.float32)
     total = tl.zeros([VECTORS], tl.float32)
     for first in range(0, V, VECTORS * VECTOR):
@@ -59,7 +59,7 @@ def _forward_backward_kernel(
     inverse = 1.0 / row_total
     blocks: tl.constexpr = (V + VECTORS * VECTOR - 1) // (VECTORS * VECTOR)
     for block in range(blocks):
-        # Begin at the end of the row, because it was read last and is still in the L2 cache.
+        # Begin at the end of the row, because the end was read last and is still in the L2 cache.
         index = (blocks - 1 - block) * (VECTORS * VECTOR) + column
         value = tl.load(row + index, mask=index < V, other=0.0).to(tl.float32)
         probability = tl.exp(value - row_maximum) * inverse
@@ -99,7 +99,8 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
 
 
 def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of a loss over `tokens` tokens in chunks: one, or two if the last chunk is shorter."""
+    """Return the kernels of a loss over `tokens` tokens in chunks of `chunk`: two if the last chunk is shorter, else
+    one."""
     sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
     return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
 

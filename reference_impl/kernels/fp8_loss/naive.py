@@ -1,8 +1,8 @@
 """Cross-entropy whose gradient is in FP8, in plain torch; T tokens, V vocabulary.
 
-softmax - onehot is in [-1, 1] for all logits. So the scale is a constant, 2^-15, and need not be computed. The smallest
-number that e5m2 holds, 2^-16, then stands for a probability of 2^-31. e4m3 would lose all probabilities below 2^-18,
-and with a vocabulary of 151,936 tokens most probabilities are smaller.
+softmax - onehot is in [-1, 1] for all logits. So the scale can be a constant, 2^-15. The smallest number that e5m2
+represents, 2^-16, then means a probability of 2^-31. e4m3 could not represent probabilities below 2^-18. With a
+vocabulary of 151,936 tokens, most probabilities are smaller than 2^-18.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import Tensor
 from reference_impl.kernels.cross_entropy import naive
 
 FACTOR = 32768.0
-"""The factor of softmax - onehot before rounding. 1 becomes 2^15; the largest number of e5m2 is 57344."""
+"""The factor by which softmax - onehot is multiplied before rounding. The largest result is 2^15, and e5m2 represents
+numbers up to 57344."""
 
 
 def forward_backward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

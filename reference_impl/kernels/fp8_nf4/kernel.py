@@ -5,9 +5,10 @@ Legend: R rows, C columns of the weight (C a multiple of 64). 64 elements of a r
     rows        out[r, c] = round(codebook[code] * absmax[block] * inverse[r])          e4m3 [R, C]
     transposed  out[c, r] = round(codebook[code] * absmax[block] * inverse[c])          e4m3 [C, R]
 
-torch's FP8 product needs the summed dimension last in both operands, so the input gradient needs the transposed weight.
-`inverse` is the inverse of an FP8 scale, a power of two. `rows` reads the codes as `kernels/nf4` does. A program of
-`transposed` handles the 64 columns of one block in 128 rows, whose transpose is 64 whole cache lines of the output.
+torch's FP8 product requires that the last dimension of both operands is summed. So the product for the input gradient
+needs the transposed weight. `inverse` is the inverse of an FP8 scale, which is a power of two. `rows` reads the codes
+as `kernels/nf4` does. A program of `transposed` handles the 64 columns of one block in 128 rows. These become 64 rows
+of 128 bytes in the output, which are whole cache lines.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def _rows_kernel(
     factor = tl.load(absmax + index // 8, mask=inside, other=0.0)
     factor *= tl.load(inverse + index // WORDS_A_ROW, mask=inside, other=0.0)
     element = tl.arange(0, 8)
-    # Words are little-endian, and the high nibble of each byte comes first. So element e is nibble e ^ 1, counted from
-    # the low end.
+    # A word is little-endian, and the high nibble of each byte contains the first element. So element e of the word is
+    # nibble e ^ 1, counted from the lowest bits.
     code = (word[:, None] >> (4 * (element ^ 1))[None, :]) & 15
     value = tl.reshape(tl.gather(codebook, tl.reshape(code, [WORDS * 8]), 0), [WORDS, 8]) * factor[:, None]
     pointers = out + index[:, None] * 8 + element[None, :]

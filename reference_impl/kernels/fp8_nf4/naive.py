@@ -1,7 +1,8 @@
 """Convert NF4 to FP8, in plain torch: R rows, C columns of the weight.
 
-Untransposed and transposed FP8 come from the same codes: `rows` for a product with the weight, `transposed` for one
-with its transpose. Inverse scales are powers of two. So the only roundings are that of code * absmax and that to e4m3.
+`rows` is used for a product with the weight, and `transposed` for a product with the transposed weight. Both read the
+same codes. Inverse scales are powers of two, so multiplying by them is exact. Rounding occurs only in code * absmax,
+and in the conversion to e4m3.
 """
 
 from __future__ import annotations

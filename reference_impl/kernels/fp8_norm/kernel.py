@@ -1,8 +1,8 @@
-"""RMSNorm whose result is in FP8, with a residual addition before it and, in the backward, after it.
+"""RMSNorm with a result in FP8. The kernels can also add the residual before the norm, or in the backward after it.
 
-Legend: T tokens, H hidden, P stage-1 programs of the backward. Formulas, rounding and reduction of the gain's gradient
-are those of `kernels/rms_norm`. A program holds a whole row, so it can compute the scale of the row's FP8 copy
-(`kernels/fp8_rows`).
+Legend: T tokens, H hidden, P programs in stage 1 of the backward. Formulas, rounding and the reduction of the gain's
+gradient are the same as in `kernels/rms_norm`. A program holds a whole row, so it can compute the scale of the row in
+FP8 (`kernels/fp8_rows`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _forward_kernel(
     value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(gain + column, mask=inside, other=0.0)
     if ADD:
-        # Use the sum as the next layer will read it: rounded to the data type.
+        # Use the sum rounded to the data type, because the next layer reads the rounded sum.
         rounded = (value + tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)).to(x.dtype.element_ty)
         tl.store(total + offset, rounded, mask=inside)
         value = rounded.to(tl.float32)
@@ -111,7 +111,8 @@ def _backward_kernel(
 
 @functools.cache
 def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool, keep: bool) -> KernelSpec:
-    """Return the kernel of `add_forward` for x [tokens, hidden] of `dtype`; `add`: with residual, `keep`: with y."""
+    """Return the kernel of `add_forward` for x [tokens, hidden] of `dtype`. `add`: add a residual. `keep`: also return
+    y."""
     block = triton.next_power_of_2(hidden)
     return KernelSpec(
         op="fp8_norm.forward",
@@ -197,7 +198,7 @@ def add_forward(
     y = torch.empty_like(x) if keep else None
     data, scale = empty_rows(tokens, hidden, x)
     rstd, norm = (torch.empty(tokens, dtype=torch.float32, device=x.device) for _ in range(2))
-    # A kernel argument must be a tensor. So pass x in the place of a tensor that is not read or not written.
+    # A kernel argument must be a tensor. So pass x in place of a tensor that the kernel does not use.
     read, written = x if residual is None else residual, x if y is None else y
     launch(spec, x, read, gain, total, written, data, scale, rstd, norm)
     return total, y, data, scale, rstd, norm
@@ -206,10 +207,10 @@ def add_forward(
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return grad_x [T, H] (+ grad_residual) in x's dtype, grad_x in FP8 as data [T, H] and scale f32 [T], and the
-    Euclidean norm of each row of grad_x, f32 [T].
+    """Return four tensors: grad_x [T, H] (+ grad_residual) in x's dtype, grad_x in FP8 as data [T, H] and scale f32
+    [T], and the Euclidean norm of each row of grad_x, f32 [T].
 
-    Also writes the partial sums of the gain's gradient to partials f32 [P, H].
+    The function also writes the partial sums of the gain's gradient to partials f32 [P, H].
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.backward", "x", x.dtype)

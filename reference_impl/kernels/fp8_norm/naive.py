@@ -30,7 +30,7 @@ def add_forward(
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return grad_x [T, H] as `rms_norm.backward_to_partials` does, grad_x in FP8 as data [T, H] and scale [T], and the
-    Euclidean norm of each row of grad_x [T]. Also writes partials."""
+    """Return four tensors: grad_x [T, H] as `rms_norm.backward_to_partials` does, grad_x in FP8 as data [T, H] and
+    scale [T], and the Euclidean norm of each row of grad_x [T]. The function also writes partials."""
     grad_x = naive.backward_to_partials(grad_y, x, gain, rstd, partials, grad_residual)
     return grad_x, *quantize(grad_x), grad_x.float().norm(dim=1)

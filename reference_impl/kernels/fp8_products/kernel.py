@@ -6,11 +6,12 @@ Legend: T tokens, H hidden, I intermediate. Operands are e4m3 [rows, K] with one
     gate_up = x W^T,  act = silu(gate) * up                        `up_swiglu`               act in e4m3
     grad_gate_up = the backward of SwiGLU of grad W                `down_swiglu_backward`    in e4m3
 
-A program computes tiles of 192 columns of up to 17,920, so it needs the scale of a row before it knows the whole row.
-The scale is therefore computed from a bound, by the Cauchy-Schwarz inequality |gate| <= |x| |W_gate|. Both factors are
-known in advance: the norms of x's rows were computed with x, and the largest norm of W's rows when W was loaded. Such a
-bound is about sqrt(K) times the usual size of a factor. For two factors with K = 1536 that is 1536 = 2^10.6. e4m3's
-normal numbers span 2^14.8, so the bound uses up number range, but costs no bit of a value.
+A result has up to 17,920 columns, and a program computes tiles of 192 columns. So a program needs the scale of a row
+before the whole row is known. The scale is therefore computed from an upper bound of the row, by the Cauchy-Schwarz
+inequality |gate| <= |x| |W_gate|. Both factors are known in advance: the norms of x's rows were computed with x, and
+the largest norm of W's rows when W was loaded. Such a bound is about sqrt(K) times the usual size of gate, and the same
+holds for up. For K = 1536, the bound of a product of both is about 1536 = 2^10.6 times too large. The normal numbers of
+e4m3 span a factor of 2^14.8, so usual values are still normal numbers and lose no bits.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
 _DEPTH = 128  # number of elements of a stage in the summed dimension; they take 128 bytes
-_TURNED = 32  # number of rows of a weight whose order a box changes (`_right`)
+_TURNED = 32  # number of rows of a weight that are put into another order together (see `_right`)
 _SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # bytes of scales for one warp group
 _AHEAD_BYTES = 4 * 4 * 16 * 128  # bytes for one warp group: four steps of four reads of 16 bytes, by 128 threads
-# Smallest number of tokens for which the kernels are used. Times on an H100 in us, first with the library's products
-# and `kernels/fp8_swiglu`, then with these kernels. Up: 35 and 31 at 512 tokens, 120 and 101 at 2048, 473 and 415 at
-# 8192. Down's gradient: 33 and 26, 111 and 74, 420 and 298.
+# Smallest number of tokens for which the kernels are used. The following times are in us, on an H100, at 512, 2048 and
+# 8192 tokens. `up_swiglu` takes 31, 101 and 415, and the library's product with `kernels/fp8_swiglu` takes 35, 120 and
+# 473. `down_swiglu_backward` takes 26, 74 and 298 instead of 33, 111 and 420.
 _FROM = 512
 
 
 def serves(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
     """Return True if both kernels support these sizes and `dtype`, and are faster than separate kernels."""
-    # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
+    # The copy engine requires rows whose size is a multiple of 16 bytes. A panel must not be wider than the matrix.
     fits = hidden % 16 == 0 and intermediate % _TURNED == 0 and min(hidden, intermediate) >= COLUMNS
     return hopper() and dtype is torch.bfloat16 and tokens >= _FROM and fits
 
@@ -79,8 +80,11 @@ def _left(rows: int, columns: int) -> TensorMap:
 
 
 def _right(rows: int, columns: int) -> TensorMap:
-    """Return a tensor map whose boxes hold half a panel's rows in another order: a row of 32 has the number 8 q + 2 e +
-    b, and b varies fastest in a box, then q, then e."""
+    """Return a tensor map whose boxes contain half the rows of a panel, in another order.
+
+    Each 32 rows are reordered. With the number of a row written as 8 q + 2 e + b (q < 4, e < 4, b < 2), b varies
+    fastest in a box, then q, then e.
+    """
     sizes, strides = (columns, 2, 4, 4, rows // _TURNED), (columns, 8 * columns, 2 * columns, _TURNED * columns)
     return TensorMap(1, sizes, strides, (_DEPTH, 2, 4, 4, COLUMNS // 2 // _TURNED))
 
@@ -134,7 +138,7 @@ def up_swiglu(
 
     x [T, H], weight [2I, H] (the rows of gate first): e4m3, with scales x_scale f32 [T], weight_scale f32 [2I]. norms
     f32 [T]: upper bounds of the norms of x's rows. limit f32 [1]: upper bound of |row i of gate's weight| * |row i of
-    up's weight| over all i < I. act is computed from gate_up after rounding to bf16.
+    up's weight| for all i < I. act is computed from gate_up after it was rounded to bf16.
     """
     (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
     spec = up_spec(tokens, hidden, intermediate)

@@ -1,4 +1,4 @@
-"""The MLP's products in FP8 with SwiGLU in the same step, in plain torch; intermediate results are float32.
+"""The MLP's products in FP8, each with the SwiGLU that follows it, in plain torch. Intermediate results are float32.
 
 `serves` is always False here, because a device without the fused kernels uses separate kernels (`reference_impl.fp8`).
 """

@@ -1,4 +1,4 @@
-"""Quantize rows to FP8, each with its own scale: one program reads a row once. Legend: R rows, C columns.
+"""Quantize rows to FP8. Each row has its own scale, and one program reads it once. Legend: R rows, C columns.
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
@@ -24,7 +24,10 @@ _ELEMENTS_PER_THREAD = 16
 
 @device_function
 def row_scale(amax: tl.tensor) -> tl.tensor:
-    """Return a row's scale, a power of two, and its inverse, from the row's amax in fp32. Infinite amax gives NaN."""
+    """Return the scale of a row, which is a power of two, and the inverse of the scale.
+
+    amax: the largest absolute value of the row, in fp32. If it is infinite or NaN, the scale is NaN.
+    """
     bits = amax.to(tl.int32, bitcast=True)
     exponent = tl.minimum(tl.maximum(((bits + 0x1FFFFF) >> 23) - 8, 1), 253)
     scale = (exponent << 23).to(tl.float32, bitcast=True)

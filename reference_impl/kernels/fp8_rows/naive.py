@@ -2,9 +2,9 @@
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
-amax is the largest absolute value of the row, and 448 is e4m3's largest value. Scaling by a power of two is exact. The
-only error is the rounding to e4m3's three bits of fraction: at most 2^-4 of a value that is at least 2^-14 of its row's
-largest, and at most 2^-10 scales for smaller values.
+amax is the largest absolute value of the row, and 448 is the largest value of e4m3. Scaling by a power of two is exact.
+So the only error is the rounding to the three fraction bits of e4m3. The error is at most 2^-4 of the value, if the
+value is at least 2^-14 of amax. For smaller values, the error is at most 2^-10 of the scale.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 LARGEST = 448.0
-# Let amax = 1.m * 2^e. If 1.m <= 1.75, the smallest power of two whose product with 448 = 1.75 * 2^8 is at least amax
-# is 2^(e - 8). Otherwise it is 2^(e - 7). To choose, add CARRY to the fraction bits: the sum carries into the exponent
-# exactly if 1.m > 1.75.
+# The scale is the smallest power of two with 448 * scale >= amax, and 448 = 1.75 * 2^8. Let amax = 1.m * 2^e. Then the
+# scale is 2^(e - 8) if 1.m <= 1.75, and 2^(e - 7) otherwise. CARRY makes this choice: if it is added to the bits of
+# amax, the fraction overflows into the exponent exactly if 1.m > 1.75.
 CARRY = 0x1FFFFF
 FRACTION_BITS = 23
-INVERSE_EXPONENT = 254  # the exponent fields of a power of two and of its inverse have this sum
+INVERSE_EXPONENT = 254  # the sum of the exponent fields of a power of two and of its inverse
 NOT_FINITE = 255
 OFFSET = 8
 
 
 def power_of_two_scale(amax: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scale and its inverse, both exact, for amax f32 >= 0. The scale of an infinite or NaN amax is NaN."""
+    """Return the scale and its inverse, both exact, for amax f32 >= 0. If amax is infinite or NaN, the scale is NaN."""
     bits = amax.contiguous().view(torch.int32)
     exponent = (((bits + CARRY) >> FRACTION_BITS) - OFFSET).clamp(1, INVERSE_EXPONENT - 1)
     scale = (exponent << FRACTION_BITS).view(torch.float32)

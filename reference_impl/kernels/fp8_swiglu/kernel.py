@@ -1,8 +1,9 @@
 """SwiGLU whose results are in FP8, forward and backward. Legend: T tokens, I intermediate.
 
-Formulas are those of `kernels/swiglu`, in fp32, rounded once: to FP8 with one scale for each row (`kernels/fp8_rows`).
-A program holds a whole row in registers and reads it once. It holds the row as two pieces whose lengths are powers of
-two: 8960 columns are 8192 + 1024, which leaves 256 lanes idle. A single power of two, 16384, would leave 7424 idle.
+The formulas are those of `kernels/swiglu`. They are computed in fp32, and results are rounded once, to FP8 with one
+scale for each row (`kernels/fp8_rows`). A program reads a whole row once and keeps it in registers, in two pieces whose
+lengths are powers of two. For example, 8960 columns need 8192 + 1024 elements, of which 256 are unused. A single piece
+would need 16384 elements, of which 7424 would be unused.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Number of elements of one operand that each thread holds. The backward kernel keeps two results for each element in
-# registers.
+# Number of elements of one operand that each thread holds. The backward kernel also keeps two results for each of these
+# elements in registers.
 _ELEMENTS_PER_THREAD = 32
 _MAX_WARPS = 16
 
@@ -114,7 +115,10 @@ def _backward_kernel(
 
 
 def _pieces(width: int) -> tuple[int, int]:
-    """Return two powers of two whose sum is at least `width`. The first is less than `width` if width > 1."""
+    """Return the lengths of two pieces, both powers of two, whose sum is at least `width`.
+
+    The first length is less than `width` if `width` > 1.
+    """
     first: int = triton.next_power_of_2(width) // 2 if width > 1 else 1
     rest: int = triton.next_power_of_2(max(1, width - first))
     return first, rest

@@ -1,11 +1,12 @@
-"""The two products of a linear layer's backward as tiled kernels (contracts C-TILE-BWD-001 to 007).
+"""The two products of a linear layer's backward, as tiled kernels (for the contracts C-TILE-BWD-001 to 007).
 
 Legend: C [M, N] = A [M, K] @ B [K, N];  grad_A = grad_C @ B^T [M, K],  grad_B = A^T @ grad_C [K, N].
 
 Tiles are 16 x 16: 256 threads, two fp32 tiles in 2 * 16 * 16 * 4 = 2048 bytes of shared memory, and the loop over the
-reduced dimension unrolled four times. Ragged edges are masked in loads and stores, so every thread reaches every
-barrier. fp32 products follow IEEE 754, without TF32 and tensor cores, because a TF32 backward once became NaN at
-gradient magnitude 1e5 (ALB-076). fp16 and bf16 operands are converted to fp32 on load and accumulated in fp32.
+reduced dimension unrolled four times. Elements outside of the matrices are masked in loads and stores, so every thread
+reaches every barrier. fp32 products follow IEEE 754, without TF32 and tensor cores, because a backward pass in TF32
+once became NaN for gradients of size 1e5 (upstream's issue ALB-076). fp16 and bf16 operands are converted to fp32 on
+load and accumulated in fp32.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ def backward_b_spec(
 def specializations(
     *, m: int, k: int, n: int, grad_dtype: str = "fp32", weight_dtype: str = "fp32", accumulate: bool = False
 ) -> list[KernelSpec]:
-    """Return the kernels of both backward products of C [m, n] = A [m, k] @ B [k, n]. A has the gradient's dtype."""
+    """Return the kernels of both backward products of C [m, n] = A [m, k] @ B [k, n]. A has the dtype of the
+    gradient."""
     return [
         backward_a_spec(m, k, n, grad_dtype, weight_dtype, grad_dtype, accumulate=accumulate),
         backward_b_spec(m, k, n, grad_dtype, grad_dtype, grad_dtype, accumulate=accumulate),
@@ -154,14 +156,17 @@ def specializations(
 def _output(op: str, out: Tensor | None, like: Tensor, shape: tuple[int, int], accumulate: bool) -> Tensor:
     if out is None:
         if accumulate:
-            raise KernelArgumentError(op, "out", "missing", "pass the tensor to accumulate into")
+            raise KernelArgumentError(op, "out", "missing", "pass the tensor that the product is added to")
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     require_shape(op, "out", out, shape)
     return out
 
 
 def backward_a(grad_c: Tensor, b: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """Return grad_c @ b^T [M, K] in grad_c's dtype or in `out`; grad_c [M, N], b [K, N]. `accumulate` adds to `out`."""
+    """Return grad_c @ b^T [M, K], in `out` or in a new tensor of grad_c's dtype; grad_c [M, N], b [K, N].
+
+    `accumulate`: add the product to `out`, which is then required.
+    """
     op = "gemm.backward_a"
     (m, n), k = grad_c.shape, b.shape[0]
     require_shape(op, "b", b, (k, n))
@@ -172,7 +177,10 @@ def backward_a(grad_c: Tensor, b: Tensor, out: Tensor | None = None, accumulate:
 
 
 def backward_b(a: Tensor, grad_c: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """Return a^T @ grad_c [K, N] in grad_c's dtype or in `out`; a [M, K], grad_c [M, N]. `accumulate` adds to `out`."""
+    """Return a^T @ grad_c [K, N], in `out` or in a new tensor of grad_c's dtype; a [M, K], grad_c [M, N].
+
+    `accumulate`: add the product to `out`, which is then required.
+    """
     op = "gemm.backward_b"
     (m, n), k = grad_c.shape, a.shape[1]
     require_shape(op, "a", a, (m, k))

@@ -7,10 +7,10 @@ P partial sums of a gain's gradient.
     grad_a = round(grad_low_rank * rstd)^T @ residual               [R, H]
     grad_norms = sum of gain_partials                               [G, H]
 
-Both products sum over the tokens and have few columns, so their cost is that of reading grad_qkv and residual once. In
-the first launch, a program handles one chunk of the tokens in a block of columns of grad_qkv or residual. The second
-launch adds up the chunks. Every sum is in fixed order, without atomics, and C depends on T alone, so results have the
-same bits in every run.
+Both products sum over the tokens and have few columns. So most of their time is spent reading grad_qkv and residual
+once. In the first launch, a program handles one chunk of the tokens and one block of columns of grad_qkv or residual.
+The second launch adds up the chunks. Every sum has a fixed order, there are no atomics, and C depends only on T. So
+results have the same bits in every run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from reference_impl.kernels.rms_norm.kernel import (
 class Tiles(NamedTuple):
     """The sizes by which the work is divided into programs.
 
-    On an H100 both launches together take 29 us at 8192 tokens, 9 us at 2048 and 6 us at 512. Separate library products
-    with the kernels next to them took 40, 18 and 13 us. Other tiles (32 to 128 rows, 64 to 256 columns, 3 to 5 stages,
-    4 to 16 chunks) took up to a third longer.
+    On an H100 both launches together take 29 us at 8192 tokens, 9 us at 2048 and 6 us at 512. Products by a library,
+    with separate kernels for the other operations, took 40, 18 and 13 us. Other tiles (32 to 128 rows, 64 to 256
+    columns, 3 to 5 stages, 4 to 16 chunks) took up to a third longer.
     """
 
     rows: int = 64  # number of tokens in a tile, which one pass of the loop handles
@@ -48,12 +48,12 @@ class Tiles(NamedTuple):
     stages: int = 3
     most_chunks: int = 8
     chunk_rows: int = 128  # smallest number of tokens in a chunk
-    elements: int = 2048  # number of elements of both products that are added up by one program
+    elements: int = 2048  # number of elements of the results that one program of the second launch computes
 
 
 # Data type -> tiles. In fp32, tiles take twice the shared memory and cannot use tensor cores, so they are smaller.
 _TILES = {"bf16": Tiles(), "fp16": Tiles(), "fp32": Tiles(rows=32, columns=64, stages=2)}
-# `tl.dot` needs at least 16 columns. Ranks beyond the maximum are handled by other programs.
+# `tl.dot` needs at least 16 columns. A program handles at most _MOST_RANKS columns, and other programs handle the rest.
 _FEWEST_RANKS = 16
 _MOST_RANKS = 64
 
@@ -101,7 +101,7 @@ def _partials_kernel(
         narrow_mask = inside[:, None] & (rank < RANKS)[None, :]
         tile = tl.load(wide + row[:, None] * width + column[None, :], mask=wide_mask, other=0.0)
         factor = tl.load(narrow + row[:, None] * RANKS + rank[None, :], mask=narrow_mask, other=0.0)
-        # For grad_b the factor is 1, which leaves the operand unchanged.
+        # For grad_b, multiply by 1, because only grad_a contains the factor rstd.
         scale = tl.load(rstd + row, mask=inside & (block >= OUTPUT_BLOCKS), other=1.0)
         scaled = (factor.to(tl.float32) * scale[:, None]).to(factor.dtype)
         total = tl.dot(tl.trans(tile), scaled, total, input_precision="ieee")
@@ -161,8 +161,8 @@ def _chunk(tokens: int, tiles: Tiles) -> int:
 def partials_spec(
     tokens: int, outputs: int, hidden: int, ranks: int, dtype: str, tiles: Tiles | None = None
 ) -> KernelSpec:
-    """Return the kernel of the first launch. It writes partial sums f32 [C, O * R + R * H], those of grad_b before
-    those of grad_a."""
+    """Return the kernel of the first launch. It writes partial sums f32 [C, O * R + R * H], first grad_b, then
+    grad_a."""
     tiles = tiles or _TILES[dtype]
     chunk = _chunk(tokens, tiles)
     rank_block = min(_MOST_RANKS, max(_FEWEST_RANKS, triton.next_power_of_2(ranks)))
@@ -199,7 +199,8 @@ def partials_spec(
 def reduce_spec(
     chunks: int, outputs: int, hidden: int, ranks: int, norms: int, gain_partials: int, elements: int
 ) -> KernelSpec:
-    """Return the kernel of the second launch. It sums the chunks of both products, and gain partials [G, P, H]."""
+    """Return the kernel of the second launch. It sums the chunks of both products, and gain_partials [G, P, H] over
+    P."""
     of_b, of_a = outputs * ranks, ranks * hidden
     programs = triton.cdiv(of_b + of_a, elements) + norms * triton.cdiv(hidden, REDUCE_COLUMNS)
     return KernelSpec(
@@ -256,8 +257,8 @@ def write(
 ) -> None:
     """Write grad_b f32 [O, R], grad_a f32 [R, H] and grad_norms f32 [G, H].
 
-    grad_qkv [T, O]; low_rank, grad_low_rank [T, R]; rstd f32 [T]; residual [T, H]; gain_partials f32 [G, P, H]. `tiles`
-    replaces the tiles of the data type.
+    grad_qkv [T, O]; low_rank, grad_low_rank [T, R]; rstd f32 [T]; residual [T, H]; gain_partials f32 [G, P, H].
+    `tiles`: None means the tiles in `_TILES` for the data type.
     """
     (tokens, outputs), ranks, hidden = grad_qkv.shape, low_rank.shape[1], residual.shape[1]
     norms, count, _ = gain_partials.shape

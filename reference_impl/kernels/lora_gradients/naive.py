@@ -26,8 +26,8 @@ def write(
     """Write grad_b = grad_qkv^T @ low_rank, grad_a = (grad_low_rank * rstd)^T @ residual, and grad_norms.
 
     grad_b [O, R], grad_a [R, H], grad_norms [G, H]; grad_qkv [T, O]; low_rank, grad_low_rank [T, R]; rstd [T]; residual
-    [T, H]. grad_norms is the sum of gain_partials [G, P, H] over P. The product with rstd is rounded to its own dtype;
-    sums are accumulated in the outputs' dtype.
+    [T, H]. grad_norms is the sum of gain_partials [G, P, H] over P. The product with rstd is rounded to the dtype of
+    grad_low_rank. Sums are accumulated in the dtype of the outputs.
     """
     rms_norm.reduce_gains(gain_partials, grad_norms)
     _write_product(grad_b, grad_qkv.t(), low_rank)

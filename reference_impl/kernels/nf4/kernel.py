@@ -5,10 +5,10 @@ in the high nibble.
 
     weight[i] = round(codebook[code[i]] * absmax[i // 64])       one fp32 product, one rounding to the output's dtype
 
-Codes are read as 32-bit words of eight elements. With eight 2-byte outputs for each word, every thread stores 16 bytes,
-and a warp's words and stores are contiguous. The 16 codebook values are looked up in shared memory: 16 fp32 values are
-in 16 different banks, so no lookup waits for another. (A tree of 15 selections for each element costs more arithmetic
-than fits into the time of the memory traffic.)
+Codes are read as 32-bit words of eight elements. For each word, a thread stores eight outputs of 2 bytes, together 16
+bytes. The words that a warp reads are contiguous, and so are the outputs that it stores. The 16 values of the codebook
+are looked up in shared memory. They are in 16 different banks, so no lookup waits for another. (15 selections for each
+element, without a table, would take longer than the memory traffic.)
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ NESTED_BLOCKS = 256
 """The number of absmax values that share one fp32 scale under double quantization."""
 
 _WORD_ELEMENTS = 8
-# Each thread decodes one word at a time. So the words have the same layout as the stores, and no data must move between
-# threads.
+# Each thread decodes one word at a time and stores the results of this word, so that no data moves between threads.
 _NUM_WARPS = 4
 _WORDS = 32 * _NUM_WARPS
-_CHUNKS = 4  # number of words that a thread has requested before it decodes the first; the kernels name each word
+_CHUNKS = (
+    4  # number of words that a thread loads before it decodes the first; the kernels have a variable for each word
+)
 
 
 @device_function
 def _codebook() -> tl.tensor:
-    """Return the 16 NF4 values in fp32, indexed by code (QLoRA, appendix E)."""
+    """Return the 16 NF4 values in fp32, in the order of their codes (from the QLoRA paper, appendix E)."""
     i = tl.arange(0, 16)
     value = tl.where(i == 0, -1.0, 0.0)
     value = tl.where(i == 1, -0.6961928009986877, value)
@@ -97,8 +98,8 @@ def _decode_and_store(
 ) -> None:
     WORDS: tl.constexpr = words.shape[0]
     element = tl.arange(0, 8)
-    # Words are little-endian, and the high nibble of each byte comes first. So element e is nibble e ^ 1, counted from
-    # the low end.
+    # A word is little-endian, and the high nibble of each byte contains the first element. So element e of the word is
+    # nibble e ^ 1, counted from the lowest bits.
     code = (words[:, None] >> (4 * (element ^ 1))[None, :]) & 15
     value = tl.reshape(tl.gather(codebook, tl.reshape(code, [WORDS * 8]), 0), [WORDS, 8]) * absmax[:, None]
     pointers = out + index[:, None] * 8 + element[None, :]
@@ -182,7 +183,8 @@ def _spec(op: str, function: Any, pointers: tuple[Pointer, ...], rows: int, cols
         pointers=pointers,
         constexprs={"WORD_COUNT": word_count, "WORDS": _WORDS},
         grid=(-(-word_count // (_CHUNKS * _WORDS)),),
-        # absmax = level * scale + offset has two roundings in torch and in bitsandbytes, so do not fuse them into one.
+        # Do not fuse the multiplication and the addition of level * scale + offset, because torch and bitsandbytes
+        # round twice.
         enable_fp_fusion=False,
     )
 
@@ -224,7 +226,7 @@ def _output(op: str, out: Tensor | None, codes: Tensor, rows: int, cols: int, dt
 def dequantize(
     codes: Tensor, absmax: Tensor, rows: int, cols: int, dtype: torch.dtype, out: Tensor | None = None
 ) -> Tensor:
-    """Return the weight [R, C] in `dtype`, in `out` if given; codes u8 [R*C/2], absmax f32 [R*C/64]."""
+    """Return the weight [R, C] in `dtype`; codes u8 [R*C/2], absmax f32 [R*C/64]. If `out` is given, write to `out`."""
     spec = dequantize_spec(rows, cols, dtype_name("nf4.dequantize", "dtype", dtype))
     out = _output(spec.op, out, codes, rows, cols, dtype)
     require_shape(spec.op, "absmax", absmax, (rows * cols // BLOCK_ELEMENTS,))
@@ -242,7 +244,8 @@ def dequantize_double(
     cols: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Do the same as `dequantize`, with absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset.
+    """Do the same as `dequantize` for quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j //
+    256] + offset.
 
     absmax_codes u8 [R*C/64], absmax_map f32 [256], nested_absmax f32 [ceil(R*C/64/256)], offset f32 0-d.
     """

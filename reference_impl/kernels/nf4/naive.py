@@ -8,7 +8,7 @@ from torch import Tensor
 BLOCK = 64
 NESTED_BLOCK = 256  # number of absmax values that share one scale in double quantization
 
-# QLoRA's 16 quantiles of a normal distribution, with the rounding of bitsandbytes.
+# The 16 values of NF4, quantiles of a normal distribution, from the QLoRA paper. They are rounded as in bitsandbytes.
 CODEBOOK = torch.tensor(
     [
         -1.0,
@@ -30,8 +30,8 @@ CODEBOOK = torch.tensor(
     ],
     dtype=torch.float32,
 )
-# Row b holds the two values of byte b, high nibble first. One lookup per byte takes a quarter of the time of two
-# lookups.
+# Row b contains the two values of a byte with the value b, the high nibble first. One lookup for each byte takes a
+# quarter of the time of two lookups.
 PAIRS = torch.stack((CODEBOOK.repeat_interleave(16), CODEBOOK.repeat(16)), dim=1)
 
 
@@ -54,7 +54,8 @@ def dequantize_double(
     cols: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Do the same as `dequantize`, with absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset.
+    """Do the same as `dequantize` for quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j //
+    256] + offset.
 
     absmax_codes uint8 [rows*cols/64], absmax_map float32 [256], nested_absmax float32 [ceil(rows*cols/64/256)], offset
     float32 0-d.

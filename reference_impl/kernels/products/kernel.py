@@ -8,10 +8,10 @@ Legend: T tokens, H hidden, I intermediate, K summed dimension, V vocabulary, P 
     grad W + grad_extra W_extra                                                `input_gradient`
     logits = x W^T,  maxima and sums of exponentials of each panel             `head_logits`
 
-A library's product writes its result to memory, and the next kernel reads the result from there. Here SwiGLU and the
-addition are computed before the result is written, while the other warp group multiplies. At 4 x 2048 tokens on an
-H100, `up_swiglu` takes 620 us instead of 820, `down_swiglu_backward` 420 instead of 576, and the addition takes no
-extra time. All sums are in fp32 and in fixed order.
+With a library's product, the result is written to memory, and the next kernel reads it from there. Here one warp group
+computes SwiGLU or the addition before it writes the result, while the other warp group multiplies. At 4 x 2048 tokens
+on an H100, `up_swiglu` takes 620 us instead of 820, `down_swiglu_backward` takes 420 us instead of 576, and the
+addition takes no extra time. All sums are in fp32 and in fixed order.
 """
 
 from __future__ import annotations
@@ -43,42 +43,45 @@ ROWS, COLUMNS, _DEPTH = 128, PANEL, 64  # rows and columns of a tile, and depth 
 CLUSTER = 2
 # Bytes of shared memory for the alignment, the ring of stages, and the barriers. Epilogues use the rest.
 SHARED_BYTES = 1024 + STAGES * (ROWS + COLUMNS) * 128 + 192
-# Number of pairs of tiles, one below the other, that are computed at the same time. With 4, 8 and 16 pairs, 8192 tokens
-# took 628, 613 and 634 us.
+# Number of pairs of tiles below each other that are computed at about the same time. At 8192 tokens, the kernel took
+# 628 us with 4 pairs, 613 us with 8, and 634 us with 16.
 GROUP = 8
 _CHUNK = 64  # number of rows, and of columns, that an epilogue moves at a time
 _CHUNK_BYTES = _CHUNK * _CHUNK * 2
-_NARROW = 32  # number of columns of such a chunk in the epilogue of gate and up
+_NARROW = 32  # number of columns of a chunk in the epilogues for gate and up
 _NARROW_BYTES = _CHUNK * _NARROW * 2
 # Smallest number of tokens for which each kernel is used. With fewer tokens, there are too few tiles for all
-# multiprocessors, and a library has kernels with smaller tiles. Times in us on an H100, first with the library and the
-# kernels around it, then with this kernel. Up: 52.2 and 48.7 at 512 tokens, 190 and 158 at 2048. Down: 41.2 and 38.1,
-# 145 and 108. The last product, where the library's time is without the addition: 31.1 and 66.7, 72.9 and 76.2, and 145
-# and 149 at 4096 tokens. On an H200, where one thread moves the chunks of an epilogue, down: 35.5 and 34.7 at 512
+# multiprocessors, and a library has kernels with smaller tiles. In the following pairs of times in us, the first is for
+# a library's product and separate kernels, the second for the fused kernel. On an H100, `up_swiglu`: 52.2 and 48.7 at
+# 512 tokens, 190 and 158 at 2048. `down_swiglu_backward`: 41.2 and 38.1 at 512 tokens, 145 and 108 at 2048. `add`,
+# where the first time does not include the addition: 31.1 and 66.7 at 512 tokens, 72.9 and 76.2 at 2048, 145 and 149 at
+# 4096. On an H200, with one thread that moves the chunks of an epilogue, `down_swiglu_backward`: 35.5 and 34.7 at 512
 # tokens, 130 and 96 at 2048.
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 512
 _ADD_FROM = 4096
-# Smallest number of tokens, and smallest vocabulary, for which `head_logits` is used. Times in us, including the loss
-# and the product for the gradient, first with a library and a loss that reads the logits twice, then with this kernel:
-# 863 and 818 at 512 tokens with a vocabulary of 151,936; 552 and 647 at 300 tokens; 194 and 203 with a vocabulary of
-# 32,000.
+# Smallest number of tokens, and smallest vocabulary, for which `head_logits` is used. In the following pairs of times
+# in us, the first is for a library's product and a loss that reads the logits twice, the second for this kernel. Both
+# include the loss and the product for the gradient. With a vocabulary of 151,936: 863 and 818 at 512 tokens, 552 and
+# 647 at 300 tokens. With a vocabulary of 32,000: 194 and 203.
 _HEAD_FROM = 512
 _HEAD_VOCABULARY_FROM = 100_000
 
 
 def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `up_swiglu` supports x [T, H] with a matrix [2I, H], and is faster than separate kernels."""
+    """Return True if `up_swiglu` supports x [T, H] with a matrix [2I, H] and is faster than separate kernels."""
     return _serves(tokens, _UP_FROM, dtype, hidden, intermediate)
 
 
 def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `down_swiglu_backward` supports grad [T, H] with a matrix [H, I], and beats separate kernels."""
+    """Return True if `down_swiglu_backward` supports grad [T, H] with a matrix [H, I] and is faster than separate
+    kernels."""
     return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
 
 
 def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `add` supports both products that end in the residual stream, and beats separate kernels."""
+    """Return True if `add` supports both products that are added to the residual stream and is faster than separate
+    kernels."""
     return _serves(tokens, _ADD_FROM, dtype, hidden, query, intermediate)
 
 
@@ -100,7 +103,10 @@ def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
 
 
 def blocks() -> int:
-    """Return the number of thread blocks: one a multiprocessor, in whole clusters. Each computes many tiles."""
+    """Return the number of thread blocks: one for each multiprocessor, rounded to whole clusters.
+
+    Each block computes many tiles.
+    """
     return multiprocessors() // CLUSTER * CLUSTER
 
 
@@ -116,8 +122,9 @@ def _spec(
 ) -> KernelSpec:
     """Return the kernel `name` with the given pointers and launch parameters.
 
-    shape: rows, width and depth of the product. epilogue_bytes: shared memory of one warp group. extra, group: the
-    macros EXTRA and GROUP. statistics: names of further pointers, which are fp32.
+    shape: rows, width and depth of the product. pointers: names of the bf16 tensors. epilogue_bytes: shared memory for
+    the epilogue of one warp group. extra, group: the macros EXTRA and GROUP. statistics: names of further tensors,
+    which are fp32.
     """
     tokens, width, depth = shape
     return KernelSpec(
@@ -158,7 +165,8 @@ def _chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> Tenso
 
 
 def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Return the tensor map of a matrix [rows, 2 * columns] of gate and up. No box contains columns of both."""
+    """Return the tensor map of a matrix [rows, 2 * columns] of gate and up. A box contains columns of only one of
+    them."""
     return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (_NARROW, 1, _CHUNK), swizzle=2 * _NARROW)
 
 
@@ -256,10 +264,11 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
 def specializations(
     *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
 ) -> list[KernelSpec]:
-    """Return the kernels for a block's products: fused ones where supported, else those of SwiGLU alone.
+    """Return the kernels for the products of a block. If a fused kernel does not support the shape, a library
+    multiplies, and only the kernels of SwiGLU are returned.
 
-    query: input size of attention's output projection. qkv: output size of the projection to q, k and v. ranks: of both
-    adapters together.
+    query: input size of attention's output projection. qkv: output size of the projection to q, k and v. ranks: the
+    ranks of both adapters together.
     """
     data, own = torch_dtype(dtype), load("swiglu")
     sizes = (tokens, hidden, intermediate)
@@ -277,7 +286,11 @@ def specializations(
 
 
 def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of logits and loss for `tokens` tokens, `chunk` at a time; if unfused, only the loss's."""
+    """Return the kernels of logits and loss for `tokens` tokens, `chunk` at a time.
+
+    If `head_logits` does not support the shape, a library computes the logits, and only the kernels of the loss are
+    returned.
+    """
     data, loss = torch_dtype(dtype), load("cross_entropy")
     specs: list[KernelSpec] = []
     for size in sorted({min(chunk, tokens - first) for first in range(0, tokens, chunk)}, reverse=True):
@@ -292,9 +305,9 @@ def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: in
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gate_up = x W^T [T, 2I], and act = silu(gate) * up [T, I] of the rounded gate_up.
+    """Return gate_up = x W^T [T, 2I], and act = silu(gate) * up [T, I], which is computed from the rounded gate_up.
 
-    x [T, H]; weight W [2I, H], the rows of gate first.
+    x [T, H]; weight W [2I, H], with the rows of gate first.
     """
     (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
     spec = up_spec(tokens, hidden, intermediate)
@@ -305,9 +318,10 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I], in `out` if given (which may be gate_up); grad [T, H], weight [H, I].
+    """Return the gradient of gate_up [T, 2I]; grad [T, H], weight W [H, I].
 
-    The gradient of act, grad W, is not rounded.
+    out: the tensor for the result, which may be gate_up, or None for a new tensor. The gradient of act, which is grad
+    W, is not rounded.
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[1]
     spec = down_backward_spec(tokens, hidden, intermediate)
@@ -345,7 +359,7 @@ def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extr
 
 
 def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Write the logits x head^T [T, V] into `out`; return maxima and totals, f32 [T, P] each; x [T, H], head [V, H].
+    """Write the logits x head^T [T, V] into `out`. Return maxima and totals, both f32 [T, P]; x [T, H], head [V, H].
 
     maxima: the largest rounded logit of each panel. totals: the sum of exp(logit - maximum) over the panel.
     """

@@ -41,16 +41,19 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gate_up = x W^T [T, 2I], and act = silu(gate) * up [T, I] of the rounded gate_up.
+    """Return gate_up = x W^T [T, 2I], and act = silu(gate) * up [T, I], which is computed from the rounded gate_up.
 
-    x [T, H]; weight W [2I, H], the rows of gate first.
+    x [T, H]; weight W [2I, H], with the rows of gate first.
     """
     gate_up = _product(x, weight.t()).to(x.dtype)
     return gate_up, swiglu.forward(gate_up)
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I], in ``out`` if given (it may be gate_up); grad [T, H], weight [H, I]."""
+    """Return the gradient of gate_up [T, 2I]; grad [T, H], weight [H, I].
+
+    out: the tensor for the result, which may be gate_up, or None for a new tensor.
+    """
     grad_act = _product(grad, weight)
     grad_gate_up = swiglu.backward(grad_act, gate_up.to(grad_act.dtype)).to(gate_up.dtype)
     return grad_gate_up if out is None else out.copy_(grad_gate_up)
@@ -70,13 +73,13 @@ def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extr
 
 
 def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Write the logits x head^T [T, V] into ``out``; return maxima and totals, [T, P] each; x [T, H], head [V, H].
+    """Write the logits x head^T [T, V] into ``out``. Return maxima and totals, both [T, P]; x [T, H], head [V, H].
 
     maxima: the largest rounded logit of each panel. totals: the sum of exp(logit - maximum) over the panel.
     """
     out.copy_(_product(x, head.t()))
     panels = [panel.to(torch.promote_types(out.dtype, torch.float32)) for panel in torch.split(out, PANEL, dim=1)]
-    # Use a finite lowest value, because -inf - -inf would be NaN.
+    # Start the maximum at a finite number, because -inf - -inf would be NaN.
     lowest = torch.finfo(torch.float32).min
     maxima = torch.stack([panel.amax(dim=1).clamp(min=lowest) for panel in panels], dim=1)
     totals = [(panel - maxima[:, index, None]).exp().sum(dim=1) for index, panel in enumerate(panels)]
