@@ -3,8 +3,8 @@
 L layers, H hidden, r rank, QKV = (query heads + 2 * key/value heads) * head_dim.
 
 All parameters are in one flat float32 buffer. Their gradients are in a second buffer with the same layout: layer by
-layer, six tensors a layer, in the order of `TRAINABLE`. So clip, optimizer and casts need only a few launches a step,
-independent of L.
+layer, with six tensors in each layer, in the order of `TRAINABLE`. So clip, optimizer and casts need only a few
+launches for each step, for any number of layers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Slot:
 
 
 def layer_shapes(config: ModelConfig, rank: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each trainable tensor of a layer, in buffer order."""
+    """Return a dictionary from name to shape of the trainable tensors of a layer, in the order of the buffer."""
     hidden = config.hidden_size
     return {
         "lora_a_q": (rank, hidden),
@@ -52,7 +52,8 @@ def layer_shapes(config: ModelConfig, rank: int) -> dict[str, tuple[int, ...]]:
 
 
 def layout(config: ModelConfig, rank: int) -> list[Slot]:
-    """Return the slots of all trainable tensors, named ``layers.<i>.<tensor>``, in buffer order."""
+    """Return the slots of all trainable tensors, in the order of the buffer. Names have the form
+    ``layers.<i>.<tensor>``."""
     slots: list[Slot] = []
     offset = 0
     for layer in range(config.num_layers):
@@ -64,7 +65,7 @@ def layout(config: ModelConfig, rank: int) -> list[Slot]:
 
 @dataclass(frozen=True)
 class LayerTrainable:
-    """Views of one layer's compute-dtype LoRA factors, float32 gains, and float32 buffers for their gradients."""
+    """Views of the tensors of one layer: LoRA factors in the compute dtype, float32 gains, and float32 gradients."""
 
     # [2r, H], compute dtype: the rows of alpha/rank * lora_a_q, then the rows of alpha/rank * lora_a_v
     scaled_a: Tensor
@@ -78,12 +79,13 @@ class LayerTrainable:
 
 
 class Trainable:
-    """The flat parameter and gradient buffers, copies of the factors for products, and unfinished LoRA gradients.
+    """The flat parameter and gradient buffers, copies of the LoRA factors, and intermediate results for LoRA's
+    gradients.
 
-    The copies, in the compute dtype, hold the factors of q and v side by side, so that LoRA needs one product for A and
-    one for B: qkv += (n A'^T) B^T. n [T, H] is the normed input x * rstd * gain, A' = alpha/rank * A, and B is
-    block-structured. A block writes its products into `grad_a` and `grad_b`. Afterwards `finish_gradients` computes the
-    gradients of all layers at once, in the flat buffer:
+    The copies are in the compute dtype, and contain the factors of q and v in one matrix. So LoRA needs only one
+    product for A and one for B: qkv += (n A'^T) B^T. n [T, H] is the normed input x * rstd * gain, and A' = alpha/rank
+    * A. B has one block for q, one block for v, and zeros elsewhere. A decoder block writes its products into `grad_a`
+    and `grad_b`. Afterwards `finish_gradients` computes the gradients of all layers at once, in the flat buffer:
 
         d/dA = alpha/rank * gain * grad_a,    grad_a = (d/d(n A'^T) * rstd)^T x        because n = x * rstd * gain
         d/dB = the blocks of grad_b,          grad_b = (d/dqkv)^T (n A'^T)
@@ -109,7 +111,8 @@ class Trainable:
         self._initialize(seed)
 
     def _initialize(self, seed: int) -> None:
-        """Draw A from U(-1/sqrt(H), 1/sqrt(H)), as peft does (kaiming-uniform, a = sqrt(5)); set B to 0, gains to 1."""
+        """Draw A from U(-1/sqrt(H), 1/sqrt(H)), as peft does (kaiming-uniform with a = sqrt(5)). Set B to 0 and gains
+        to 1."""
         for slot in self.slots:
             view = slot.view(self.flat)
             kind = slot.name.rsplit(".", 1)[1]
@@ -137,7 +140,8 @@ class Trainable:
         }
 
     def _all_layers(self, flat: Tensor, kind: str) -> Tensor:
-        """Return a strided view [L, *shape] of the tensor `kind` of all layers, so that one launch processes them."""
+        """Return a strided view [L, *shape] of the tensor `kind` of all layers, so that one launch can process all
+        layers."""
         first = self._by_name[f"layers.0.{kind}"]
         layers = self.scaled_a.shape[0]
         return flat.view(layers, -1)[:, first.offset : first.offset + first.size].view(layers, *first.shape)
@@ -151,7 +155,8 @@ class Trainable:
         self.b[:, self._value_rows, rank:].copy_(self._all_layers(self.flat, "lora_b_v"))
 
     def finish_gradients(self) -> None:
-        """Write the LoRA gradients of all layers into the flat gradient buffer, see the formulas of `Trainable`."""
+        """Write the LoRA gradients of all layers into the flat gradient buffer, by the formulas in the text of
+        `Trainable`."""
         rank = self._rank
         factor = (self._all_layers(self.flat, "input_norm") * self.scale)[:, None, :]
         torch.mul(self.grad_a[:, :rank], factor, out=self._all_layers(self.gradient, "lora_a_q"))

@@ -1,4 +1,4 @@
-"""The decoder: embedding, blocks, final norm and a chunked language-model head, with hand-written forward and backward.
+"""The decoder: embedding, blocks, final norm and head. Forward and backward are written by hand, without autograd.
 
 B batch size, S sequence length, T = B*S tokens, H hidden, V vocabulary.
 """
@@ -23,7 +23,8 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The tensors of the forward that the backward needs. The head's backward already runs in the forward pass."""
+    """The tensors of the forward pass that the backward pass needs. The forward pass already includes the head's
+    backward."""
 
     blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]
@@ -111,8 +112,9 @@ class Model:
     ) -> tuple[Tensor, ModelContext]:
         """Return the mean loss over all B*S tokens (0-d float32) and the context for `backward`.
 
-        tokens, targets: int64 [B, S]. ``mean_over``, if given, is the divisor instead of B*S: for a micro-batch, the
-        number of tokens of the whole batch, so that losses and gradients add up.
+        tokens, targets: int64 [B, S]. If ``mean_over`` is given, the sum of losses is divided by it instead of B*S. For
+        a micro-batch, pass the number of tokens of the whole batch, so that losses and gradients of all micro-batches
+        add up.
         """
         self.trainable.refresh_compute_copies()
         hidden, contexts = self._forward_blocks(tokens, shape)
@@ -132,15 +134,14 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Return the part of the mean loss over ``mean_over`` tokens that `final` gives, and the gradient of `final`.
+        """Return the part of these tokens in the mean loss over ``mean_over`` tokens, and the gradient of ``final``.
 
         final [T, H]: the last norm's output. targets [T]: the next tokens. The gradient [T, H] overwrites ``final``
         chunk by chunk, so that logits exist for one chunk of tokens at a time.
         """
         tokens = targets.numel()
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=final.device)
-        # Use one buffer for all chunks. A new buffer would be allocated while the buffer of the last chunk still
-        # exists.
+        # Use one buffer for all chunks. If each chunk had a new buffer, two buffers would exist at the same time.
         buffer = final.new_empty(min(self._chunk, tokens), self.head.shape[0])
         losses: list[Tensor] = []
         for start in range(0, tokens, self._chunk):
@@ -170,7 +171,8 @@ class Model:
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
-        """Return all logits [B, S, V] at once in the compute dtype, to compare small models; tokens int64 [B, S]."""
+        """Return all logits [B, S, V] in the compute dtype; tokens int64 [B, S]. Use this only for small models and
+        tests."""
         self.trainable.refresh_compute_copies()
         hidden, _ = self._forward_blocks(tokens, shape)
         final, _ = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)

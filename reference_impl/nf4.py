@@ -16,10 +16,11 @@ from reference_impl.errors import ReferenceImplError
 from reference_impl.kernels.nf4 import naive
 from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
 
-# The midpoints between neighboring codes, rounded as a float32 sum. So ties are decided as in bitsandbytes.
+# The midpoints between the values of neighboring codes. The float32 sum has the same rounding as in bitsandbytes, so
+# values at a midpoint get the same code as in bitsandbytes.
 BOUNDARIES = (CODEBOOK[:-1] + CODEBOOK[1:]) / 2
 
-# Number of elements that are quantized at a time, so that the float32 temporaries of a large matrix stay below 100 MB.
+# Number of elements that are quantized at a time. Temporary float32 tensors then take less than 100 MB.
 _CHUNK = 1 << 24
 
 
@@ -31,7 +32,9 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     if weight.numel() % BLOCK:
         raise ReferenceImplError(
-            "weight", f"{tuple(weight.shape)} has {weight.numel()} elements", f"NF4 needs a multiple of {BLOCK}"
+            "weight",
+            f"{tuple(weight.shape)} has {weight.numel()} elements",
+            f"NF4 needs a multiple of {BLOCK}, so use another shape",
         )
     flat = weight.reshape(-1)
     codes = torch.empty(flat.numel() // 2, dtype=torch.uint8, device=weight.device)
@@ -46,8 +49,8 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 def _quantize_chunk(chunk: Tensor, codes: Tensor, absmax: Tensor) -> None:
     blocks = chunk.float().view(-1, BLOCK)
     torch.amax(blocks.abs(), dim=1, out=absmax)
-    # Multiply by the reciprocal instead of dividing. The rounding is then that of bitsandbytes, which matters for
-    # values at a boundary.
+    # Multiply by the reciprocal instead of dividing. The rounding is then the same as in bitsandbytes, and values at a
+    # midpoint get the same code.
     scaled = (blocks * absmax.clamp(min=1e-38).reciprocal()[:, None]).clamp(-1, 1)
     nibbles = torch.bucketize(scaled.view(-1, 2), BOUNDARIES.to(chunk.device), out_int32=True)
     codes.copy_(nibbles[:, 0] * 16 + nibbles[:, 1])
@@ -67,7 +70,7 @@ class FrozenMatrix(Protocol):
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
-    """A matrix in NF4. `dense` dequantizes at each use, so that no dense copy is kept between two products."""
+    """A matrix in NF4. `dense` dequantizes the matrix at each call. No dense copy is kept between two calls."""
 
     codes: Tensor
     absmax: Tensor
@@ -94,11 +97,11 @@ class FullMatrix:
 
     @classmethod
     def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
-        """Return ``weight`` [rows, cols] rounded to NF4 values: bitwise what `QuantizedMatrix.dense` returns for the
+        """Return ``weight`` [rows, cols], rounded to the values that `QuantizedMatrix.dense` would return for the
         weight.
 
-        Uses plain torch operations: they run once, before training, so the kernel plan need not contain this
-        dequantization.
+        Plain torch operations dequantize the weight once, before training. So the kernel plan does not contain a kernel
+        for it.
         """
         codes, absmax = quantize(weight)
         return cls(naive.dequantize(codes, absmax, weight.shape[0], weight.shape[1], dtype))

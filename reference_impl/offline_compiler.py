@@ -1,8 +1,8 @@
 """Compile kernels for a named target in a new process, because a process that interprets Triton cannot compile it.
 
 `python -m reference_impl.offline_compiler SM FILE` reads a list of kernel descriptions from stdin, as a Python literal.
-It writes a JSON list with key, name, PTX, shared memory and threads of each kernel to FILE. Standard output is not used
-for the list, because on a host with a GPU parts of Triton print there, too, even in the middle of a line.
+It writes a JSON list with key, name, PTX, shared memory and threads of each kernel to FILE. The list is not written to
+standard output, because on a host with a GPU parts of Triton also print there, even in the middle of a line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIME_LIMIT_S = 300
 
 
 class OfflineCompilation:
-    """Compile kernels for `sm` (90 is Hopper) in a new process while this process continues."""
+    """Compiles kernels for the architecture `sm` (90 is Hopper) in a new process, while this process continues."""
 
     def __init__(self, specs: Sequence[KernelSpec], sm: int) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -48,14 +48,16 @@ class OfflineCompilation:
         )
 
     def kernels(self) -> list[Kernel]:
-        """Wait for the process and return all kernels. Raises RuntimeError with the end of its output if it failed."""
+        """Wait for the process to end, and return all kernels. Raises RuntimeError if the process failed."""
         if self._process is None:
             return []
         printed, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
         self._input.close()
         with self._answer as answer:
             if self._process.returncode != 0:
-                raise RuntimeError(f"the compiling process ended with {self._process.returncode}: {printed[-2000:]}")
+                raise RuntimeError(
+                    f"compiling in a new process failed with exit code {self._process.returncode}: {printed[-2000:]}"
+                )
             return [Kernel(**fields) for fields in json.load(answer)]
 
 
@@ -71,7 +73,7 @@ def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
 
 
 def describe(spec: KernelSpec) -> dict[str, Any]:
-    """Return a spec as plain values, from which `rebuild` makes the spec again."""
+    """Return a spec as plain values. `rebuild` returns an equal spec from these values."""
     return {
         "function": spec.function.description,
         "pointers": [(pointer.name, pointer.dtype, pointer.aligned, pointer.tile) for pointer in spec.pointers],
@@ -90,7 +92,7 @@ _REBUILT: dict[str, Callable[[dict[str, Any]], KernelFunction]] = {
 
 
 def rebuild(description: dict[str, Any]) -> KernelSpec:
-    """Rebuild the spec from the description that `describe` returned."""
+    """Return the spec that was passed to `describe`, from the description that `describe` returned."""
     return KernelSpec(
         function=_REBUILT[description["function"]["language"]](description["function"]),
         pointers=tuple(Pointer(*pointer) for pointer in description["pointers"]),

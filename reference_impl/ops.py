@@ -1,7 +1,8 @@
-"""The trainer's operators: the CUDA kernel for CUDA tensors, the plain torch twin for all others.
+"""The trainer's operators. Each calls a kernel for CUDA tensors, and the plain torch function for all other tensors.
 
-An operator corresponds to a function in ``kernels/<op>/naive.py`` with the same signature, whose docstring gives shapes
-and formulas. ``kernel.py`` is imported at first use, so Triton is never imported on a machine without a GPU driver.
+Each operator corresponds to a function with the same signature in ``kernels/<op>/naive.py``. The docstring of that
+function gives shapes and formulas. ``kernel.py`` is imported at the first use, so Triton is never imported on a machine
+without a GPU driver.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ def swiglu_backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return gate_up = x W^T [T, 2I] and act = silu(gate) * up [T, I] for x [T, H], weight [2I, H].
 
-    Uses one fused kernel if there is one for this shape, otherwise a product and `swiglu_forward`.
+    One fused kernel computes both if there is such a kernel for this shape, otherwise a product and `swiglu_forward`
+    do.
     """
     products = _pick("products", x)
     if products.serves_up(*x.shape, weight.shape[0] // 2, x.dtype):
@@ -137,7 +139,7 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def up_then_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Do the same as `up_swiglu`, always in two steps."""
+    """Do the same as `up_swiglu`, always by a product and `swiglu_forward`."""
     gate_up = x @ weight.t()
     return gate_up, swiglu_forward(gate_up)
 
@@ -145,7 +147,7 @@ def up_then_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the gradient of gate_up [T, 2I], in `out` if given; grad [T, H], weight [H, I].
 
-    Uses one fused kernel if there is one for this shape, otherwise a product and `swiglu_backward`.
+    One fused kernel computes it if there is such a kernel for this shape, otherwise a product and `swiglu_backward` do.
     """
     products = _pick("products", grad)
     if products.serves_down_backward(*grad.shape, weight.shape[1], grad.dtype):
@@ -155,14 +157,15 @@ def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Ten
 
 
 def down_then_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Do the same as `down_swiglu_backward`, always in two steps."""
+    """Do the same as `down_swiglu_backward`, always by a product and `swiglu_backward`."""
     return swiglu_backward(grad @ weight, gate_up, out)
 
 
 def adds_products(residual: Tensor, query: int, intermediate: int) -> bool:
-    """Return True if `add_product` can add the products of attention's and the MLP's last matrix to residual [T, H].
+    """Return True if `add_product` can add the outputs of attention and of the MLP to residual [T, H].
 
-    query, intermediate: input sizes of these two projections. If this returns False, the norm after the product adds.
+    query, intermediate: input sizes of the last matrices of attention and of the MLP. If the result is False, the norm
+    after the product adds the outputs to the residual.
     """
     added: bool = _pick("products", residual).adds(*residual.shape, query, intermediate, residual.dtype)
     return added
@@ -174,7 +177,10 @@ def add_product(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
 
 
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
-    """Return grad [T, O] @ weight [O, H] + grad_extra [T, R] @ weight_extra [R, H], by one kernel or two products."""
+    """Return grad [T, O] @ weight [O, H] + grad_extra [T, R] @ weight_extra [R, H].
+
+    One fused kernel computes the sum if there is such a kernel for this shape, otherwise two products do.
+    """
     products = _pick("products", grad)
     if products.serves_input_gradient(*grad.shape, weight.shape[1], weight_extra.shape[0], grad.dtype):
         result: Tensor = products.input_gradient(grad, weight, grad_extra, weight_extra)

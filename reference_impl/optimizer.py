@@ -1,4 +1,5 @@
-"""AdamW over the flat parameter buffer: one fused launch a step. Numbers that change are kept in device memory."""
+"""AdamW over the flat parameter buffer, in one fused launch. Numbers that change from step to step are on the
+device."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from reference_impl.config import TrainConfig
 
 
 class FlatAdamW:
-    """Run torch's fused AdamW on one flat tensor.
+    """Runs torch's fused AdamW on one flat tensor.
 
-    The learning rate and the step count (which sets the bias corrections) are 0-d device tensors, so a replayed step
-    reads their current values. Betas, eps and weight decay are constants of the run.
+    The learning rate and the step count are 0-d tensors on the device, so a replayed step reads their current values.
+    The bias corrections depend on the step count. Betas, eps and weight decay are constants of the run.
     """
 
     def __init__(self, parameters: Tensor, config: TrainConfig) -> None:
@@ -26,8 +27,8 @@ class FlatAdamW:
     def update_(self, parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
         """Update ``parameters`` [n] in place by one AdamW step, unless one of the ``norms`` [G] is not finite.
 
-        An update with such a norm is skipped and counted. This is decided on the device, because a Python `if` would
-        need a host sync, and a capture would fix its result.
+        Skipped updates are counted. The device makes this decision, because a Python `if` would need a host sync, and
+        every replay would repeat the decision that was made during the capture.
         """
         total = norms.sum()
         # For an infinite or NaN total, total - total is NaN, which is not equal to 0. So `bad` is 1 in these cases, and

@@ -1,9 +1,9 @@
 """Prewarm: compile and load every kernel that a run needs, by key, before any weight is copied to the device.
 
-`plan` computes the kernels from the model's shape, the batch, the sequence lengths, the rank, the dtype and the mode.
-It calls `specializations` of each kernel module, which is the code that also names the kernels at a launch. Kernels of
-libraries have no keys. Their handles, workspaces and plans are created by a rehearsal: one step of a temporary model of
-one layer with the same shape.
+`plan` computes the kernels from the model's shape, the batch, the sequence lengths, the rank, the dtype and other
+settings. It calls `specializations` of each kernel module. A launch uses the same code to name its kernel. Kernels of
+libraries have no keys. Handles, workspaces and plans of libraries are created by a rehearsal, which is one step of a
+temporary model with one layer of the same shape.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from reference_impl.trainer import Trainer, model_source, resolve_device
 CUBLAS = "cublas"
 # Size of the square matrices whose product creates a library's handle. Any size works.
 _HANDLE_SIZE = 16
-# Matrices are dequantized together if the number of elements of each is a multiple of this number, whose scales take 16
-# bytes.
+# Matrices are dequantized together if the number of elements of each matrix is a multiple of this number. The scales of
+# this number of elements take 16 bytes.
 _JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
-    """Return the kernels of a run's steps on CUDA, each once, for micro-batches of all lengths in `seq_lens`."""
+    """Return the kernels that the steps of a run launch on CUDA, for all lengths in `seq_lens`. Each kernel occurs
+    once."""
     dtype = kernel_dtype(config)
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
@@ -47,12 +48,12 @@ def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> li
 
 
 def kernel_dtype(config: TrainConfig) -> str:
-    """Return Triton's name for the compute dtype on CUDA, where `auto` means bfloat16."""
+    """Return Triton's name for the compute dtype on CUDA, such as `bf16`. On CUDA, `auto` means bfloat16."""
     return {"auto": "bf16", "bfloat16": "bf16", "float32": "fp32"}[config.dtype]
 
 
 def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Iterator[KernelSpec]:
-    """Yield the kernels that dequantize a layer's frozen matrices; none if the weights are kept dense."""
+    """Yield the kernels that dequantize a layer's frozen matrices. If the weights are kept dense, there are none."""
     if config.weights != "nf4":
         return
     if config.precision == "fp8":
@@ -61,7 +62,7 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
     hidden = model.hidden_size
     attention = [(model.qkv_dim, hidden), (hidden, model.query_dim)]
     if all(rows * cols % _JOINED_ELEMENTS == 0 for rows, cols in attention):
-        # As in `dense.MatrixGroup`, the matrices of attention form one buffer of blocks, which one launch dequantizes.
+        # One launch dequantizes all matrices of attention, because `dense.MatrixGroup` puts them into one buffer.
         attention = [(sum(rows * cols for rows, cols in attention) // NF4_BLOCK, NF4_BLOCK)]
     for rows, cols in [*attention, (2 * model.intermediate_size, hidden), (hidden, model.intermediate_size)]:
         yield from registry.load("nf4").specializations(rows=rows, cols=cols, dtype=dtype)
@@ -104,7 +105,7 @@ def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> I
 
 
 def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the kernels of SwiGLU, fused with the products around it where such kernels exist."""
+    """Yield the kernels of SwiGLU. They also compute the products before and after SwiGLU if such kernels exist."""
     if config.precision == "fp8":
         yield from registry.load("fp8_products").specializations(
             tokens=tokens, hidden=model.hidden_size, intermediate=model.intermediate_size, dtype=dtype
@@ -122,7 +123,8 @@ def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> It
 
 
 def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the kernels of the norms; with FP8 also those that quantize attention's output and gradient."""
+    """Yield the kernels of the norms. In FP8, also yield the kernels that quantize attention's output and its
+    gradient."""
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
         norms = registry.load("rms_norm").specializations(**sizes)
@@ -136,9 +138,9 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
 
 
 def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Yield the kernels that compute LoRA's gradients and reduce the gains' gradients, fused on the path `cublas`.
+    """Yield the kernels that compute LoRA's gradients and reduce the gains' gradients.
 
-    Products that a library computes have no key, so they are not listed.
+    On the path `cublas` these kernels are fused. Products of a library have no key, so they are not included.
     """
     tokens, ranks = config.micro_batch_size * seq_len, 2 * config.rank
     if config.gemm == "cublas":
@@ -153,7 +155,7 @@ def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len
 
 
 def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
-    """Yield the kernels of the fused clip over all trainable tensors; the synchronizing clip has none."""
+    """Yield the kernels of the fused clip over all trainable tensors. The synchronizing clip has no kernels."""
     if config.clip_mode != "fused":
         return
     yield from registry.load("clip").specializations(
@@ -165,16 +167,18 @@ def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
 
 
 def make_library_handles(device: torch.device) -> None:
-    """Create cuBLAS's handle and workspace for the current stream, in this thread and the device's autograd thread."""
+    """Create cuBLAS's handle and workspace for the current stream, in this thread and in the device's autograd
+    thread."""
     matrix = torch.ones(_HANDLE_SIZE, _HANDLE_SIZE, dtype=torch.bfloat16, device=device, requires_grad=True)
     (matrix @ matrix).sum().backward()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize(device)
 
 
 def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> None:
-    """Run one step of each shape on a temporary layer of random weights, to initialize lazy parts of libraries.
+    """Run one step of each shape on a temporary layer of random weights, so that libraries are initialized.
 
-    The kernels of the plan are not launched here, so their outputs are arbitrary. Library calls work with them.
+    The kernels of the plan are not launched here. Their outputs stay uninitialized, and library calls accept any
+    numbers.
     """
     trainer = Trainer(replace(config, model=replace(model, num_layers=1)))
     with registry.launching_by(_launch_nothing):
@@ -185,14 +189,14 @@ def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -
 
 
 def _launch_nothing(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
-    """Ignore a launch. The outputs keep their arbitrary values."""
+    """Ignore a launch. The output tensors stay uninitialized."""
 
 
 class RunKernels:
     """Plans, prewarms and launches the kernels of one run, or cross-compiles them on a machine without a GPU.
 
-    The plan is made for `model_of_plan` and `seq_lens_of_plan`. A planted fault replaces one of these two attributes or
-    one of the functions `plan`, `to_prewarm`, `key`, `ptx` and `warm_libraries`.
+    The attributes `model_of_plan` and `seq_lens_of_plan` are the input of the plan. A planted fault replaces one of
+    these two attributes, or one of the functions `plan`, `to_prewarm`, `key`, `ptx` and `warm_libraries`.
     """
 
     def __init__(self, config: TrainConfig, seq_lens: Sequence[int]) -> None:
@@ -208,8 +212,10 @@ class RunKernels:
         self._cache: KernelCache | None = None
 
     def open(self, *, prewarm: bool) -> None:
-        """Route launches on CUDA through the kernel cache. With `prewarm`, load all planned kernels. Call this before
-        the weights are uploaded."""
+        """Make launches on CUDA use the kernel cache. Call this before the weights are copied to the device.
+
+        prewarm: also load all planned kernels now.
+        """
         if resolve_device(self.config.device).type != "cuda":
             return
         self._cache = KernelCache(current_device(), self.key, self.ptx)
@@ -230,7 +236,7 @@ class RunKernels:
             self._cache.ledger.phase("train")
 
     def close(self) -> None:
-        """Stop routing launches through the cache. A second call changes nothing."""
+        """Make launches no longer use the kernel cache. A second call changes nothing."""
         if self._cache is not None:
             registry.remove_launcher(self._cache.launch)
             self._cache.ledger.unwatch()
@@ -249,7 +255,9 @@ class RunKernels:
 
     def _on_device(self) -> KernelCache:
         if self._cache is None:
-            raise RuntimeError("kernels are launched on CUDA only: open the run on a CUDA device")
+            raise RuntimeError(
+                "the run has no kernel cache, because kernels are launched only on CUDA; open the run on a CUDA device"
+            )
         return self._cache
 
     def inventory(self) -> KernelInventory:
@@ -261,9 +269,9 @@ class RunKernels:
         return self._on_device().ledger.as_evidence()
 
     def cross_compiled(self, target: str, *, with_used: bool = True) -> KernelInventory:
-        """Return the kernels that are planned and, `with_used`, that a step launches, compiled for `target`.
+        """Return the planned kernels, compiled for the architecture `target`, such as `sm_90`. No GPU is needed.
 
-        `target` is an architecture such as `sm_90`. No GPU is needed.
+        with_used: also return the kernels that a step launches.
         """
         from reference_impl.kernel_recording import recorded
 

@@ -10,7 +10,7 @@ import torch
 def seeded_generator(seed: int, name: str, device: torch.device) -> torch.Generator:
     """Return a generator that depends only on ``seed`` and ``name``, so that the order of draws does not matter.
 
-    The numbers are equal on all CPUs; a CUDA generator draws different numbers than a CPU generator.
+    The numbers are equal on all CPUs. A generator on CUDA draws other numbers than a generator on a CPU.
     """
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))

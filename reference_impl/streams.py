@@ -1,8 +1,9 @@
-"""Run work of a step on a second stream, which a capture records as a parallel branch.
+"""Run work of a step on a second stream. A capture records this work as a parallel branch of the graph.
 
-Memory is safe without `record_stream`, which a capture cannot use. Tensors that the second stream reads are kept until
-the main stream has waited for the second stream. Memory that the second stream allocates is reused only by later work
-of the second stream, and each piece of such work first waits for everything enqueued on the main stream.
+A capture cannot use `record_stream`, so two rules protect memory that both streams use. Tensors that the second stream
+reads are kept until the main stream has waited for the second stream. Memory that the second stream allocates is used
+again only by later work of the second stream, and this work first waits for all work that is enqueued on the main
+stream.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ Value = TypeVar("Value")
 
 
 class Beside(Generic[Value]):
-    """A value that `make` computes: on the second stream after `start`, or else on the main stream in `take`."""
+    """A value that the function `make` computes. After `start`, it runs on the second stream, otherwise on the main
+    stream in `take`."""
 
     def __init__(self, side: torch.cuda.Stream | None, make: Callable[[], Value]) -> None:
         self._side = side
@@ -25,7 +27,8 @@ class Beside(Generic[Value]):
         self._started: tuple[Value, torch.cuda.Event] | None = None
 
     def start(self) -> None:
-        """Enqueue `make` on the second stream, after the current stream's work. Without a second stream do nothing."""
+        """Run `make` on the second stream, after the work of the current stream. Without a second stream, do
+        nothing."""
         if self._side is None or self._started is not None:
             return
         self._side.wait_stream(torch.cuda.current_stream(self._side.device))
@@ -34,7 +37,7 @@ class Beside(Generic[Value]):
             self._started = value, self._side.record_event()
 
     def take(self) -> Value:
-        """Return the value; the current stream waits for it. Afterwards the caller may drop the inputs of `make`."""
+        """Return the value, for which the current stream waits. Afterwards the caller may drop the inputs of `make`."""
         if self._side is None or self._started is None:
             return self._make()
         value, event = self._started
@@ -45,8 +48,9 @@ class Beside(Generic[Value]):
 class StepStreams:
     """The streams of a step: the caller's stream, and inside `overlapped` also a second stream.
 
-    Without a capture, work on the second stream costs the host more time (events and stream switches, 10 ms a step on
-    an H200) than it saves on the device. In a capture it costs no host time, so only captures use the second stream.
+    Without a capture, the second stream costs more time on the host than it saves on the device, because of events and
+    stream switches (10 ms for each step on an H200). Replays do not need this host time, so only captures use the
+    second stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,11 +60,11 @@ class StepStreams:
 
     @contextmanager
     def overlapped(self) -> Iterator[None]:
-        """Let steps inside the `with` use a second stream, the same one in each `with`. Needs CUDA.
+        """Let steps inside the `with` use a second stream, which is the same stream in each `with`. Needs CUDA.
 
-        The caller's stream should have a higher priority than 0. A GPU starts the thread blocks of kernels of equal
-        priority in the order of arrival, so a dequantization with thousands of blocks would delay the small kernels of
-        the step.
+        The caller's stream should have a higher priority than the second stream. If kernels have the same priority, a
+        GPU starts their thread blocks in the order of arrival. A dequantization with thousands of blocks would then
+        delay the small kernels of the step.
         """
         if self._idle_side is None:
             self._idle_side = torch.cuda.Stream(self._device, priority=0)  # type: ignore[no-untyped-call]
@@ -71,11 +75,12 @@ class StepStreams:
             self._side = None
 
     def beside(self, make: Callable[[], Value]) -> Beside[Value]:
-        """Return a `Beside` for `make`. The caller may call its `start` early, and gets the value from its `take`."""
+        """Return a `Beside` for `make`. Call its `start` to compute the value early, and its `take` to get the
+        value."""
         return Beside(self._side, make)
 
     def branch(self, work: Callable[[], None]) -> Beside[None]:
-        """Run `work` at once, on the second stream if there is one. The caller must call `take` of the result later."""
+        """Start `work` now, on the second stream if there is one. The caller must call `take` of the result later."""
         if self._side is None:
             work()
             return Beside(None, lambda: None)

@@ -43,7 +43,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "seed": int,
     "micro_batches": int,
 }
-# Settings of the run and not of the trainer. `prewarm`: kernels are loaded before the weights.
+# Settings of an arm that are not settings of the trainer. `prewarm`: load all kernels before the weights.
 RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}
 WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "rank": int,
@@ -58,7 +58,7 @@ WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {
 
 
 class QLoRASystem:
-    """The QLoRA trainer of this package as a system under test, plain or captured."""
+    """The QLoRA trainer of this package, with plain or captured steps, as a system that the harness tests."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -118,7 +118,10 @@ class QLoRASystem:
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Return the kernels that a prewarm plans and, `with_used`, that a step launches, compiled for `target`."""
+        """Return the kernels that a prewarm plans, compiled for the architecture `target`. No GPU is needed.
+
+        with_used: also return the kernels that a step launches.
+        """
         from reference_impl.prewarm import RunKernels
 
         kernels = RunKernels(train_config(workload, arm, data, model_directory), _schedule(workload))
@@ -126,7 +129,8 @@ class QLoRASystem:
         return kernels.cross_compiled(target, with_used=with_used)
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
-        """Return the directory of the workload's weights. For seeded random weights, first write it into `folder`."""
+        """Return the directory of the workload's weights. If the weights are random, first write them to a directory in
+        `folder`."""
         from harness.system.protocol import Arm
         from reference_impl.export import write_checkpoint
         from reference_impl.trainer import checkpoint_directory, model_source, resolve_device
@@ -139,7 +143,7 @@ class QLoRASystem:
         return write_checkpoint(shape, source, folder / str(config.model))
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """Return the comparisons of kernels at this workload's shapes. Loads no weights."""
+        """Return the comparisons of kernels at the shapes of this workload. No weights are loaded."""
         from reference_impl.kernel_cases import ReferenceKernelCases
 
         try:
@@ -151,7 +155,7 @@ class QLoRASystem:
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
-    """Return the trainer's configuration for each rank of an arm. Settings of the arm override workload options."""
+    """Return the trainer's configuration for a rank of an arm. Settings of the arm replace options of the workload."""
     settings = {"seed": workload.seed} | _known(_trainer_settings(arm), ARM_OPTIONS, "arm setting")
     return TrainConfig.preset(
         model_directory or workload.model,
@@ -181,7 +185,7 @@ def _schedule(workload: Workload) -> tuple[int, ...]:
 
 
 class QLoRARun:
-    """One opened trainer. Step `index` has sequence length `schedule[index % len(schedule)]`."""
+    """One opened trainer. The sequence length of step `index` is `schedule[index % len(schedule)]`."""
 
     def __init__(
         self,
@@ -214,7 +218,7 @@ class QLoRARun:
         from reference_impl.trainer import Trainer
 
         self.trainer: Trainer = Trainer(config, Ranks.of_this_process())
-        # Fill this tensor once on the device. A copy from the host in every step would be a host sync.
+        # Create this tensor once. A copy from the host in every step would be a host sync.
         self._max_norm = self.trainer.clip.norms.new_full((), config.max_norm)
         self.capturing: CapturingTrainer = CapturingTrainer(self.trainer, capture)
         self.between: BetweenSteps = BetweenSteps(self.capturing)
@@ -251,7 +255,8 @@ class QLoRARun:
         }
 
     def _precision(self) -> Mapping[str, Scalar]:
-        """Return facts about the number formats. They are computed once, which takes a second with 28 layers."""
+        """Return facts about the number formats. They are computed only once, because this takes a second with 28
+        layers."""
         if self._counted is None:
             from reference_impl.fp8_record import precision_facts
 
@@ -268,7 +273,10 @@ class QLoRARun:
         return self.trainer.frozen_tensors()
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return AdamW's moments (flat) and counters, and the learning rate. A step uses no random generator."""
+        """Return AdamW's moments as flat tensors, AdamW's counters, and the learning rate, by kind and name.
+
+        A step uses no random generator, so no generator's state is returned.
+        """
         optimizer = self.trainer.optimizer
         return {"optimizer": {**optimizer.state_tensors(), "learning_rate": optimizer.learning_rate}}
 
@@ -276,7 +284,7 @@ class QLoRARun:
         return self.trainer.gradients()
 
     def moments(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return AdamW's moments as views of the flat buffers: kind of moment, then name of the parameter."""
+        """Return AdamW's moments as views of the flat buffers, by kind of moment and name of the parameter."""
         optimizer, slots = self.trainer.optimizer, self.trainer.trainable.slots
         flat = {"exp_avg": optimizer.exp_avg, "exp_avg_sq": optimizer.exp_avg_sq}
         return {kind: {slot.name: slot.view(each) for slot in slots} for kind, each in flat.items()}
@@ -324,7 +332,8 @@ class QLoRARun:
         self.capturing.forget_captures()
 
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernel that scales gradients: its name -> address of its table -> number of non-empty tensors."""
+        """Return the kernel that scales gradients, as name -> address of its table of scales -> number of tensors with
+        elements."""
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 

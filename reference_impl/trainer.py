@@ -4,14 +4,15 @@
     for index in range(100):
         loss = trainer.step(index)          # 0-d tensor on the device
 
-A capture relies on these properties:
+A capture needs the following properties:
 
 - `prepare(index)` copies batch ``index`` and its learning rate into static tensors. `body()` is the whole step on
   static tensors: forward, backward, clip, optimizer. It reads no Python state that changes between steps, and never
   waits for the device.
-- `forward_body()` and `backward_body()` are two halves of the same step that share static activations, to capture
-  backward, clip and optimizer alone. The first half must have run once, uncaptured, before the second is captured.
-- With micro-batches, `body()` runs forward and backward of each, one after the other, then clip and optimizer once.
+- `forward_body()` and `backward_body()` are two halves of the same step, so that backward, clip and optimizer can be
+  captured without the forward pass. Both use the same static activations. The first half must have run once without a
+  capture before the second half is captured.
+- With micro-batches, `body()` runs forward and backward of each micro-batch, then clip and optimizer once.
 - With ranks, each rank takes its rows of a batch, and `update()` begins with the sum of the ranks' gradients.
 - `state_tensors()` returns everything that `body()` changes, so that a warm-up or a recording can be undone.
 - `set_shape()` selects the static batch buffers of another shape. Each shape keeps its own buffers.
@@ -45,24 +46,28 @@ class StaticBuffers:
 
     tokens: Tensor  # int64 [B, S]; with k micro-batches [k, B / k, S]
     targets: Tensor  # the same shape as `tokens`
-    shape: StepShape  # shape of the sequences that pass through the model at the same time
-    # activations of a step whose forward and backward passes are separate graphs; None: the step is not split
+    shape: StepShape  # number and length of the sequences that pass through the model at the same time
+    # activations, if forward and backward are captured in separate graphs; otherwise None
     context: ModelContext | None = None
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device with this name. Raises `ReferenceImplError` for CUDA on a machine without CUDA."""
+    """Return the device with this name, or for "auto" the current CUDA device or the CPU.
+
+    Raises `ReferenceImplError` for CUDA on a machine without CUDA.
+    """
     available = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if available else torch.device("cpu")
     device = torch.device(name)
     if device.type == "cuda" and not available:
-        raise ReferenceImplError("device", f"{name!r}, but no CUDA device is available", "use device='cpu'")
+        raise ReferenceImplError("device", f"got {name!r}, but no CUDA device is available", "use device='cpu'")
     return device
 
 
 def checkpoint_directory(config: TrainConfig) -> Path | None:
-    """Return the directory of ``config.model``'s weights, or None if they are seeded random numbers."""
+    """Return the directory of the weights of ``config.model``, or None if the weights are random numbers from the
+    seed."""
     if isinstance(config.model, ModelConfig):
         return None
     if config.model == "tiny":
@@ -71,7 +76,10 @@ def checkpoint_directory(config: TrainConfig) -> Path | None:
 
 
 def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig, WeightSource, Path | None]:
-    """Return shape and frozen weights of ``config.model``, and its tokenizer's path, or None if tokens are bytes."""
+    """Return the configuration and the frozen weights of ``config.model``, and the path of its tokenizer.
+
+    The path is None if each byte of the text is a token.
+    """
     directory = checkpoint_directory(config)
     if directory is None:
         shape = config.model if isinstance(config.model, ModelConfig) else MODEL_PRESETS[config.model]
@@ -83,9 +91,10 @@ def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig
 
 
 class Trainer:
-    """One QLoRA run. On one machine, two trainers with equal configurations are bitwise equal at every step.
+    """One QLoRA training. On one machine, two trainers with equal configurations are bitwise equal at every step.
 
-    With ``ranks`` the trainer processes ``config.batch_size`` sequences, its rows of a batch that all ranks share.
+    ``ranks``: the ranks that train together, or None for a single process. A batch of all ranks has
+    ``config.batch_size`` sequences for each rank.
     """
 
     def __init__(self, config: TrainConfig, ranks: Ranks | None = None) -> None:
@@ -111,7 +120,8 @@ class Trainer:
         self.static = self.set_shape(config.seq_len)
 
     def set_shape(self, seq_len: int, batch_size: int | None = None) -> StaticBuffers:
-        """Select batches of this shape for later steps; return their static buffers, which are created only once."""
+        """Select batches of this shape for later steps. Return the static buffers of the shape, which are created only
+        once."""
         if seq_len < 1:
             raise ReferenceImplError("seq_len", f"got {seq_len}", "use an integer of at least 1")
         batch = self.config.batch_size if batch_size is None else batch_size
@@ -141,7 +151,8 @@ class Trainer:
 
     @property
     def mean_over(self) -> int:
-        """Return the number of tokens over which the loss is a mean: one update's, of all micro-batches and ranks."""
+        """Return the number of tokens of one update, of all micro-batches and ranks. The loss is the mean over these
+        tokens."""
         return self.static.tokens.numel() * (1 if self.ranks is None else self.ranks.count)
 
     def prepare(self, index: int) -> None:
@@ -152,23 +163,24 @@ class Trainer:
             static.copy_(value, non_blocking=True)
 
     def read_ahead(self, index: int) -> None:
-        """Read batch ``index`` into host memory unless it was read before. Call this while the device is busy."""
+        """Read batch ``index`` into host memory, unless it is already there. Call this while the device is busy."""
         wanted = (index, self.static.tokens.shape)
         if self._read[0] != wanted:
-            # Use new pinned memory each time. The allocator reuses pinned memory only after the copy from it is done.
+            # Use new pinned memory for each batch. torch's allocator does not reuse pinned memory before the copy from
+            # it is done.
             on_gpu = self.device.type == "cuda"
             self._read = wanted, tuple(value.pin_memory() if on_gpu else value for value in self.batch(index))
 
     @torch.no_grad()
     def body(self) -> Tensor:
-        """Run one whole step on the static tensors; return the loss before the update (0-d)."""
+        """Run one whole step on the static tensors. Return the loss before the update (0-d)."""
         loss = self.gradients_body()
         self.update()
         return loss
 
     @torch.no_grad()
     def gradients_body(self) -> Tensor:
-        """Run forward and backward on the static tensors; return the loss. Gradients are not yet summed over ranks."""
+        """Run forward and backward on the static tensors, and return the loss. Gradients are not summed over ranks."""
         static = self.static
         if self.accumulation is not None:
             return self._own_mean(self.accumulation.gradients(static.tokens, static.targets, static.shape))
@@ -178,14 +190,15 @@ class Trainer:
 
     @torch.no_grad()
     def forward_body(self) -> Tensor:
-        """Run the step's first half: forward, loss and the head's backward, with results in static activations.
+        """Run the first half of the step: forward, loss and the head's backward. Store the activations in static
+        tensors.
 
         Raises `ReferenceImplError` with micro-batches, because each micro-batch has its own forward and backward pass.
         """
         static = self.static
         if self.accumulation is not None:
-            found = f"{self.config.micro_batches} micro-batches in a step of two halves"
-            raise ReferenceImplError("micro_batches", found, "capture the whole step, or nothing")
+            found = f"got {self.config.micro_batches}, but a step with micro-batches cannot be captured in two halves"
+            raise ReferenceImplError("micro_batches", found, "capture the whole step, or use 1")
         loss, context = self._forward()
         if static.context is None:
             static.context = context
@@ -198,7 +211,7 @@ class Trainer:
     def backward_body(self) -> None:
         """Run the step's second half, from the static activations: backward, clip and optimizer."""
         if self.static.context is None:
-            raise RuntimeError("backward_body() needs the activations of forward_body(): call forward_body() first")
+            raise RuntimeError("backward_body() has no activations; call forward_body() first")
         self.model.backward(self.static.context, self.static.shape, consume=False)
         self.update()
 
@@ -208,7 +221,8 @@ class Trainer:
         return self._own_mean(loss), context
 
     def _own_mean(self, part: Tensor) -> Tensor:
-        """Return this rank's mean loss over its own tokens. part: its part of the mean loss over all ranks' tokens."""
+        """Return the mean loss over the tokens of this rank. part: this rank's part of the mean loss over the tokens of
+        all ranks."""
         return part if self.ranks is None else part * self.ranks.count
 
     def update(self) -> None:
@@ -219,12 +233,14 @@ class Trainer:
         self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 
     def step(self, index: int) -> Tensor:
-        """Run training step ``index``; return a copy of its loss before the update (0-d), unchanged by later steps."""
+        """Run training step ``index``. Return a copy of the loss before the update (0-d), which later steps do not
+        change."""
         self.prepare(index)
         return self.body().clone()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return every long-lived tensor that `body` changes, by name. The tensors keep their addresses."""
+        """Return, by name, every tensor that `body` changes and that exists between steps. The tensors keep their
+        addresses."""
         return {
             "parameters": self.trainable.flat,
             "gradients": self.trainable.gradient,
@@ -239,12 +255,14 @@ class Trainer:
         return self.trainable.parameters()
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return float32 views of the last step's gradients after clipping, with the parameters' names."""
+        """Return float32 views of the gradients of the last step after the clip, by the names of the parameters."""
         return self.trainable.gradients()
 
     def gradient_norms(self) -> tuple[Tensor, Tensor]:
-        """Return two tensors of the last step, the norms before clipping and the clip's scales. Both are float32
-        [layers], or [1] for a global clip."""
+        """Return the norms of the last step before the clip, and the scales of the clip.
+
+        Both are float32 [layers], or [1] for a global clip.
+        """
         return self.clip.norms, self.clip.scales
 
     def frozen_tensors(self) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""The description of a kernel: everything that decides its machine code and its grid.
+"""The description ("spec") of a kernel: everything that decides its machine code and its grid.
 
-This module does not depend on the language of a kernel. A `KernelFunction` compiles and launches a spec: for Triton it
-is in `triton_source`, for CUDA C++ in `cuda_source`.
+This module does not depend on the language of a kernel. A `KernelFunction` compiles and launches the kernel of a spec.
+`triton_source` has the `KernelFunction` for Triton, and `cuda_source` has the one for CUDA C++.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 Constant = int | float | bool | str
 
 WARP_THREADS = 32
-# Bytes. If a pointer is a multiple of 16, Triton compiles 16-byte loads for it. For any other pointer it compiles
-# another kernel.
+# Alignment in bytes. Triton compiles 16-byte loads for pointers that are multiples of 16, and another kernel for other
+# pointers.
 POINTER_ALIGNMENT = 16
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -34,7 +34,7 @@ DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in _DTYPE_NAMES.it
 
 
 class KernelArgumentError(ValueError):
-    """An argument does not fit the kernel. The message has the operation, the argument, its value and a remedy."""
+    """An argument does not fit the kernel. The message names the operation, the argument, its value and a remedy."""
 
     def __init__(self, op: str, argument: str, found: str, remedy: str) -> None:
         super().__init__(f"{op}: argument {argument!r} is {found}; {remedy}")
@@ -46,10 +46,10 @@ class KernelArgumentError(ValueError):
 class Pointer:
     """A tensor argument of a kernel: its name, its element type (`fp32`, `bf16`, …) and its alignment.
 
-    If `aligned`, the kernel is compiled for addresses that are multiples of 16 bytes. Arguments of which a kernel reads
-    one element for each row are not `aligned`, so that any slice may be passed. With `tile` the kernel gets a
-    descriptor of the tensor, and reads and writes tiles of that shape. Hopper's copy engine moves the tiles; older
-    architectures use plain loads and stores.
+    aligned: the kernel is compiled for addresses that are multiples of 16 bytes. It is False for arguments of which a
+    kernel reads one element for each row, so that any slice may be passed. tile: None, or the shape of a tile. With a
+    tile, the kernel gets a descriptor of the tensor, and reads and writes whole tiles. Hopper's copy engine moves the
+    tiles. Older architectures use plain loads and stores.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Pointer:
 
 
 class KernelFunction(Protocol):
-    """The source of a kernel, and how its language compiles and launches a spec.
+    """The source of a kernel, with methods that compile, load and launch the kernel of a spec.
 
     A compiled kernel has Triton's attributes: `.asm["ptx"]` is the PTX, `.asm["cubin"]` the binary, `.metadata.name`
     the entry, `.metadata.shared` the bytes of shared memory, `.metadata.num_warps` x 32 the threads of a block.
@@ -71,32 +71,35 @@ class KernelFunction(Protocol):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return a value that is equal for two functions only if their sources are the same."""
+        """Return a value that is equal for two functions only if they have the same source."""
 
     @property
     def description(self) -> dict[str, Any]:
-        """Return plain values, among them the `language`, from which the function can be rebuilt in another process."""
+        """Return plain values from which another process can rebuild the function. One of them is the `language`."""
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch on torch's current stream; compile and load at the first launch."""
+        """Launch the kernel of `spec` on torch's current stream. The first launch also compiles and loads the
+        kernel."""
 
     def compile_for_device(self, spec: KernelSpec) -> Any:
-        """Compile for the current CUDA device into the cache that `launch` uses, without loading."""
+        """Compile the kernel of `spec` for the current CUDA device, into the cache that `launch` uses. Do not load
+        it."""
 
     def compile_for(self, spec: KernelSpec, sm: int) -> Any:
-        """Compile for `sm` (90 is Hopper) without a GPU or a driver."""
+        """Compile the kernel of `spec` for the architecture `sm` (90 is Hopper), without a GPU or a driver."""
 
     def load(self, compiled: Any) -> None:
-        """Load a kernel from `compile_for_device` on the current device, as its first launch would."""
+        """Load a result of `compile_for_device` on the current device, as the first launch would do."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One compiled kernel and its grid. Two specs are equal if the fields that `key` contains are equal.
+    """The description of one compiled kernel and its grid. Two specs are equal if the fields in their `key` are equal.
 
     op: operation and direction, such as `rms_norm.forward`. shape: sizes, in the order of the operation's legend.
-    dtype: of the data. constants: other compiled-in values that change results (eps, direction, accumulate, …).
-    function: the source. pointers: its tensor arguments, in order. constexprs: its other arguments.
+    dtype: the data type of the data. constants: other compiled-in values that change results (eps, direction,
+    accumulate, …). function: the source. pointers: the kernel's tensor arguments, in order. constexprs: its other
+    arguments.
     """
 
     op: str
@@ -109,13 +112,16 @@ class KernelSpec:
     pointers: tuple[Pointer, ...] = field(compare=False, repr=False)
     constexprs: Mapping[str, Constant] = field(compare=False, repr=False)
     grid: tuple[int, ...] = field(compare=False)
-    # True: a multiplication and an addition may be fused into one rounding. It is False where a kernel must equal torch
-    # bit for bit.
+    # True: a multiplication and an addition may be fused, with one rounding. False: both are rounded, because the
+    # results of the kernel must equal torch's in every bit.
     enable_fp_fusion: bool = True
 
     @property
     def key(self) -> str:
-        """Return a readable key such as `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`, plus `u` without fp fusion."""
+        """Return a readable key such as `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`.
+
+        The key ends with `u` if `enable_fp_fusion` is False.
+        """
         constants = ",".join(f"{name}={value}" for name, value in self.constants) or "-"
         sizes = "x".join(map(str, self.shape))
         fusion = "" if self.enable_fp_fusion else "u"
@@ -123,7 +129,8 @@ class KernelSpec:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return all that affects the machine code. Specs with one key but two identities are different kernels."""
+        """Return everything that affects the machine code. Two specs with different identities are different kernels,
+        even if their keys are equal."""
         return (
             self.function.identity,
             self.pointers,
@@ -153,7 +160,7 @@ class KernelSpec:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the compile options."""
+        """Return the options with which the kernel is compiled."""
         return {
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,

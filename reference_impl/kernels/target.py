@@ -1,4 +1,4 @@
-"""The GPU architecture for which kernels are chosen, because Hopper has kernels that other GPUs cannot run."""
+"""The GPU architecture for which kernels are chosen. Hopper has its own kernels, which other GPUs cannot run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _named: ContextVar[int | None] = ContextVar("named", default=None)
 
 @contextmanager
 def planning_for(target: str) -> Iterator[None]:
-    """Choose kernels for `target` (`sm_90`) inside the `with`, on any machine. Raises ValueError for no such name."""
+    """Choose kernels for `target`, such as `sm_90`, inside the `with`, on any machine.
+
+    Raises ValueError if `target` is not the name of an architecture.
+    """
     token = _named.set(parse_target(target).number)
     try:
         yield
@@ -28,12 +31,12 @@ def planning_for(target: str) -> Iterator[None]:
 
 
 def hopper() -> bool:
-    """Return True if kernels for Hopper alone (compute capability 9.0) are to be planned and launched.
+    """Return True if kernels that only Hopper can run (compute capability 9.0) should be planned and launched.
 
-    The target of `planning_for` decides, otherwise the current CUDA device. Without a device the result is True,
-    because `shared_memory_bytes` assumes Hopper, too. The result is False if Triton interprets kernels, because CUDA
-    C++ has no interpreter. Do not call this in a cached function, which would keep one result for all targets; pass the
-    result to it.
+    Inside `planning_for`, the result depends on its target, otherwise on the current CUDA device. Without a device the
+    result is True, because `shared_memory_bytes` assumes Hopper, too. The result is False if Triton interprets kernels,
+    because kernels in CUDA C++ cannot be interpreted. Do not call this function in a cached function, because the cache
+    would keep one result for all targets. Pass the result to the cached function instead.
     """
     named = _named.get()
     return _here() if named is None else named == HOPPER
@@ -47,13 +50,15 @@ def _here() -> bool:
 
 
 def starts_early(sm: int) -> bool:
-    """Return True if kernels on `sm` (90 is Hopper) may start before the previous one has ended: from Hopper on."""
+    """Return True if kernels on `sm` may start before the previous kernel has ended. Hopper (90) and later GPUs allow
+    this."""
     return sm >= HOPPER
 
 
 @functools.cache
 def device_starts_early() -> bool:
-    """Return `starts_early` for the current CUDA device; False if Triton interprets kernels or there is no device."""
+    """Return `starts_early` for the current CUDA device. Return False if Triton interprets kernels or there is no
+    device."""
     if os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available():
         return False
     major, minor = torch.cuda.get_device_capability()

@@ -19,7 +19,7 @@ from reference_impl.kernels.target import device_starts_early, starts_early
 
 
 class TritonFunction:
-    """A `triton.jit` function as a `KernelFunction`. `jit` is the function itself."""
+    """A `triton.jit` function as a `KernelFunction`. The attribute `jit` is the function."""
 
     def __init__(self, jit: Any) -> None:
         self.jit = jit
@@ -38,18 +38,18 @@ class TritonFunction:
         return {"language": "triton", "module": self.jit.fn.__module__, "name": self.jit.fn.__name__}
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch through Triton's own JIT cache."""
+        """Launch by Triton's launcher, which keeps compiled kernels in its cache."""
         pdl = device_starts_early()
         self.jit[spec.grid](*_as_compiled(spec, arguments), **spec.constexprs, PDL=pdl, **spec.options, launch_pdl=pdl)
 
     def compile_for_device(self, spec: KernelSpec) -> Any:
-        """Compile into Triton's JIT cache."""
+        """Compile for the current device, into the cache of Triton's launcher."""
         arguments = [_stand_in(pointer) for pointer in spec.pointers]
         pdl = device_starts_early()
         return self.jit.warmup(*arguments, grid=spec.grid, **spec.constexprs, PDL=pdl, **spec.options, launch_pdl=pdl)
 
     def compile_for(self, spec: KernelSpec, sm: int) -> Any:
-        """Compile for `sm`. Not possible in a process with TRITON_INTERPRET=1."""
+        """Compile for the architecture `sm`. This is not possible in a process with TRITON_INTERPRET=1."""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -70,7 +70,7 @@ def rebuilt(description: dict[str, Any]) -> TritonFunction:
 
 
 def _as_compiled(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> list[Any]:
-    """Return what a compiled kernel gets for its tensors: the tensor, or its descriptor if the pointer has a tile."""
+    """Return the arguments of a compiled kernel: each tensor, or its descriptor if the pointer has a tile."""
     return [
         tensor if pointer.tile is None else _descriptor(tensor, pointer.tile)
         for pointer, tensor in zip(spec.pointers, arguments, strict=True)
@@ -106,7 +106,8 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _read_loop_bounds_of_one_element() -> None:
-    """Make computed loop bounds work in Triton 3.6's interpreter, where numpy 2.4 refuses `int` of an array."""
+    """Make computed loop bounds work in Triton 3.6's interpreter. They are arrays, and numpy 2.4 refuses `int` of an
+    array."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -138,7 +139,11 @@ def _round_to_fp8_as_a_gpu() -> None:
 
 
 def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], TritonFunction]:
-    """Return a decorator that applies `triton.jit`. Kernels are not specialized on `unaligned` pointers' alignment."""
+    """Return a decorator that turns a function into a `TritonFunction`.
+
+    unaligned: names of pointers that need not be aligned. Triton compiles one kernel for all addresses of these
+    pointers.
+    """
     import triton
 
     if os.environ.get("TRITON_INTERPRET") == "1":

@@ -1,4 +1,4 @@
-"""Comparisons of the kernels of a training step with independent references, by operation."""
+"""Comparisons of each kernel of a training step with an independent reference."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "fp8_products.act": fp8_products.act,
     "fp8_products.grad_gate_up": fp8_products.grad_gate_up,
 }
-"""For each operation, the function that yields its comparisons in one data type at one magnitude: first the model's
-shape, then ragged shapes."""
+"""Operation -> function that yields the comparisons for one setting, first at the model's shape, then at ragged
+shapes."""
 
 FLOAT32_ALONE = ("rope.tables", "adamw.update")
-"""Operations whose operands are all fp32, whatever the trainer's compute dtype is."""
+"""Operations whose operands are always fp32, for any compute dtype of the trainer."""
 
 _PRODUCTS = ("products.", "fp8_products.")
 BFLOAT16_ALONE = tuple(operation for operation in STEP_OPERATIONS if operation.startswith(_PRODUCTS))
-"""Operations whose kernels take bfloat16 alone."""
+"""Operations whose kernels support only bfloat16."""
 
 __all__ = ["BFLOAT16_ALONE", "FLOAT32_ALONE", "STEP_OPERATIONS", "Setting"]

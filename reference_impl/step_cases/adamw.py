@@ -1,8 +1,8 @@
 """Comparisons of one AdamW update of a flat buffer, at several steps of a run.
 
-The claim's `magnitude` is the size of the gradient's largest elements. Other elements are down to 10^6 times smaller,
-and one in seven is exactly zero, so the epsilon of 1e-8 dominates the smallest. The reference is torch.optim.AdamW in
-fp64, with neither `fused` nor `foreach`.
+The claim's `magnitude` is the size of the gradient's largest elements. The smallest elements are 10^6 times smaller, so
+that the epsilon of 1e-8 dominates their updates. One element in seven is exactly zero. The reference is
+torch.optim.AdamW in fp64, without `fused` and `foreach`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from reference_impl.step_cases.inputs import Inputs, Setting
 _DECADES = 6.0
 _MOMENTS = ("parameters", "exp_avg", "exp_avg_sq")
 _SKIPPED_BEFORE = 3.0
-# torch's fused kernel for CUDA holds beta in fp32 and computes 1 - beta from it. So one rounding of beta counts with a
-# factor of beta / (1 - beta). Other terms have up to a hundred roundings. The rounding of beta counts as 1/64 of these.
+# torch's fused kernel for CUDA rounds beta to fp32, and computes 1 - beta from the rounded beta. This amplifies the
+# rounding error by beta / (1 - beta). The error bounds allow about a hundred roundings for each term. Beta is rounded
+# only once, so its term is multiplied by 1/64.
 _ROUNDED_ONCE = 1 / 64
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """One case. `steps`: number of updates before this one. `norm`: the gradient norm of a group. If it is not finite,
-    the update must change nothing."""
+    """One case. `steps`: number of updates before this update. `norm`: the norm of a group of gradients.
+
+    If `norm` is not finite, the update must change nothing.
+    """
 
     count: int
     steps: int
@@ -68,8 +71,8 @@ def update(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _drawn(inputs: Inputs, shape: _Shape, magnitude: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a gradient and the state before the update. The moments are as large as earlier gradients of this size
-    would make them."""
+    """Return a gradient, and the state before the update, by name. The moments fit to earlier gradients of the same
+    size."""
     sizes = magnitude * 10 ** -inputs.uniform(shape.count, below=_DECADES)
     sizes[3::7] = 0.0
     gradient = inputs.between_nans(inputs.normal(shape.count) * sizes)
@@ -134,7 +137,8 @@ class _Update:
         return float(torch.tensor(self.shape.learning_rate))
 
     def _by_torch(self, dtype: torch.dtype, *, fused: bool = False) -> dict[str, Tensor]:
-        """Return the state after a step of torch.optim.AdamW, or the unchanged state if the step must be skipped."""
+        """Return the state after a step of torch.optim.AdamW, by name. If the step must be skipped, return the old
+        state."""
         state = {name: value.to(dtype, copy=True) for name, value in self.state.items()}
         if self.shape.skipped:
             return state

@@ -1,8 +1,9 @@
-"""Comparisons of attention, forward and backward; the backward ends by rotating dQ and dK back.
+"""Comparisons of attention, forward and backward. The backward includes the rotation of dQ and dK back.
 
-The claim's `magnitude` is the size of values and incoming gradients. Queries have this size and keys its inverse, or
-the reverse, so that scores keep their size. Scores have size 1, or size 1000 if a shape is `peaked`. With 1000, an
-exponential is infinite unless its row's maximum is subtracted.
+The claim's `magnitude` is the size of values and incoming gradients. Queries have this size and keys have the inverse
+size, or the other way round, so that the size of scores does not depend on the magnitude. Scores have size 1, or size
+1000 if a shape is `peaked`. Exponentials of scores of size 1000 are infinite unless the maximum of the row is
+subtracted.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from reference_impl.step_cases.heads import Heads
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
 # A block has 32 rows in fp32 and 64 rows in bf16. The first shape is far smaller than a block. The second shape has one
-# row more than a block in fp32. Their groups have two and three heads.
+# row more than a block in fp32. A key head has two query heads in the first shape and three in the second.
 RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
-# The interpreter takes 0.02 s for each program. So longer sequences are only for compiled kernels.
+# The interpreter takes 0.02 s for each program, so longer sequences are used only for compiled kernels.
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)
-# If an element has two bytes, the tiles of a sequence of this length are read by descriptor.
+# A sequence so long that its tiles are read by descriptor, if an element has two bytes.
 _LONG = Heads(1, 1024, 2, 1, 128)
-# Number and length of sequences for which Hopper's separate backward kernels support the model's heads in bfloat16.
+# A number and a length of sequences for which the backward uses the kernels for Hopper, in bfloat16 and with the
+# model's heads.
 _OF_HOPPER = (4, 1024)
 _PEAKED = 1000.0**0.5
 _SDPA = "torch scaled_dot_product_attention"
@@ -68,7 +70,7 @@ def _qkv(inputs: Inputs, shape: _Shape, magnitude: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """Log-sum-exp and probabilities in fp64, and how strongly an exponent's rounding changes the probability."""
+    """Log-sum-exp and probabilities in fp64, and the effect of a rounding of the exponent on each probability."""
 
     log_sum_exp: Tensor
     probability: Tensor
@@ -81,15 +83,16 @@ class _Softmax:
         scores = (query @ key.transpose(-1, -2) * scale).masked_fill(later, -torch.inf)
         probability = scores.softmax(dim=-1)
         log_sum_exp = scores.logsumexp(dim=-1)
-        # The terms of the score itself: if each term has a relative error of u, the exponent changes by u times the sum
-        # of the terms' sizes.
+        # The sum of the sizes of a score's terms. If each term has a relative error of u, the exponent changes by at
+        # most u times this sum.
         terms = query.abs() @ key.abs().transpose(-1, -2) * scale
         mean = (probability * terms).sum(dim=-1, keepdim=True)
         return cls(log_sum_exp, probability, probability * (terms + mean + log_sum_exp.abs()[..., None]))
 
     def terms(self, exponent: float) -> Tensor:
-        """Return the terms of each probability, for error bounds. exponent: the weight of an exponent's rounding."""
-        # below the diagonal; elements above it are not computed, and so not flushed to zero
+        """Return the terms of each probability, for error bounds. exponent: the factor of an exponent's rounding
+        error."""
+        # Elements above the diagonal are not computed, so their error is zero.
         return (self.probability + exponent * self.exponents + FLUSHED).tril()
 
 
@@ -144,7 +147,8 @@ def backward(setting: Setting) -> Iterator[KernelComparison]:
 
 @dataclass(frozen=True)
 class _Saved:
-    """Inputs of one backward: exact results of the forward, the incoming gradient, and the rotation's tables."""
+    """The inputs of one backward pass: exact results of the forward pass, the incoming gradient, and the rotation's
+    tables."""
 
     heads: Heads
     qkv: Tensor
@@ -171,7 +175,8 @@ class _Saved:
         return self.grad_output, self.qkv, self.output, self.log_sum_exp, self.cos, self.sin
 
     def by_autograd(self, dtype: torch.dtype) -> Tensor:
-        """Return the gradient in a data type, computed by torch's attention and transformers' rotation."""
+        """Return the gradient in `dtype`, computed by torch's attention and by the rotation of the transformers
+        library."""
         rotated = self.qkv.detach().to(dtype).requires_grad_()
         with torch.enable_grad():
             output = functional.scaled_dot_product_attention(*self.heads.split(rotated), is_causal=True)
@@ -183,7 +188,7 @@ class _Saved:
         query, key, value = (part.abs() for part in heads.split(self.qkv.double()))
         grad, output = (heads.unpacked(each.double()).abs() for each in (self.grad_output, self.output))
         amplified = _Softmax.of(*heads.split(self.qkv.double())[:2]).terms(exponent)
-        # The gradients of scores with small probabilities may also be flushed to zero, and so may their sums.
+        # Gradients of scores with small probabilities, and sums of such gradients, may also be flushed to zero.
         of_scores = amplified * (grad @ value.transpose(-1, -2) + (grad * output).sum(dim=-1, keepdim=True))
         of_scores += FLUSHED
         scale = heads.dim**-0.5

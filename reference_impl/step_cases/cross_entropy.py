@@ -17,10 +17,10 @@ from reference_impl.kernels.cross_entropy import naive
 from reference_impl.kernels.products.naive import PANEL
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens and vocabulary of each shape: less than one pass of the kernel's loop; a single row with an incomplete last
-# pass; two logits per row; many passes.
+# Tokens and vocabulary of each shape. The first needs less than one pass of the kernel's loop. The second has a single
+# row with an incomplete last pass. The third has two logits in each row. The fourth needs many passes.
 RAGGED = ((4, 37), (1, 1030), (7, 2), (3, 18001))
-_PART = 16  # columns of a part of a ragged row; a row has one part, or several parts of which the last is shorter
+_PART = 16  # number of columns in a part of a ragged row; the last part may be shorter
 _SCALE = float(torch.tensor(0.37))  # the weight of a loss, rounded to fp32
 
 
@@ -39,7 +39,8 @@ def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def from_statistics(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the loss from given maxima and sums of a row's parts, computed in fp64 and rounded to fp32."""
+    """Compare the loss that is computed from the maxima and sums of a row's parts. These are computed in fp64 and
+    rounded to fp32."""
     operation = "cross_entropy.from_statistics"
     loss_, twin_ = setting.table.cross_entropy_from_statistics_, naive.from_statistics_
     for logits, targets, scale in _inputs(setting, operation):
@@ -59,7 +60,7 @@ def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, 
     for index, (tokens, vocabulary) in enumerate(((chunk, setting.model.vocab_size), *RAGGED)):
         inputs = setting.inputs(operation, _name(tokens, vocabulary))
         logits = inputs.normal(tokens, vocabulary, scale=setting.magnitude)
-        # The trainer passes a tensor, but a float is allowed, too. So test both.
+        # The scale may be a tensor, as in the trainer, or a float. So compare both.
         scale = torch.tensor(_SCALE, device=setting.device) if index % 2 == 0 else _SCALE
         yield logits, _targets(inputs, tokens, vocabulary), scale
 
@@ -85,8 +86,10 @@ def _targets(inputs: Inputs, tokens: int, vocabulary: int) -> Tensor:
 
 
 def _by_autograd(logits: Tensor, targets: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return torch's losses, computed in `dtype`, and the logits' gradient. The gradient has the logits' data type, or
-    fp64 if `dtype` is fp64."""
+    """Return torch's losses, computed in `dtype`, and the gradient of the logits, by name.
+
+    The gradient has the data type of the logits, or fp64 if `dtype` is fp64.
+    """
     leaf = logits.detach().to(torch.float64 if dtype == torch.float64 else logits.dtype).requires_grad_()
     with torch.enable_grad():
         losses = functional.cross_entropy(leaf.to(dtype), targets, ignore_index=naive.IGNORED, reduction="none")
@@ -99,7 +102,7 @@ def _terms(logits: Tensor, targets: Tensor, exponent: float) -> dict[str, Tensor
     index = torch.where(targets == naive.IGNORED, 0, targets)[:, None]
     maximum = value.amax(dim=1, keepdim=True)
     distance, p = maximum - value, value.softmax(dim=1)
-    mean = (p * distance).sum(dim=1, keepdim=True)  # mean of the distances, by which the terms of the sum may be wrong
+    mean = (p * distance).sum(dim=1, keepdim=True)  # mean of the distances, which bounds the error of the sum
     sizes = p * (1 + exponent * (distance + mean))
     sizes.scatter_add_(1, index, torch.ones_like(mean))
     of_loss = 1 + mean + value.logsumexp(dim=1, keepdim=True) - maximum + distance.gather(1, index)
@@ -114,7 +117,8 @@ def _comparison(
     loss_: Callable[[Tensor], Tensor],
     twin_: Callable[[Tensor], Tensor],
 ) -> KernelComparison:
-    """Return the comparison of two functions, loss_ and twin_. Both overwrite the logits with their gradient."""
+    """Return the comparison of the kernel `loss_` with its plain torch twin `twin_`. Both overwrite the logits with
+    their gradient."""
     return KernelComparison(
         operation=operation,
         dtype=setting.dtype_name,

@@ -1,9 +1,10 @@
-"""Comparisons of the kernels that write FP8. The values of data and scales are compared with unrounded fp64 results.
+"""Comparisons of the kernels that write FP8. Data multiplied by scales is compared with the unrounded fp64 results.
 
-A value's error is at most 2^-4 of the value, or 2^-10 scales if the value is below its row's normal numbers. A row's
-largest value is at least 224 scales, so 2^-10 scales are less than 2^-4 * 2^-13 of the row's largest value. So the
-terms that bound an error are the value's size and 2^-13 of its row's largest. For the logits' gradient, in e5m2, an
-error is at most 2^-3 of the terms, which are the value's size and 2^-27 of its row's largest.
+The error of a value is at most 2^-4 of the value, or 2^-10 of the scale if the value is smaller than the normal numbers
+of its row. The largest value of a row is at least 224 times the scale. So 2^-10 of the scale is less than 2^-4 * 2^-13
+of the row's largest value. The terms of an error bound are therefore the value's size, and 2^-13 of the row's largest
+value. The gradient of the logits is in e5m2. Its error is at most 2^-3 of the terms, which are the value's size and
+2^-27 of the row's largest value.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def _comparison(
 
 
 def rows(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the quantization of rows. Neighboring rows differ a thousandfold, because each has its own scale."""
+    """Compare the quantization of rows. Each row has its own scale, so neighboring rows differ by a factor of a
+    thousand."""
     for count, cols in ((setting.tokens, setting.model.query_dim), *RAGGED):
         shape = f"R{count} C{cols}"
         inputs = setting.inputs("fp8.rows", shape)
@@ -186,7 +188,8 @@ def _swiglu_backward(setting: Setting, shape: str, gate_up: Tensor, grad: Tensor
 
 
 def weight(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare NF4 weights converted to FP8, untransposed and transposed; blocks' scales have the size `magnitude`."""
+    """Compare NF4 weights that are converted to FP8, untransposed and transposed. The scales of blocks have the size
+    `magnitude`."""
     model = setting.model
     for count, cols in ((model.hidden_size, model.query_dim), *WEIGHTS):
         for turned in (False, True):
@@ -223,7 +226,8 @@ def _weight(setting: Setting, count: int, cols: int, *, turned: bool) -> KernelC
 
 
 def loss(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the gradient of logits so different that probabilities range from 1 down to below 2^-40."""
+    """Compare the gradient of the logits. The logits differ so much that probabilities range from 1 to less than
+    2^-40."""
     for tokens, vocabulary in ((4, setting.model.vocab_size), *LOGITS):
         shape = f"T{tokens} V{vocabulary}"
         inputs = setting.inputs("fp8.loss", shape)

@@ -1,10 +1,11 @@
-"""Comparisons of the MLP's FP8 products with fused SwiGLU, on Hopper alone.
+"""Comparisons of the MLP's FP8 products with fused SwiGLU, which only Hopper can run.
 
-The exact result is computed in fp64 from the stored operands. A product's error has two parts: rounding to bfloat16,
-2^-9 of the value, and summation in the tensor cores' 14 bits, about 2^-13 of the sum of all terms' sizes. So the terms
-here are the value's size and 2^-5 of that sum. A value written in FP8 has an error of 2^-4 of its size, or of 2^-10
-scales. A scale is below bound / 224. So its terms are the value's size, 2^-13 of the row's bound, and the effect of the
-product's errors, at most 2^-4 of the product's terms.
+The exact result is computed in fp64 from the stored operands. The error of a product has two parts. Rounding to
+bfloat16 causes an error of 2^-9 of the value. The tensor cores sum with 14 bits, which causes an error of about 2^-13
+of the sum of all terms' sizes. The terms of the error bound are therefore the value's size and 2^-5 of this sum. A
+value that is written in FP8 has an error of 2^-4 of its size, or of 2^-10 of the scale. The scale is less than the
+row's bound / 224. The terms of this value are therefore the value's size, 2^-13 of the row's bound, and at most 2^-4 of
+the product's terms, for the product's error.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from reference_impl.kernels.fp8_rows import naive as rows
 from reference_impl.kernels.target import hopper
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens, summed dimension, width: one row, and whole and incomplete tiles of 128 rows and 192 columns, with stages of
-# 128.
+# Tokens, summed dimension and width of each shape. The first has a single row. The others have whole and incomplete
+# tiles of 128 rows and 192 columns, and incomplete stages of 128 terms.
 RAGGED = ((1, 192, 192), (300, 208, 288), (130, 1008, 352))
 _WEIGHT = 0.02  # the standard deviation of Qwen2's initializer
-# factor by which `reference_impl.fp8` allows the norm of a row to grow, because the row is rounded after its norm is
-# taken
+# Factor by which the norm of a row may grow. `reference_impl.fp8` allows this factor, because a row is rounded after
+# its norm was computed.
 _ROUNDED = 1.07**4
 _OF_SUMS, _OF_BOUND, _OF_PRODUCT = 2.0**-5, 2.0**-13, 2.0**-4
 
@@ -49,7 +50,7 @@ class _Rows:
 
 def _shapes(setting: Setting) -> Iterator[tuple[int, int, int]]:
     if not hopper() or setting.device.type != "cuda":
-        raise NotAvailable("needs a GPU of capability 9.0, because these kernels use its instructions")
+        raise NotAvailable("needs a GPU of compute capability 9.0, because these kernels use its instructions")
     yield setting.tokens, setting.model.hidden_size, setting.model.intermediate_size
     yield from RAGGED
 
@@ -157,8 +158,8 @@ def _down(
     setting: Setting, shape: str, inputs: Inputs, operands: tuple[_Rows, _Rows], gate_up: Tensor
 ) -> KernelComparison:
     grad, weight = operands
-    # Use the limit that would apply if gate_up were a product of rows of this size and a weight whose rows have length
-    # 1.
+    # Choose norms and a limit as if gate_up were the product of rows with these norms and a weight whose rows have the
+    # norm 1.
     input_norm = inputs.between_nans(gate_up.float().abs().amax(dim=1), torch.float32)
     limit = _limit(inputs, 1.1 * weight.norm.amax())
 

@@ -1,12 +1,14 @@
-"""Comparisons of the head's product with its statistics: each panel's largest logit and sum of exponentials.
+"""Comparisons of the head's product, and of its statistics: the largest logit and the sum of exponentials of each
+panel.
 
 Legend: T tokens, H hidden, V vocabulary, P panels of the vocabulary. The claim's `magnitude` is the logits' size.
 
-Statistics are those of the stored (rounded) logits. To make the reference independent of this rounding, half of the
-cases has operands of -1, 0 and 1 times a power of two. Their sums of products are integers times a power of two.
-bfloat16 holds such integers up to 256 exactly, which is ten standard deviations at a hidden size of 1536. The other
-half has operands of any value, with one sign in a row, so that a logit is as large as the sum of its terms' sizes.
-There only the logits are compared.
+The statistics are computed from the stored logits, which are rounded. In half of the cases, the logits need no
+rounding, so that the reference does not depend on it. The operands of these cases are -1, 0 and 1 times a power of two,
+so their sums of products are integers times a power of two. bfloat16 represents such integers up to 256 exactly, which
+is ten standard deviations at a hidden size of 1536. In the other half of the cases, the operands have any value, but
+all values of a row have the same sign. So a logit is as large as the sum of its terms' sizes. In these cases only the
+logits are compared.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.products import naive
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens, hidden size, vocabulary: half a tile and a third of a panel; one row; incomplete tiles, panels and stages.
+# Tokens, hidden size and vocabulary of each shape. The first has half a tile and a third of a panel. The second has a
+# single row. The third has incomplete tiles, panels and stages.
 RAGGED = ((63, 64, 64), (1, 192, 1000), (300, 200, 1160))
-_UNIT = 2.0**-5  # a power of two: at magnitude 1 all logits are exact multiples of it
+_UNIT = 2.0**-5  # all exact logits are integer multiples of this number at magnitude 1
 
 
 def head_logits(setting: Setting) -> Iterator[KernelComparison]:

@@ -1,4 +1,4 @@
-"""Attention's operands by head, and their rotation, for references and for other libraries' implementations (peers)."""
+"""Split and rotate the heads of attention, for references and for implementations by other libraries (peers)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Heads:
-    """Sizes of grouped-query attention. Packed matrices are [T, heads * D]; unpacked ones are [B, heads, S, D]."""
+    """Sizes of grouped-query attention. A packed matrix is [T, heads * D]. Unpacked heads are [B, heads, S, D]."""
 
     batch: int
     seq_len: int
@@ -44,35 +44,42 @@ class Heads:
         return torch.split(self.unpacked(qkv), [self.query, self.key_value, self.key_value], dim=1)
 
     def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key and value heads of qkv. Key and value are repeated for the query heads that share them."""
+        """Return the unpacked query, key and value heads of packed qkv.
+
+        Key and value heads are repeated, once for each query head that uses them.
+        """
         query, key, value = self._parts(qkv)
         group = self.query // self.key_value
         return query, key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
 
     def shared(self, per_query_head: Tensor) -> Tensor:
-        """Return, for each key head, the sum over the query heads that share it."""
+        """Return, for each key head, the sum of `per_query_head` over the query heads that use this key head."""
         return per_query_head.view(self.batch, self.key_value, -1, self.seq_len, self.dim).sum(dim=2)
 
     def rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return packed qkv with its query and key heads rotated; cos, sin [S, D/2].
 
-        For fp64 the rotation uses complex numbers, as in its definition (Su et al. 2021, arXiv 2104.09864, section
-        3.2). For other data types it repeats the operations of transformers' `apply_rotary_pos_emb`.
+        In fp64, the rotation is computed with complex numbers, as in its definition (Su et al. 2021, arXiv 2104.09864,
+        section 3.2). In other data types, it is computed with the same operations as in transformers'
+        `apply_rotary_pos_emb`.
         """
         query, key, value = self._parts(qkv)
         turn = _turned if qkv.dtype == torch.float64 else _turned_like_transformers
         return self.packed(torch.cat((turn(query, cos, sin), turn(key, cos, sin), value), dim=1))
 
     def rotated_back(self, grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the gradient of the input of `rotated` from the gradient of its result, by autograd."""
+        """Return the gradient of the input of `rotated`, computed by autograd. grad: the gradient of the result of
+        `rotated`."""
         start = torch.zeros_like(grad, requires_grad=True)
         with torch.enable_grad():
             [result] = torch.autograd.grad(self.rotated(start, cos, sin), start, grad)
         return result
 
     def rotated_terms(self, terms: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the terms of the result of a rotation, in either direction, from the terms of its input. A rotation
-        mixes both halves of a head."""
+        """Return the terms of the result of a rotation (forward or back). terms: the terms of its input.
+
+        A rotation mixes both halves of a head, so a result has terms of both.
+        """
         turned = self.query + self.key_value
         halves = terms.view(self.batch, self.seq_len, -1, 2, self.dim // 2)
         c, s = (table.double().abs()[None, :, None, None, :] for table in (cos, sin))
@@ -81,7 +88,7 @@ class Heads:
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate heads: elements j and j + D/2 are a complex number, multiplied by cos + i sin of the token's position."""
+    """Return rotated heads. Elements j and j + D/2 form a complex number, which is multiplied by cos + i sin."""
     turned = torch.complex(*heads.chunk(2, dim=-1)) * torch.complex(cos.double(), sin.double())
     return torch.cat((turned.real, turned.imag), dim=-1)
 

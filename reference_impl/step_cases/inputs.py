@@ -1,13 +1,14 @@
-"""Settings and random inputs of the comparisons of a step's kernels.
+"""Settings and random inputs for comparisons of a step's kernels.
 
 Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, H hidden, I
 intermediate, V vocabulary, R rank, or rows of a matrix with C columns.
 
-References are fp64 formulas that share no code with the kernels or their naive twins: torch's own functions and their
-autograd, transformers' rotation, the table of the NF4 paper. Each element of a result has its value and its terms, the
-sum of the sizes of the terms that are added. Rounding may change the value by a small multiple of unit roundoff *
-terms, however much cancels (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1). If a term is an
-exponential of x, a relative error u of x counts |x| times.
+References are fp64 formulas that share no code with the kernels or their naive twins. They use torch's functions and
+autograd, the rotation of transformers, and the table in the NF4 paper. A reference gives, for each element of a result,
+the value and the sum of the sizes of the terms that are added to the value (called "terms"). Rounding may change the
+value by a small multiple of unit roundoff * terms, even if most of the terms cancel (Higham, Accuracy and Stability of
+Numerical Algorithms, 2002, section 3.1). If a term is an exponential of x, a relative error u of x changes the term by
+|x| * u.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from torch import Tensor
 from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.kernel_table import KernelTable
 
-_GUARD_ELEMENTS = 64  # number of guard elements; they keep the 16-byte alignment that kernels require
-# A result that is smaller than the smallest normal number of fp32 may be flushed to zero. FLUSHED is this error, as a
-# multiple of the roundoff.
+_GUARD_ELEMENTS = 64  # number of NaN elements before and after a tensor; a multiple of 16 bytes, as kernels require
+# A result that is smaller than the smallest normal number of fp32 may be flushed to zero. FLUSHED is the largest such
+# error, divided by the roundoff.
 FP32_ROUNDOFF = 2.0**-24
 FLUSHED = 2.0**-126 / FP32_ROUNDOFF
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of one comparison: kernel table, trainer configuration, and one point of the claim's grid.
+    """The setting of one comparison: the kernel table, the trainer's configuration, and one data type and magnitude of
+    the claim.
 
-    magnitude: a value of the claim's `magnitudes`, in most comparisons the standard deviation of the inputs.
+    magnitude: one of the claim's `magnitudes`. In most comparisons it is the standard deviation of the inputs.
     """
 
     table: KernelTable
@@ -50,7 +52,8 @@ class Setting:
 
     @property
     def exponent(self) -> float:
-        """Return the size of an exponent's rounding (always in fp32) relative to a rounding in the data type."""
+        """Return the roundoff of fp32, in which exponents are computed, divided by the roundoff of the setting's data
+        type."""
         return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
 
     @property
@@ -58,14 +61,16 @@ class Setting:
         return self.config.batch_size * self.config.seq_len
 
     def inputs(self, operation: str, shape: str) -> Inputs:
-        """Return an `Inputs` with its own seed, so that no two cases of an operation get the same random numbers."""
+        """Return an `Inputs` for one case. Its seed depends on operation and shape, so that cases get different random
+        numbers."""
         seed = zlib.crc32(f"{operation} {shape} {self.magnitude}".encode())
         return Inputs(torch.Generator(self.device).manual_seed(seed), self.dtype)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Draws random tensors with NaN before and after them, so that results show if a kernel reads past either end."""
+    """Draws random tensors. The memory before and after a tensor is NaN, so a kernel that reads it gives NaN as a
+    result."""
 
     generator: torch.Generator
     dtype: torch.dtype
@@ -82,7 +87,7 @@ class Inputs:
         return torch.randint(0, below, shape, generator=self.generator, device=self.device, dtype=dtype)
 
     def gain(self, width: int) -> Tensor:
-        """Return fp32 gains near 1 that bfloat16 holds exactly, because a peer may convert them to its data type."""
+        """Return fp32 gains near 1 that bfloat16 represents exactly, because a peer may convert gains to bfloat16."""
         return self.between_nans(self.normal(width, scale=0.3, dtype=torch.float32).add(1).bfloat16(), torch.float32)
 
     def between_nans(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:

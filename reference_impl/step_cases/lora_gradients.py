@@ -1,7 +1,7 @@
-"""Comparisons of the gradients of a block's LoRA factors and of its norms' gains, which the same kernels sum.
+"""Comparisons of the gradients of a block's LoRA factors and of its norms' gains, which the same kernels compute.
 
-The claim's `magnitude` is the size of activations, incoming gradients and the gains' partial sums. The product with the
-norm's scale is rounded to the data type before it is summed; the reference uses this rounded product.
+The claim's `magnitude` is the size of activations, incoming gradients and the gains' partial sums. The kernel rounds
+the product with the norm's scale to the data type before it sums. The reference uses the rounded product, too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.lora_gradients import naive
 from reference_impl.step_cases.inputs import Setting
 
-# Tokens, outputs, hidden size, ranks, partial sums of a gain. A chunk has at least 128 tokens, a tile has 64 or 128
-# columns, and a program handles at most 64 ranks.
+# Tokens, outputs, hidden size, ranks and number of partial sums of a gain. A chunk has at least 128 tokens, a tile has
+# 64 or 128 columns, and a program handles at most 64 ranks.
 RAGGED = ((133, 130, 36, 32, 270), (70, 24, 40, 10, 5), (1, 8, 12, 2, 1), (3, 12, 8, 70, 2))
 _PRODUCT = "torch mm, accumulated and stored in float32"
 
 
 def write(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare at the model's shape, with as many partial sums of the gains as a norm of that shape writes, and at
-    ragged shapes."""
+    """Yield comparisons at the model's shape and at ragged shapes.
+
+    At the model's shape, the number of partial sums of a gain is the number that a norm of this shape writes.
+    """
     config, model, tokens = setting.config, setting.model, setting.tokens
     like = torch.empty(tokens, model.hidden_size, dtype=setting.dtype, device=setting.device)
     count = setting.table.gain_partials(like, 2).shape[1]
@@ -80,7 +82,7 @@ class _Gradients:
         return outputs["grad_b"], outputs["grad_a"], outputs["grad_norms"]
 
     def _handed_on(self) -> Tensor:
-        """Return the gradient of the low-rank activations times the norm's rstd, rounded to the data type."""
+        """Return the gradient of the low-rank activations multiplied by the norm's rstd, rounded to the data type."""
         return (self.grad_low_rank.float() * self.rstd[:, None]).to(self.grad_low_rank.dtype)
 
     def _exact(self) -> Iterator[Tensor]:

@@ -1,7 +1,8 @@
-"""Comparisons of NF4 dequantization. The claim's `magnitude` is the size of the blocks' scales.
+"""Comparisons of NF4 dequantization. The claim's `magnitude` is the size of the scales of blocks.
 
-The reference uses the values of QLoRA's appendix E (Dettmers et al. 2023, arXiv 2305.14314) in fp64, from its own
-table. On a GPU the errors are also compared with those of bitsandbytes' kernel, which uses bitsandbytes' table.
+The reference uses the values in appendix E of the QLoRA paper (Dettmers et al. 2023, arXiv 2305.14314) in fp64, in a
+table that the kernels do not use. On a GPU the errors are also compared with the errors of bitsandbytes' kernel, which
+uses bitsandbytes' table.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.nf4 import naive
 from reference_impl.step_cases.inputs import Setting
 
-# Rows, columns. A program handles 4096 elements, and 64 elements share one scale. The shapes are: less than one
-# program, a single block, and a last program that is not full.
+# Rows and columns of each shape. A program handles 4096 elements, and 64 elements share one scale. The first shape has
+# fewer elements than one program handles, the second is a single block of 64, and in the third the last program is not
+# full.
 RAGGED = ((7, 192), (1, 64), (64, 130))
 _BLOCK = 64
 _NEGATIVE = (
@@ -43,7 +45,8 @@ PAPER = (*_NEGATIVE, 0.0, *_POSITIVE)
 
 
 def dequantize(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare attention's output projection and ragged matrices. One block of more than two is zero."""
+    """Compare attention's output projection and ragged matrices. If a matrix has more than two blocks, one block is
+    zero."""
     model = setting.model
     for rows, cols in ((model.hidden_size, model.query_dim), *RAGGED):
         yield _comparison(setting, rows, cols)
@@ -70,8 +73,8 @@ def _comparison(setting: Setting, rows: int, cols: int) -> KernelComparison:
         dequantize_4bit(codes[:, None], absmax=absmax, out=weight, blocksize=_BLOCK, quant_type="nf4")
         return {"weight": weight}
 
-    # Use the peer only on CUDA, because importing bitsandbytes takes four seconds. On a CPU the tests compare its
-    # kernel.
+    # Use bitsandbytes only on CUDA, because importing it takes four seconds. On a CPU, a test compares with
+    # bitsandbytes.
     has_peer = setting.device.type == "cuda" and find_spec("bitsandbytes") is not None
 
     given = (codes, absmax, rows, cols, setting.dtype)

@@ -1,7 +1,7 @@
-"""Comparisons of RMSNorm: forward, forward after a fused addition, and backward, also with a fused addition after it.
+"""Comparisons of RMSNorm: forward, forward after a fused addition, backward, and backward before a fused addition.
 
 The claim's `magnitude` is the size of activations and incoming gradients. At 1e-4 the mean of squares is a hundredth of
-the epsilon. The middle row of a ragged shape is zero, as the row of a padding token may be.
+the epsilon. In ragged shapes the middle row is zero, because the row of a padding token may be zero.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.rms_norm import naive
 from reference_impl.step_cases.inputs import Inputs, Setting
 
-# Tokens, hidden size. The partial sums of a block's second norm must begin on a 16-byte boundary, so the hidden size is
-# a multiple of four.
+# Tokens and hidden size of each shape. The hidden size is a multiple of four, because the partial sums of a block's
+# second norm must begin at a multiple of 16 bytes.
 RAGGED = ((5, 36), (1, 20), (9, 12))
 _RMS_NORM = "torch rms_norm"
 
@@ -88,7 +88,7 @@ def add_forward(setting: Setting) -> Iterator[KernelComparison]:
 def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) -> KernelComparison:
     eps, names = setting.model.rms_norm_eps, ("total", "y", "rstd")
     exact = x.double() + residual.double()
-    # The input of the norm is the sum in the data type, as in the decoder layer of transformers.
+    # The norm reads the sum after it was rounded to the data type, as in the decoder layer of transformers.
     handed_on = (x + residual).double()
 
     def norm_of_total() -> dict[str, Tensor]:
@@ -124,8 +124,10 @@ def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) ->
 
 
 def backward(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare two norms of one input, as in a block. The second norm also adds the gradient that bypasses the norm on
-    the residual path."""
+    """Yield comparisons of two norms of one input, as in a block.
+
+    The backward of the second norm also adds the gradient of the residual path.
+    """
     for tokens, hidden, zero in _shapes(setting):
         inputs, size = setting.inputs("rms_norm.backward", _name(tokens, hidden)), setting.magnitude
         x = _rows(inputs, tokens, hidden, size, zero=zero)

@@ -1,7 +1,7 @@
-"""Comparisons of the products that are fused with neighboring operations, on Hopper and in bfloat16 alone.
+"""Comparisons of the products that are fused with other operations. They need Hopper and bfloat16.
 
-The claim's `magnitude` is the standard deviation of the inputs. Elements of matrices have about the size 0.02, as in a
-model, so a product of K terms is about as large as its inputs. An element's terms are computed in fp64 from the
+The claim's `magnitude` is the standard deviation of the inputs. Elements of weights have about the size 0.02, as in a
+model, so a product of K terms is about as large as its inputs. The terms of an element are computed in fp64 from the
 absolute values of all factors.
 """
 
@@ -19,8 +19,8 @@ from reference_impl.kernels.products import naive
 from reference_impl.kernels.target import hopper
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens, summed dimension, width: one row, and whole and incomplete tiles of 128 rows and 192 columns, with stages of
-# 64.
+# Tokens, summed dimension and width of each shape. The first has a single row. The others have whole and incomplete
+# tiles of 128 rows and 192 columns, and incomplete stages of 64 terms.
 RAGGED = ((1, 192, 192), (300, 200, 264), (130, 1000, 328))
 _WEIGHT = 0.02  # the standard deviation of Qwen2's initializer
 _LIBRARY = "torch's product, then torch's functions"
@@ -28,7 +28,7 @@ _LIBRARY = "torch's product, then torch's functions"
 
 def _shapes(setting: Setting, summed: int, width: int) -> Iterator[tuple[int, int, int]]:
     if not hopper() or setting.device.type != "cuda":
-        raise NotAvailable("needs a GPU of capability 9.0, because these kernels use its instructions")
+        raise NotAvailable("needs a GPU of compute capability 9.0, because these kernels use its instructions")
     yield setting.tokens, summed, width
     yield from RAGGED
 
@@ -39,7 +39,7 @@ def _inputs(setting: Setting, operation: str, *sizes: int) -> tuple[str, Inputs]
 
 
 def _silu_terms(gate: Tensor, up: Tensor, gate_terms: Tensor, up_terms: Tensor) -> Tensor:
-    """Return the terms of each silu(gate) * up, including those from rounding errors of gate and up themselves."""
+    """Return the terms of each silu(gate) * up. They include the effects of rounding errors of gate and up."""
     s = gate.sigmoid()
     slope = s * (1 + gate.abs() * (1 - s))
     return slope * up.abs() * gate_terms + (s * gate.abs()) * up_terms + (gate * s * up).abs() + FLUSHED
@@ -156,7 +156,7 @@ def _both(grad: Tensor, weight: Tensor, extra: Tensor, weight_extra: Tensor) -> 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A product with an addition, computed by the kernel, by its twin and by a formula from the same tensors."""
+    """A product with an addition. The kernel, its naive twin and a formula in fp64 compute it from the same tensors."""
 
     kernel: Callable[..., Tensor]
     naive: Callable[..., Tensor]

@@ -1,4 +1,4 @@
-"""Comparisons of the addition of LoRA's product with the rotation that follows it, and of the rotation's tables."""
+"""Comparisons of the kernel that adds LoRA's product and rotates, and of the tables of the rotation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from reference_impl.kernels.rope import naive
 from reference_impl.step_cases.heads import Heads
 from reference_impl.step_cases.inputs import Setting
 
-# Heads, and number of columns of the low-rank activations. A program handles 32 tokens and one or two heads.
+# Sizes of attention, and number of columns of the low-rank activations. A program handles 32 tokens and one or two
+# heads.
 RAGGED = (
     (Heads(2, 5, 3, 1, 24), 6),
     (Heads(3, 13, 4, 2, 16), 32),
@@ -22,13 +23,13 @@ RAGGED = (
 )
 _ROTARY = "torch, as transformers apply_rotary_pos_emb"
 _EMBEDDING = "torch, as transformers Qwen2RotaryEmbedding"
-_THETA = 1e5  # is multiplied by the magnitude, so bases range from 10 to 1e9
+_THETA = 1e5  # the base of the angles is this number multiplied by the magnitude, so bases range from 10 to 1e9
 # Sequence length and head_dim of each table.
 _TABLES = ((7, 2), (33, 24), (700, 64))
 
 
 def add_rotate(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare with qkv and low-rank activations of size `magnitude`. Angles are arbitrary, even at position 0."""
+    """Yield comparisons for qkv and low-rank activations of size `magnitude`. Angles are random, also at position 0."""
     config, model = setting.config, setting.model
     heads = Heads(config.batch_size, config.seq_len, model.num_heads, model.num_kv_heads, model.head_dim)
     for each in ((heads, 2 * config.rank), *RAGGED):
@@ -77,8 +78,8 @@ def _tables(setting: Setting, seq_len: int, head_dim: int) -> KernelComparison:
     theta, device = _THETA * setting.magnitude, setting.device
 
     def angles() -> tuple[Tensor, Tensor]:
-        """Return angles [S, D/2] in fp64, and the factor by which each angle amplifies a relative error of the exponent
-        of theta."""
+        """Return the angles [S, D/2] in fp64, and the change of each angle for a relative error of 1 in theta's
+        exponent."""
         share = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
         position = torch.arange(seq_len, dtype=torch.float64, device=device)
         return torch.outer(position, theta**-share), 1 + share * math.log(theta)

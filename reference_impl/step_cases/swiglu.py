@@ -1,7 +1,7 @@
-"""Comparisons of SwiGLU, forward and backward, with results in new memory and in place of its input.
+"""Comparisons of SwiGLU, forward and backward. The backward writes its results to new memory, or over its input.
 
-The claim's `magnitude` is the size of up and of the incoming gradient. Gates of three sizes are mixed: 3, where the
-sigmoid bends; 30, where it saturates; and `magnitude`, where its exponential overflows.
+The claim's `magnitude` is the size of up and of the incoming gradient. Gates of three sizes are mixed. At size 3 the
+sigmoid is curved, at size 30 it saturates, and at a large `magnitude` its exponential overflows.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ def _activation(gate_up: Tensor) -> Tensor:
 
 
 def _sigmoid(gate: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """Return s = 1 / (1 + exp(-gate)), and the factor of s in error bounds. The factor includes the rounding of the
-    exponent of s."""
+    """Return s = 1 / (1 + exp(-gate)), and a factor. The terms of s for error bounds are s multiplied by this factor.
+
+    exponent: the factor of an exponent's rounding error.
+    """
     s = gate.sigmoid()
     return s, 1 + exponent * gate.abs() * (1 - s)
 
@@ -100,7 +102,7 @@ def _backward(setting: Setting, shape: str, gate_up: Tensor, grad: Tensor) -> Ke
         gate, up = (part.abs() for part in gate_up.double().chunk(2, dim=1))
         size, (s, amplified) = grad.double().abs(), _sigmoid(gate_up.double()[:, : gate.shape[1]], setting.exponent)
         # The derivative is s * (1 + gate * (1 - s)). The difference 1 - s has the rounding error of s in fp32. If 1 - s
-        # is smaller than this error, it is lost completely.
+        # is smaller than this error, no correct digit of 1 - s remains.
         lost = torch.minimum(s, (1 - s) / FP32_ROUNDOFF)
         slope = s * (1 + gate * (1 - s)) * amplified + setting.exponent * gate * s * (lost + (1 - s) * gate * (1 - s))
         both = (size * up * (slope + (1 + gate) * FLUSHED), size * gate * (s * amplified + FLUSHED))

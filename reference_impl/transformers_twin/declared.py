@@ -1,4 +1,4 @@
-"""The settings of a training run as the twin reads them from a contract. No setting comes from the trainer."""
+"""The settings of a training run, read from a contract. No setting comes from the code of the trainer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKLOAD_OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Declared:
-    """The settings of one training run, named as in the contract, which must declare all of them."""
+    """The settings of one training run. Names are those in the contract, and the contract must declare all settings."""
 
     checkpoint: Path  # a directory in the layout of Hugging Face
     text: Path | None  # a file or a folder; None: the text in `reference_impl/text/`
@@ -50,10 +50,10 @@ class Declared:
 
 
 def declared(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> Declared:
-    """Return the declared settings. No setting has a default.
+    """Return the settings that workload and arm declare. No setting has a default.
 
-    Raises ValueError for a missing, unknown or mistyped setting. `model_directory`, if given, replaces the arm's
-    `checkpoint`.
+    If `model_directory` is given, it replaces the arm's `checkpoint`. Raises ValueError for a setting that is missing
+    or unknown, or whose value has a wrong type.
     """
     given = arm.settings() if model_directory is None else {**arm.settings(), "checkpoint": model_directory}
     settings = {
@@ -61,7 +61,7 @@ def declared(workload: Workload, arm: Arm, data: str | None, model_directory: st
         **_checked(given, ARM_OPTIONS, "arm"),
     }
     if isinstance(workload.seq_len, list):
-        raise ValueError("the twin trains on sequences of one length: give the workload's `seq_len` as one number")  # noqa: TRY004
+        raise ValueError("the twin cannot train on sequences of several lengths; give one number as `seq_len`")  # noqa: TRY004
     named = settings.pop("checkpoint")
     return Declared(
         checkpoint=Path(model_directory) if model_directory is not None else _folder(named),
@@ -77,18 +77,19 @@ def declared(workload: Workload, arm: Arm, data: str | None, model_directory: st
 def _checked(given: dict[str, Any], known: dict[str, Any], where: str) -> dict[str, Any]:
     wrong = sorted(set(known) ^ set(given))
     if wrong:
-        raise ValueError(f"the {where} of a transformers twin must declare exactly {', '.join(known)}: see {wrong}")
+        raise ValueError(
+            f"the {where} of a transformers twin has wrong settings; declare exactly {', '.join(known)}; "
+            f"missing or unknown: {wrong}"
+        )
     return {name: float(value) if known[name] is float else value for name, value in given.items()}
 
 
 def _folder(named: str) -> Path:
-    """Return the folder that `named` means: a path, or `package:path` for a checkpoint in an importable package."""
+    """Return the folder that `named` means. `named` is a path, or `package:path` for a folder in an installed package."""
     package, colon, path = named.partition(":")
     if not colon:
         return Path(named)
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise ValueError(
-            f"`checkpoint: {named}` must name a folder of a package, but the package {package} does not exist"
-        )
+        raise ValueError(f"`checkpoint: {named}` names the package {package}, which is not installed; install it")
     return Path(found.submodule_search_locations[0]) / path

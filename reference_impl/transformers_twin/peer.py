@@ -1,9 +1,9 @@
-"""The twin in a chosen precision, on any device, trained with one seed after another: a peer, or a reference.
+"""The twin in a chosen precision, on any device, trained with one seed after another. It is used in two ways:
 
-- `bfloat16` makes it a peer, in the libraries' own mixed precision: weights and activations in bfloat16, trained
-  tensors and AdamW in float32, matrix products under torch's autocast.
-- `float32` and `float64` make it a reference: all parameters in that type, no TF32, attention by plain matrix products.
-  In both of them transformers still computes norms, rotation tables and the loss in float32.
+- In `bfloat16` it is a peer, another project's implementation in the usual mixed precision. Weights and activations are
+  bfloat16, trained tensors and AdamW are float32, and matrix products run under torch's autocast.
+- In `float32` or `float64` it is a reference. All parameters have this type, TF32 is off, and attention uses plain
+  matrix products. transformers still computes norms, rotation tables and the loss in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MODULES = ("transformers", "peft", "bitsandbytes")
 
 
 class TransformersPeer:
-    """QLoRA by transformers, peft, bitsandbytes and torch.optim, from a checkpoint and a contract's settings alone."""
+    """QLoRA by transformers, peft, bitsandbytes and torch.optim. It reads only a checkpoint and a contract's
+    settings."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -50,10 +51,10 @@ class TransformersPeer:
         model_directory: str | None = None,
     ) -> PeerRun:
         if fault is not None:
-            raise ValueError("a transformers peer has no faults")
+            raise ValueError("no fault can be planted in a transformers peer; plant it in the trainer's arm")
         missing = [name for name in MODULES if find_spec(name) is None]
         if missing:
-            raise NotAvailable(f"needs the Python modules {', '.join(missing)}")
+            raise NotAvailable(f"needs the Python modules {', '.join(missing)}, which are not installed")
         return PeerRun(declared(workload, arm, data, model_directory), _device(workload))
 
 
@@ -66,7 +67,7 @@ def _device(workload: Workload) -> torch.device:
 
 
 class PeerRun:
-    """One opened peer: it reads the model once and trains it from the start for each seed."""
+    """One opened peer. It reads the model once, and trains the model from the start for each seed."""
 
     def __init__(self, told: Declared, device: torch.device) -> None:
         import torch
@@ -104,7 +105,7 @@ class PeerRun:
         self._schedule = schedule(self._optimizer, told)
 
     def step(self, index: int) -> Tensor:
-        """Run one step of the peer's own training. The steps of one seed must be run in order."""
+        """Run one step of the peer's training, and return the loss (0-d). Run the steps of a seed in order."""
         loss = self._evaluate(index)
         self._optimizer.step()
         self._schedule.step()
@@ -115,7 +116,8 @@ class PeerRun:
         return self._evaluate(index)
 
     def _evaluate(self, index: int) -> Tensor:
-        """Return transformers' mean loss (0-d) over the batch's next tokens, and compute its clipped gradients."""
+        """Return the mean loss (0-d) of transformers over the batch's next tokens. Also compute the gradients and clip
+        them."""
         import torch
 
         self._batch = self._windows.batch(index).to(self._device)
@@ -161,7 +163,7 @@ class PeerRun:
             precision = torch.get_float32_matmul_precision()
         return {
             "device": str(self._device),
-            # read the actual data type and not the declared one, because a judge reads this fact
+            # Read the actual data types, because a judge relies on this fact, and the declared type could be wrong.
             "dtype": ", ".join(sorted({str(each.dtype).removeprefix("torch.") for each in self.frozen().values()})),
             "tf32": precision != "highest",
             "layers": int(self._model.config.num_hidden_layers),
@@ -203,7 +205,7 @@ class PeerRun:
 
 @contextmanager
 def reference_arithmetic() -> Iterator[None]:
-    """Switch off TF32 and fused attention inside the `with`, because fused float32 kernels may use TF32 inside."""
+    """Switch off TF32 and fused attention inside the `with`, because fused float32 kernels may use TF32."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -33,14 +33,18 @@ class TwinRun:
         self._own = _zeros(self._trained)
 
     def step(self, index: int) -> Tensor:
-        """Run one step of the twin's own training, from its own state and with its own gradients."""
+        """Run one step of the twin's own training, from its own state and with its own gradients. Return the loss
+        (0-d)."""
         loss = self.evaluate(index, self._own.parameters)
         self._own = self.update(index, self._own, self.gradients())
         self._take(self._own.parameters)
         return loss
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return transformers' mean loss (0-d) over the batch's next tokens, and compute its clipped gradients."""
+        """Return the mean loss (0-d) of transformers for these parameters over the next tokens of batch `index`.
+
+        Also compute the gradients and clip them.
+        """
         self._take(parameters)
         self._batch = self._windows.batch(index)
         self._model.zero_grad(set_to_none=True)
@@ -54,7 +58,11 @@ class TwinRun:
         return loss.detach()
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the state after one step of `torch.optim.AdamW` on copies, with the learning rate of step `index`."""
+        """Return the state after one step of `torch.optim.AdamW` from the state `before`, with the learning rate of
+        step `index`.
+
+        The tensors of `before` are not changed.
+        """
         told = self._told
         parameters = {name: self._copy(tensor).requires_grad_() for name, tensor in before.parameters.items()}
         optimizer = torch.optim.AdamW(

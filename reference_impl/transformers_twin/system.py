@@ -1,4 +1,5 @@
-"""The twin as a system under test, for arms that a trainer is compared with. Describing the twin imports no torch."""
+"""The adapter for the twin, for arms with which the trainer's arms are compared. Describing the twin imports no
+torch."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ MODULES = ("transformers", "peft")
 
 
 class TransformersTwin:
-    """QLoRA by transformers, peft, bitsandbytes and torch.optim, on the CPU, with the contract's settings alone."""
+    """QLoRA by transformers, peft, bitsandbytes and torch.optim, on the CPU. It uses only the settings in the
+    contract."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -38,10 +40,10 @@ class TransformersTwin:
         model_directory: str | None = None,
     ) -> TwinRun:
         if fault is not None:
-            raise ValueError("a transformers twin has no faults")
+            raise ValueError("no fault can be planted in a transformers twin; plant it in the trainer's arm")
         missing = [name for name in MODULES if find_spec(name) is None]
         if missing:
-            raise NotAvailable(f"needs the Python modules {' and '.join(missing)}")
+            raise NotAvailable(f"needs the Python modules {' and '.join(missing)}, which are not installed")
         from reference_impl.transformers_twin.run import TwinRun
 
         return TwinRun(declared(workload, arm, data, model_directory))

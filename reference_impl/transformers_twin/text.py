@@ -1,8 +1,8 @@
 """Read the text, its tokens and each step's windows, with transformers' tokenizer and torch's samplers.
 
-A window is `seq_len` tokens and the next token, which is also the first token of the next window. A pass over the text
-reads each window at most once, in the order of `torch.utils.data.RandomSampler` with the generator of (seed, "pass
-NUMBER"). Windows that do not fill a last batch of the pass are left out.
+A window has `seq_len` tokens and one more token, which is also the first token of the next window. A pass over the text
+reads each window at most once, in the order of `torch.utils.data.RandomSampler` with the generator for (seed, "pass
+NUMBER"). If the last windows of a pass do not fill a batch, they are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def generator_of(seed: int, name: str) -> torch.Generator:
 
 
 def read_text(path: Path | None) -> bytes:
-    """Return the bytes of a file, of all files under a folder (sorted, joined by line ends), or of the default text."""
+    """Return the bytes of the file `path`, or of all files under the folder `path`. None means the default text.
+
+    The files of a folder are sorted by path and joined by line ends.
+    """
     if path is None:
         return DEFAULT_TEXT.read_bytes()
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
@@ -36,7 +39,7 @@ def read_text(path: Path | None) -> bytes:
 
 
 def tokens_of(text: bytes, checkpoint: Path) -> Tensor:
-    """Return the tokens int64 [n] of the checkpoint's tokenizer; without a tokenizer each byte is a token."""
+    """Return the tokens of the text, int64 [n], by the checkpoint's tokenizer. If it has none, each byte is a token."""
     file = checkpoint / "tokenizer.json"
     if not file.is_file():
         return torch.tensor(list(text), dtype=torch.int64)
@@ -53,7 +56,9 @@ class Windows:
         self._windows = tokens.unfold(0, seq_len + 1, seq_len)  # shape [windows, seq_len + 1]
         self._batch_size, self._seed = batch_size, seed
         if len(self._windows) < batch_size:
-            raise ValueError(f"{len(tokens)} tokens do not fill one batch of {batch_size} x {seq_len}")
+            raise ValueError(
+                f"{len(tokens)} tokens do not fill one batch of {batch_size} x {seq_len}; use a longer text"
+            )
 
     def batch(self, index: int) -> Tensor:
         """Return the batch with this index, int64 [batch_size, seq_len + 1]."""

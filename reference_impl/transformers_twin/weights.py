@@ -1,7 +1,7 @@
-"""The model as transformers and peft build it from the checkpoint's directory, with linear layers rounded to NF4.
+"""Build the model with transformers and peft from the checkpoint's directory, with linear layers rounded to NF4.
 
-bitsandbytes quantizes and dequantizes if it is installed. Otherwise the code table of the QLoRA paper is used (Dettmers
-et al. 2023, appendix E): each element is rounded to the nearest of 16 values, in blocks of 64.
+If bitsandbytes is installed, it rounds the weights to NF4. Otherwise each element is rounded to the nearest of the 16
+values in the QLoRA paper (Dettmers et al. 2023, appendix E), in blocks of 64.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _GAINS = {"input": "input_norm", "post_attention": "post_attn_norm"}
 
 
 def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Parameter]]:
-    """Return the peft model in the declared dtype, and its trained tensors by the trainer's names, in model order.
+    """Return the peft model in the declared dtype, and the trained tensors by the trainer's names, in the model's
+    order.
 
-    Trained tensors are at least float32: in a bfloat16 model LoRA's factors and the gains stay float32, as in peft.
+    Trained tensors have at least float32. In a bfloat16 model, LoRA's factors and the gains are float32, as in peft.
     """
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -48,7 +49,7 @@ def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Param
     model: Any = get_peft_model(plain, lora)
     trained: dict[str, nn.Parameter] = {}
     dtype: torch.dtype = getattr(torch, told.dtype)
-    # leave the buffers as they are, so that the frequencies of the rotation stay float32
+    # Convert only parameters and not buffers, so that the frequencies of the rotation stay float32.
     for name, parameter in model.named_parameters():
         ours = _name(name)
         parameter.requires_grad_(ours is not None)
@@ -60,7 +61,7 @@ def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Param
 
 
 def _name(theirs: str) -> str | None:
-    """Return the trainer's name of a trained tensor, such as `layers.I.lora_a_q`, or None for a frozen tensor."""
+    """Return the trainer's name for the tensor `theirs`, such as `layers.0.lora_a_q`, or None for a frozen tensor."""
     if found := _LORA.fullmatch(theirs):
         layer, projection, factor = found.groups()
         return f"layers.{layer}.lora_{factor.lower()}_{projection}"
@@ -70,7 +71,7 @@ def _name(theirs: str) -> str | None:
 
 
 def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
-    """Draw each factor A from U(-1/sqrt(H), 1/sqrt(H)), as peft does, by the generator of (seed, A's name); B stays
+    """Draw each factor A from U(-1/sqrt(H), 1/sqrt(H)), as peft does, with the generator for (seed, name of A). B stays
     0."""
     with torch.no_grad():
         for name, parameter in trained.items():
@@ -91,8 +92,10 @@ def through_nf4(weight: Tensor) -> Tensor:
 
 
 def through_table(weight: Tensor) -> Tensor:
-    """Do the same as `through_nf4` by the paper's table: each element becomes the nearest code * its block's
-    maximum."""
+    """Do the same as `through_nf4`, with the table in the paper.
+
+    Each element is replaced by the nearest of the 16 values, multiplied by the largest absolute value of its block.
+    """
     table = torch.tensor(PAPER_TABLE)
     blocks = weight.detach().float().reshape(-1, BLOCK)
     largest = blocks.abs().amax(dim=1, keepdim=True)
@@ -102,7 +105,7 @@ def through_table(weight: Tensor) -> Tensor:
 
 
 def versions(told: Declared) -> dict[str, str]:
-    """Return the libraries' versions, by which code the weights were dequantized, and the checkpoint's name."""
+    """Return the versions of the libraries, the code that dequantized the weights, and the name of the checkpoint."""
     import importlib.metadata
 
     named = {name: importlib.metadata.version(name) for name in ("transformers", "peft", "torch")}

@@ -75,7 +75,7 @@ def test_a_missing_nvrtc_is_reported_with_the_install_command(missing: str, monk
         monkeypatch.delattr("cuda.bindings.nvrtc")
         monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
     with pytest.raises(
-        NvrtcMissingError, match=r"^libnvrtc: .* by NVRTC.*; found .*Error: .*; pip install .*'nvidia-cuda-nvrtc>=13'"
+        NvrtcMissingError, match=r"^libnvrtc: .* need NVRTC.*; found .*Error: .*; pip install .*'nvidia-cuda-nvrtc>=13'"
     ):
         compiled()
 

@@ -252,7 +252,7 @@ def test_a_returned_loss_is_not_overwritten_by_the_next_step() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_a_cuda_trainer_on_a_machine_without_cuda_is_refused() -> None:
-    with pytest.raises(ReferenceImplError, match=r"device: 'cuda', but no CUDA device is available"):
+    with pytest.raises(ReferenceImplError, match=r"device: got 'cuda', but no CUDA device is available"):
         Trainer(small_config(device="cuda"))
 
 

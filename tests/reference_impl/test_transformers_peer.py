@@ -131,5 +131,5 @@ def test_a_closed_peer_run_keeps_no_model_in_memory() -> None:
 
 
 def test_the_transformers_peer_refuses_faults() -> None:
-    with pytest.raises(ValueError, match="a transformers peer has no faults"):
+    with pytest.raises(ValueError, match="no fault can be planted in a transformers peer"):
         TransformersPeer().open(WORKLOAD, Arm(), fault="dropped_clip")

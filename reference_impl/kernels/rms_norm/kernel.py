@@ -1,13 +1,13 @@
-"""RMSNorm, with an optional residual addition before it and, in the backward, after it.
+"""RMSNorm. The kernels can also add the residual before the norm, or in the backward after it.
 
-Legend: T tokens, H hidden, P stage-1 programs of the backward, G norms whose gains are reduced together.
+Legend: T tokens, H hidden, P programs in stage 1 of the backward, G norms whose gains are reduced together.
 
     y = round(x * rstd * gain),  rstd = 1 / sqrt(mean(x^2) + eps)          all in fp32, rounded once
     grad_x = rstd * (g - n * mean(g * n)) (+ grad_residual),  n = x * rstd,  g = grad_y * gain
     grad_gain = sum over tokens of grad_y * n
 
-The gain's gradient is reduced in two stages and in fixed order, without atomics. In stage 1 each of P programs sums a
-contiguous block of rows. Stage 2 adds up the P partial rows. P depends on T alone, so results have the same bits on
+The gain's gradient is reduced in two stages and in fixed order, without atomics. In stage 1, each of P programs sums a
+contiguous block of rows. Stage 2 adds up the P partial sums. P depends only on T, so results have the same bits on
 every device and in every run.
 """
 
@@ -31,11 +31,11 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Number of rows that a program of the first backward stage handles: at least two, so that partial sums cost less than
-# the rows that they sum. There are at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
+# Smallest number of rows that a program of stage 1 handles. With two rows or more, there are fewer partial sums than
+# rows. There are at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
 _MIN_ROWS = 2
 _MAX_PARTIALS = 512
-# Tile and number of warps for the reduction of partial sums, used here and in `kernels/lora_gradients`.
+# Size of a tile, and number of warps, for the reduction of partial sums. `kernels/lora_gradients` uses them, too.
 REDUCE_ROWS = 256
 REDUCE_COLUMNS = 16
 REDUCE_WARPS = 8
@@ -87,7 +87,7 @@ def _add_forward_kernel(
     left = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
     right = tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(gain + column, mask=inside, other=0.0)
-    # Use the sum as the next layer will read it: rounded to the data type.
+    # Use the sum rounded to the data type, because the next layer reads the rounded sum.
     rounded = (left + right).to(total.dtype.element_ty)
     value = rounded.to(tl.float32)
     scale = 1.0 / tl.sqrt_rn(tl.sum(value * value) / H + EPS)
@@ -223,7 +223,7 @@ def _backward_rows(tokens: int) -> int:
 
 @functools.cache
 def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -> KernelSpec:
-    """Return the kernel of stage 1 of `backward`: it writes grad_x and gain partials [ceil(tokens / rows), hidden]."""
+    """Return the kernel of stage 1 of `backward`. It writes grad_x, and the gain's partial sums f32 [P, hidden]."""
     block = triton.next_power_of_2(hidden)
     rows = _backward_rows(tokens)
     return KernelSpec(
@@ -249,7 +249,7 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
 
 
 def reduce_gain_spec(tokens: int, hidden: int, norms: int) -> KernelSpec:
-    """Return the kernel of stage 2 of the backward of `norms` norms, which adds the partial sums in fixed order."""
+    """Return the kernel of stage 2 of the backward of `norms` norms. It adds up the partial sums in fixed order."""
     return _reduce_gain_spec(norms, gain_partial_count(tokens), hidden)
 
 
@@ -272,7 +272,7 @@ def _reduce_gain_spec(norms: int, partials: int, hidden: int) -> KernelSpec:
 def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list[KernelSpec]:
     """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step.
 
-    The reduction of a block's gains is not among them: it is planned with the block's LoRA gradients.
+    The kernel that reduces the gains of a block is not included, because it also computes the block's LoRA gradients.
     """
     return [
         forward_spec(tokens, hidden, eps, dtype),
@@ -314,9 +314,10 @@ def backward(
     grad_residual: Tensor | None = None,
     grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return grad_x [T, H] (+ grad_residual), and grad_gain f32 [H], which is written into `grad_gain` if given.
+    """Return grad_x [T, H] (+ grad_residual), and the gain's gradient f32 [H].
 
-    grad_y, x [T, H]; gain f32 [H]; rstd f32 [T] of the forward.
+    grad_y, x [T, H]; gain f32 [H]; rstd f32 [T] of the forward. grad_gain: the tensor for the gain's gradient, or None
+    for a new tensor.
     """
     if grad_gain is None:
         grad_gain = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
@@ -327,7 +328,7 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Return uninitialized memory f32 [G, P, H] for stage 1 of the backward of `norms` norms of x [T, H]."""
+    """Return an uninitialized tensor f32 [G, P, H] for the partial sums of the gains of `norms` norms of x [T, H]."""
     tokens, hidden = x.shape
     return torch.empty(norms, gain_partial_count(tokens), hidden, dtype=torch.float32, device=x.device)
 
@@ -335,7 +336,8 @@ def gain_partials(x: Tensor, norms: int) -> Tensor:
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> Tensor:
-    """Run stage 1 of `backward`: return grad_x [T, H] (+ grad_residual); write one norm's partials, f32 [P, H]."""
+    """Run stage 1 of `backward`. Return grad_x [T, H] (+ grad_residual), and write the partial sums of the gain, f32
+    [P, H]."""
     tokens, hidden = x.shape
     dtype = dtype_name("rms_norm.backward", "x", x.dtype)
     spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)
@@ -352,7 +354,7 @@ def backward_to_partials(
 
 
 def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
-    """Run stage 2: sum partials f32 [G, P, H] over P into grad_gains f32, G * H elements, one norm after the other."""
+    """Run stage 2: write the sum of partials f32 [G, P, H] over P into grad_gains f32, which has G * H elements."""
     norms, count, hidden = partials.shape
     spec = _reduce_gain_spec(norms, count, hidden)
     require_shape(spec.op, "grad_gains", grad_gains.view(-1), (norms * hidden,))

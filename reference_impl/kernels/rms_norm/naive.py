@@ -36,7 +36,8 @@ def backward(
     grad_residual: Tensor | None = None,
     grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return grad_x [T, H] and grad_gain [H], which is written into ``grad_gain`` if given.
+    """Return grad_x [T, H] and the gain's gradient [H]. If ``grad_gain`` is given, the gain's gradient is written into
+    it.
 
     With n = x * rstd: grad_x = rstd * (grad_y * gain - n * mean(grad_y * gain * n)) (+ grad_residual), grad_gain = sum
     over tokens of grad_y * n.
@@ -52,17 +53,18 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Return uninitialized memory [G, P, H] for the partial sums of ``norms`` norms of x [T, H]; here P is 1."""
+    """Return an uninitialized tensor [G, P, H] for the partial sums of the gains of ``norms`` norms of x [T, H]; P is
+    1."""
     return torch.empty(norms, 1, x.shape[1], dtype=_inner_dtype(x), device=x.device)
 
 
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> Tensor:
-    """Do the same as `backward`, with the gain's gradient written to partials [P, H]; return grad_x [T, H]."""
+    """Return grad_x [T, H] as `backward` does, and write the gain's gradient to partials [P, H]."""
     return backward(grad_y, x, gain, rstd, grad_residual, partials[0])[0]
 
 
 def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
-    """Sum partials [G, P, H] over P into grad_gains, G * H elements, one norm after the other."""
+    """Write the sum of partials [G, P, H] over P into grad_gains, which has G * H elements."""
     grad_gains.copy_(partials.sum(dim=1).view_as(grad_gains))

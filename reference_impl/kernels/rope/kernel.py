@@ -1,4 +1,4 @@
-"""LoRA's addition to the packed query-key-value matrix and rotary position embedding (rotate-half), in one pass.
+"""Add LoRA's product to the packed query-key-value matrix, and apply rotary embedding (rotate-half), in one kernel.
 
 Legend: T = batch * S tokens, S sequence length, N query heads, Nkv key and value heads, D head_dim, R columns of the
 low-rank activations (those of q and v side by side).
@@ -6,7 +6,8 @@ low-rank activations (those of q and v side by side).
     qkv += low_rank @ b^T,    then for the query and key heads, whose halves are (x, y):
     x, y = x * cos - y * sin, y * cos + x * sin               both steps in fp32, rounded once
 
-One program processes EACH heads of BLOCK tokens, and reads the angles once for these heads. Value heads stay unrotated.
+One program processes EACH heads of BLOCK tokens, and reads the angles once for all these heads. Value heads are not
+rotated.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from reference_impl.kernels.registry import (
 )
 
 _BLOCK = 32
-# largest number of heads of a program: at 2048 tokens on an H200, 2 took 9.2 us, 1 took 10.2 us and 4 took 11.8 us
+# Largest number of heads of a program. At 2048 tokens on an H200, the kernel took 9.2 us with 2 heads, 10.2 us with 1
+# and 11.8 us with 4.
 _MOST_HEADS = 2
 # `tl.dot` needs at least 16 columns and at least 16 summands.
 _FEWEST = 16
@@ -127,7 +129,7 @@ def add_rotate_(
     heads_to_rotate: int,
     head_dim: int,
 ) -> None:
-    """Add low_rank [T, R] @ b^T to qkv [T, (N + 2 * Nkv) * D] and rotate the first heads of qkv, in place.
+    """Add low_rank [T, R] @ b^T to qkv [T, (N + 2 * Nkv) * D] in place. Then rotate its first `heads_to_rotate` heads.
 
     b [(N + 2 * Nkv) * D, R]; cos, sin f32 [S, D/2]. T must be a multiple of `seq_len`, `head_dim` must be even and
     divide the width of qkv.
@@ -137,8 +139,10 @@ def add_rotate_(
     factors = low_rank.shape[-1]
     spec = add_rotate_spec(tokens, width, factors, seq_len, heads_to_rotate, head_dim, dtype)
     if tokens % seq_len or head_dim % 2 or width % head_dim or heads_to_rotate * head_dim > width:
-        found = f"[{tokens}, {width}] for seq_len {seq_len}, {heads_to_rotate} heads of {head_dim}"
-        raise KernelArgumentError(spec.op, "qkv", found, "pass whole sequences, an even head_dim and as many heads")
+        found = f"[{tokens}, {width}] for seq_len {seq_len}, {heads_to_rotate} heads to rotate, head_dim {head_dim}"
+        raise KernelArgumentError(
+            spec.op, "qkv", found, "pass whole sequences, an even head_dim and at least this many heads"
+        )
     require_shape(spec.op, "low_rank", low_rank, (tokens, factors))
     require_shape(spec.op, "b", b, (width, factors))
     require_shape(spec.op, "cos", cos, (seq_len, head_dim // 2))

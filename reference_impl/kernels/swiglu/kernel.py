@@ -147,7 +147,7 @@ def silu_backward_spec(count: int, dtype: str) -> KernelSpec:
 
 
 def specializations(*, tokens: int, intermediate: int, dtype: str, gated: bool = True) -> list[KernelSpec]:
-    """Return the kernels of SwiGLU, forward and backward; without `gated`, those of SiLU on [tokens, intermediate]."""
+    """Return the kernels of SwiGLU, forward and backward. If `gated` is False, return the kernels of SiLU instead."""
     if gated:
         return [forward_spec(tokens, intermediate, dtype), backward_spec(tokens, intermediate, dtype)]
     count = tokens * intermediate
@@ -165,7 +165,10 @@ def forward(gate_up: Tensor) -> Tensor:
 
 
 def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I], in `out` if given (which may be gate_up); grad_act [T, I]."""
+    """Return the gradient of gate_up [T, 2I]; grad_act [T, I].
+
+    out: the tensor for the result, which may be gate_up, or None for a new tensor.
+    """
     tokens, intermediate = grad_act.shape
     spec = backward_spec(tokens, intermediate, dtype_name("swiglu.backward", "gate_up", gate_up.dtype))
     require_shape(spec.op, "gate_up", gate_up, (tokens, 2 * intermediate))

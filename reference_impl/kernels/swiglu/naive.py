@@ -17,7 +17,10 @@ def forward(gate_up: Tensor) -> Tensor:
 
 
 def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the gradient of gate_up [T, 2I], in ``out`` if given (which may be gate_up); grad_act [T, I]."""
+    """Return the gradient of gate_up [T, 2I]; grad_act [T, I].
+
+    out: the tensor for the result, which may be gate_up, or None for a new tensor.
+    """
     gate, up = _inner(gate_up).chunk(2, dim=1)
     grad = _inner(grad_act)
     sigmoid = torch.sigmoid(gate)
