@@ -80,5 +80,5 @@ def test_invalid_numbers_of_micro_batches_are_refused(micro_batches: int, remedy
 
 def test_capturing_half_of_an_accumulating_step_is_refused() -> None:
     trainer = CapturingTrainer(Trainer(config(4)), "backward")
-    with pytest.raises(ReferenceImplError, match="capture the whole step, or nothing"):
+    with pytest.raises(ReferenceImplError, match="capture the whole step, or use 1"):
         trainer.step(0)
