@@ -124,5 +124,5 @@ def test_the_transformers_twin_is_not_available_without_peft(monkeypatch: pytest
 
 
 def test_the_transformers_twin_refuses_faults() -> None:
-    with pytest.raises(ValueError, match="has no faults"):
+    with pytest.raises(ValueError, match="no fault can be planted"):
         TransformersTwin().open(WORKLOAD, ARM, fault="reset_momentum")
