@@ -1,8 +1,8 @@
-"""The reference system with a clock in its step, to time a step in any loop that calls it.
+"""The reference system with a clock in its step, to time the steps in any loop that calls them.
 
-When the last step of the workload begins, the start times of all steps are written to the file that ``STEP_CLOCK_FILE``
-names, as a JSON list of seconds. If the module is run as a script, it is a bare loop without the harness. It trains,
-and reads the losses every 50 steps, which is as often as the harness does.
+The environment variable ``STEP_CLOCK_FILE`` names a file. When the last step of the workload begins, the start times of
+all steps are written to this file, as a JSON list of seconds. If the module is run as a script, it trains in a bare
+loop without the harness. The bare loop reads the losses every 50 steps, as the harness does.
 
     python -m benchmarks.clocked_system '{"workload": {…}, "arm": {…}}'
 """
@@ -26,7 +26,7 @@ CLOCK_FILE = "STEP_CLOCK_FILE"
 
 
 class ClockedSystem(QLoRASystem):
-    """`QLoRASystem` whose runs record when their steps begin."""
+    """A `QLoRASystem` whose runs record the start time of each step."""
 
     def open(
         self,
@@ -39,8 +39,8 @@ class ClockedSystem(QLoRASystem):
     ) -> QLoRARun:
         run = super().open(workload, arm, fault=fault, data=data, model_directory=model_directory)
         plain, began = run.step, []
-        # On a GPU the step runs outside this process, so measure wall time. On a CPU measure the time of this process,
-        # which other processes do not change.
+        # Measure wall time if the step runs on a GPU. On a CPU, measure the processor time of this process, because
+        # other processes do not affect it.
         clock = time.perf_counter if torch.cuda.is_available() else time.process_time
 
         def step(index: int) -> Tensor:

@@ -1,13 +1,13 @@
-"""Measure for which shapes a captured step is faster: uncaptured / captured time by batch size and sequence length.
+"""Measure for which shapes a captured step is faster. The result is the ratio of uncaptured to captured time.
 
     python -m benchmarks.crossover --out reports/<date>-<gpu>-crossover
     python -m benchmarks.crossover --out /tmp/rehearsal --tiny     # tiny shapes, to rehearse the run without a GPU
 
-One trainer runs all shapes (cells). In each cell the arms take turns: half of the captured steps, all uncaptured steps,
-the other half of the captured ones. Every step ends with a device sync. The time of a cell is the median of a few
-steps, which is enough for an overview. A claim about a shape is decided by a contract, over several processes. A cell
-that does not fit in memory is skipped and named. The script writes crossover.json, crossover.md and crossover.svg. The
-exit code is 1 if a cell could not be captured.
+One trainer runs all shapes ("cells": a batch size and a sequence length). In each cell the arms take turns: half of the
+captured steps, all uncaptured steps, the other half of the captured steps. Every step ends with a device sync. The time
+of a cell is the median of a few steps. This is enough for an overview. To decide a claim about a shape, use a contract,
+which times several processes. If a cell does not fit in memory, it is skipped, and the report names it. The script
+writes crossover.json, crossover.md and crossover.svg. The exit code is 1 if the step of a cell could not be captured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ SEQ_LENS = (64, 128, 256, 512, 1024, 2048)
 WARMUP_STEPS = 2
 MOST_STEPS = 10
 FEWEST_STEPS = 4
-# Seconds. Long steps keep the GPU busy all the time and hardly vary, so a few steps are enough.
+# Time for each arm in a cell, in seconds. Long steps hardly vary, because they keep the GPU busy, so a few of them are
+# enough.
 SECONDS_AN_ARM = 1.5
 
 
@@ -94,7 +95,7 @@ def measure_cell(trainer: Trainer, batch_size: int, seq_len: int) -> Cell:
 
 
 def _release(trainer: Trainer) -> None:
-    """Free the cell's graph pool and activations, so that the next cell can use all memory."""
+    """Free the graph pool and the activations of the last cell, so that the next cell can use all memory."""
     synchronize(trainer.device)
     gc.collect()
     if trainer.device.type == "cuda":
@@ -108,7 +109,8 @@ def as_json(cells: list[Cell], model: str, seconds: float) -> dict[str, Any]:
 
 
 def table(cells: list[Cell], model: str, seconds: float) -> str:
-    """Return crossover.md: ratio and times (uncaptured / captured, in ms) of each cell, then the skipped cells."""
+    """Return the content of crossover.md: ratio and times of each cell (uncaptured / captured, in ms), and skipped
+    cells."""
     batch_sizes, seq_lens = sorted({c.batch_size for c in cells}), sorted({c.seq_len for c in cells})
     by_shape = {(cell.batch_size, cell.seq_len): cell for cell in cells}
     lines = [
@@ -133,7 +135,7 @@ def _shown(cell: Cell) -> str:
 
 
 def plot(cells: list[Cell], model: str, path: Path) -> None:
-    """Draw the ratios as a heat map; skipped cells stay white."""
+    """Draw the ratios as a heat map, in which skipped cells are white. Write it to ``path``."""
     from matplotlib.colors import TwoSlopeNorm
     from matplotlib.figure import Figure
 
@@ -142,8 +144,8 @@ def plot(cells: list[Cell], model: str, path: Path) -> None:
     for cell in cells:
         if cell.ratio is not None:
             ratios[batch_sizes.index(cell.batch_size), seq_lens.index(cell.seq_len)] = cell.ratio
-    # White means no gain. Gains and losses have separate color scales. So a loss of a few percent is visible next to a
-    # gain of tens of percent.
+    # White means no gain. Gains and losses have separate color scales, so that a loss of a few percent is visible next
+    # to a gain of tens of percent.
     scale = TwoSlopeNorm(1.0, float(np.nanmin(ratios, initial=0.8)), float(np.nanmax(ratios, initial=1.2)))
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()

@@ -1,13 +1,13 @@
-"""Time the floor of a training step: its large GEMMs alone, captured, on random bf16 matrices.
+"""Time the "floor" of a training step: only its large matrix products, captured, on random bf16 matrices.
 
     python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048] [--out FILE]
 
-The floor consists of the forward and input-gradient products of every projection and of the head, without
-dequantization, LoRA, attention or elementwise work. So the floor is the time that a step would take if all its other
-work took no time. Every layer has its own weights, so that weights come from memory and not from the cache. There are
-two floors: the products one by one as transformers runs them (q, k, v, o, gate, up, down), and fused as the reference
-step runs them (q, k, v together; gate and up together). All steps are compared with the first floor. A fused step may
-be faster than this floor, so the second floor is reported, too.
+The floor consists of the products of every projection and of the head, in the forward pass and for input gradients,
+without dequantization, LoRA, attention or elementwise work. So the floor is the time that a step would take if all its
+other work took no time. Every layer has its own weights, so that weights are read from memory and not from the cache.
+There are two floors. The first has separate products for q, k, v, o, gate, up and down, as in transformers. The second
+has one product for q, k and v, and one for gate and up, as in the reference step. All steps are compared with the first
+floor. A step with fused products may be faster than the first floor, so the second floor is reported, too.
 
 The captured step, both floors and the captured step in FP8 are timed in one process, round by round, because a GPU at
 its power limit runs the same kernels at changing speeds. The multiprocessors' clock is reported with each time.
@@ -42,12 +42,13 @@ from reference_impl.trainer import Trainer
 
 WARMUP_STEPS = 3
 ROUNDS = 5
-FP8_CAPABILITY = (9, 0)  # the lowest capability for which the library multiplies FP8 matrices with one scale per row
+FP8_CAPABILITY = (9, 0)  # lowest compute capability for which torch multiplies FP8 matrices with one scale for each row
 
 
 @dataclass(frozen=True)
 class Product:
-    """One projection: its weight [outputs, inputs] and the matrices that its products read and write."""
+    """One projection: the weight [outputs, inputs], and the matrices that the products with this weight read and
+    write."""
 
     weight: Tensor
     value: Tensor  # [T, inputs]
@@ -70,13 +71,16 @@ def projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def fused_projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """Return the shapes as `projection_shapes` does, with q, k and v as one product, and gate and up as one."""
+    """Return (outputs, inputs) as `projection_shapes` does, with one matrix for q, k and v, and one for gate and up."""
     hidden, wide = config.hidden_size, config.intermediate_size
     return [(config.qkv_dim, hidden), (hidden, config.query_dim), (2 * wide, hidden), (hidden, wide)]
 
 
 def floating_point_operations(config: ModelConfig, tokens: int) -> int:
-    """Return the floating-point operations of a step: 2 * T * outputs * inputs per product, forward and backward."""
+    """Return the number of floating-point operations of a step, for T = tokens.
+
+    Each product of the forward and the backward pass has 2 * T * outputs * inputs operations.
+    """
     layer = sum(outputs * inputs for outputs, inputs in projection_shapes(config))
     return 4 * tokens * (config.num_layers * layer + config.vocab_size * config.hidden_size)
 
@@ -97,7 +101,7 @@ class GemmFloor:
         buffers: dict[tuple[str, int], Tensor] = {}
 
         def buffer(role: str, width: int) -> Tensor:
-            """Return random activations. With zeros, a GPU would use less power and run faster than in a real step."""
+            """Return random activations. With zeros, a GPU would need less power and run faster than in a real step."""
             if (role, width) not in buffers:
                 buffers[role, width] = torch.randn(tokens, width, device=device, dtype=dtype)
             return buffers[role, width]
@@ -160,7 +164,8 @@ class Interleaved:
 def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
     """Time the arms in turns, in `ROUNDS` rounds. Before each turn, two untimed steps let the GPU's clocks rise.
 
-    In each round all arms run the same number of steps: as many as the slowest arm can run in the time of a round.
+    All arms run the same number of steps in a round, which is the number that the slowest arm can run in the time of a
+    round.
     """
     times: dict[str, list[float]] = {name: [] for name in arms}
     clocks: dict[str, list[int]] = {name: [] for name in arms}
@@ -193,7 +198,8 @@ class StepAndFloors:
     fp8_step: Interleaved | None = None
 
     def described(self) -> dict[str, Any]:
-        """Return the figures for JSON. ``times_floor``, ``times_fused_floor`` and ``fp8_times_floor`` are ratios."""
+        """Return the figures for JSON, by name. Those with ``times_`` in their names are ratios of a step's time to a
+        floor's."""
         arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor", "fp8_step")}
         ratios = {f"times_{name}": self.step.median_ms / arms[name].median_ms for name in ("floor", "fused_floor")}
         if self.fp8_step is not None:
@@ -203,7 +209,7 @@ class StepAndFloors:
 
 
 def step_and_floors(config: TrainConfig) -> StepAndFloors:
-    """Measure the captured step of ``config``, both floors and the step in FP8 in turns.
+    """Measure the captured step of ``config``, both floors, and the captured step in FP8. They take turns.
 
     Raises RuntimeError if a step was not captured.
     """
@@ -223,7 +229,8 @@ def step_and_floors(config: TrainConfig) -> StepAndFloors:
 
 
 def _captured(config: TrainConfig, stack: ExitStack) -> tuple[CapturingTrainer, float | None]:
-    """Return a trainer after capture and one replay, and its peak memory in GiB. ``stack`` closes the trainer."""
+    """Return a trainer after its capture and one replay, and its peak memory in GiB. ``stack`` will close the
+    trainer."""
     trainer = Trainer(config)
     capturing = CapturingTrainer(trainer, "step")
     stack.callback(capturing.close)

@@ -2,12 +2,13 @@
 
     python -m benchmarks.fp8_accuracy --out reports/<date>-<gpu>-fp8 [--model qwen2-1.5b] [--seq-len 512]
 
-Curves: each arm trains independently from the same start, on the same batches. A second bfloat16 arm, which rounds at
-different places, shows how much trainings with the same precision differ at the end. Gradients: FP8, bfloat16 and
-float32 compute gradients at parameters from the FP8 training, on its batch, after clipping. The error of a tensor is
-the L2 norm of its difference from the float32 gradient, divided by the norm of the float32 gradient. The reported error
-is the root mean square over seeds and steps (docs/step-accuracy.md). The script writes accuracy.json after every seed,
-and curves.csv and curves.svg at the end. `complete` is true when all seeds are done.
+For the loss curves, each arm trains independently from the same start, on the same batches. A second bfloat16 arm
+rounds at different places. It shows how much two trainings with the same precision differ at the end. For the
+gradients, arms in FP8, bfloat16 and float32 compute clipped gradients at the same parameters, which are from the FP8
+training, and on the same batch. The error of a tensor is the L2 norm of its difference from the float32 gradient,
+divided by the norm of the float32 gradient. The reported error is the root mean square over seeds and steps
+(docs/step-accuracy.md). The script writes accuracy.json after every seed, and curves.csv and curves.svg at the end.
+`complete` in accuracy.json is true when all seeds are done.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from reference_impl.config import MODEL_PRESETS, TrainConfig
 from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.trainer import Trainer
 
-LAST = 20  # number of steps whose mean loss is the result of a training, as in FP8-NOT-WORSE-001
-GRADIENT_STEPS = (1, 10, 49)  # the steps of REF-STEP-GPU-001
+LAST = 20  # the result of a training is the mean loss of its last 20 steps, as in the claim FP8-NOT-WORSE-001
+GRADIENT_STEPS = (1, 10, 49)  # the steps that the claim REF-STEP-GPU-001 compares
 GRADIENT_SEEDS = 3
 ARMS = ("fp8", "bfloat16")
-# the same precision as bfloat16, but the loss is computed in chunks of half the size, so that rounding differs
+# An arm in bfloat16 that computes the loss in chunks of half the size, so that only its rounding differs.
 OTHER = "bfloat16_other"
 
 
@@ -69,7 +70,7 @@ class Found:
         if not errors:
             return {}
         plain = errors["bfloat16"]
-        # On a CPU the plain arm is float32 itself and has no error, so leave it out.
+        # On a CPU the bfloat16 arm computes in float32 and has no error. So leave these ratios out.
         ratios = {name: error / plain[name] for name, error in errors["fp8"].items() if plain[name] > 0}
         medians = {f"median_{arm}": statistics.median(each.values()) for arm, each in errors.items()}
         largest = {f"largest_{arm}": max(each.values()) for arm, each in errors.items()}
@@ -90,7 +91,7 @@ def clipped_gradients(trainer: Trainer, parameters: Tensor, index: int) -> dict[
 
 
 def compare_gradients(config: TrainConfig, points: dict[int, Tensor], found: Found) -> None:
-    """Add the errors of FP8 and bfloat16 relative to float32 to `found`, at the parameters in `points` (by step)."""
+    """Add to `found` the gradient errors of FP8 and bfloat16 relative to float32. points: step -> parameters."""
     exact = Trainer(replace(config, dtype="float32", precision="dtype"))
     references = {index: clipped_gradients(exact, point, index) for index, point in points.items()}
     del exact
@@ -109,7 +110,8 @@ def of_arm(config: TrainConfig, arm: str) -> TrainConfig:
 
 
 def train(config: TrainConfig, arm: str, found: Found) -> dict[int, Tensor]:
-    """Train one arm (captured on a GPU), add its losses, and return the parameters before each of `GRADIENT_STEPS`."""
+    """Train one arm (captured on a GPU), and add its losses to `found`. Return the parameters before each of
+    `GRADIENT_STEPS`, by step."""
     trainer = Trainer(of_arm(config, arm))
     capturing = CapturingTrainer(trainer, "step" if trainer.device.type == "cuda" else "none")
     points, losses = {}, []
@@ -126,7 +128,8 @@ def train(config: TrainConfig, arm: str, found: Found) -> dict[int, Tensor]:
 
 
 def write_curves(found: Found, out: Path) -> None:
-    """Write curves.csv (a row for each step, a column for each arm and seed) and curves.svg (a line for each)."""
+    """Write curves.csv with a row for each step and a column for each arm and seed, and curves.svg with a line for each
+    column."""
     columns = {f"{arm}.{seed}": losses for arm, seeds in found.losses.items() for seed, losses in seeds.items()}
     with (out / "curves.csv").open("w", newline="") as file:
         writer = csv.writer(file)

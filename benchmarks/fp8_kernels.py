@@ -25,7 +25,7 @@ REPEATS = 20
 
 
 def time_us(call: Callable[[], object], device: torch.device) -> float:
-    """Return the time of one call in microseconds: `REPEATS` calls in one graph, the median of three replays."""
+    """Return the time of one call in microseconds, as the median of three replays of a graph with `REPEATS` calls."""
     if device.type != "cuda":
         began = time.perf_counter()
         call()
@@ -47,14 +47,17 @@ def time_us(call: Callable[[], object], device: torch.device) -> float:
 
 
 def differing(found: Any, twin: Any) -> list[int]:
-    """Return the number of elements that differ, for each result of a kernel and the same result of its twin."""
+    """Return the number of elements that differ between `found` and `twin`, for each tensor that a kernel returns."""
     pairs = zip(found, twin, strict=True)
     return [int((a.float() != b.float()).sum()) for a, b in pairs if a is not None]
 
 
 def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str, Any]:
-    """Return for each FP8 kernel: the number of elements that differ from its naive twin's and the number of elements
-    (each for every result), the kernel's time, and the time of its bfloat16 counterpart (None if there is none)."""
+    """Return, by kernel, the comparison of each FP8 kernel with its naive twin, and times in microseconds.
+
+    An entry has the number of different elements and the number of all elements of each result, the time of the kernel,
+    and the time of the corresponding bfloat16 kernel (None if there is none).
+    """
     load = registry.load
     hidden, wide, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -122,8 +125,10 @@ def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str,
 
 
 def products(config: ModelConfig, tokens: int) -> dict[str, Any]:
-    """Return the time in microseconds of each matrix product of a decoder block, by product and number format. The
-    products are those of the forward pass and of the input gradients."""
+    """Return the time in microseconds of each matrix product of a decoder block, by product and number format.
+
+    The products are those of the forward pass and of the input gradients.
+    """
     shapes = {
         "qkv": (config.qkv_dim, config.hidden_size),
         "output": (config.hidden_size, config.query_dim),

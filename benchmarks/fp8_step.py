@@ -4,9 +4,9 @@
 
 Each section is written to fp8.json as soon as it is measured. The file is complete if `complete` is true:
 
-    kernels     each FP8 kernel: elements that differ from its naive twin, and its time and the bfloat16 kernel's
-    products    the blocks' products, operands in FP8 already: bfloat16, row scales, tensor scales, both accumulations
-    steps       captured steps, in turns with the bare bfloat16 products of `benchmarks.floor`; peaks of memory
+    kernels     each FP8 kernel: elements that differ from its naive twin, its time, and the bfloat16 kernel's time
+    products    times of a block's products in bfloat16, and in FP8 with row or tensor scales and fast or exact sums
+    steps       times of captured steps and of the bfloat16 products of `benchmarks.floor`, in turns; peaks of memory
     equality    captured steps compared with plain ones, bit by bit
     errors      gradients of fp8 and bfloat16 compared with float32 at the same parameters
 """
@@ -97,7 +97,8 @@ class Arm:
             model.products.most_terms_fast = 0
 
     def prepare(self, seq_len: int) -> dict[str, Any]:
-        """Capture the step at a sequence length. Return the peak memory in GiB, excluding what other arms hold."""
+        """Capture the step at a sequence length. Return the peak memory in GiB, without the memory that other arms
+        hold."""
         on_gpu = self.trainer.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize()
@@ -113,7 +114,8 @@ class Arm:
 
     @property
     def own(self) -> int:
-        """Return the number of bytes that the trainer's weights and state occupy; shared memory counts once."""
+        """Return the number of bytes of the trainer's weights and state. Memory that several tensors share is counted
+        once."""
         tensors = [*self.trainer.frozen_tensors().values(), *self.trainer.state_tensors().values()]
         head = getattr(self.trainer.model, "fp8_head", None)
         if head is not None:
@@ -126,8 +128,10 @@ class Arm:
 
 
 def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], results: Results) -> dict[str, Any]:
-    """Return times in ms of each arm's captured step and of the bare bfloat16 products, by sequence length. All are
-    timed in turns, round by round. A profile of the FP8 step is written to a file for each length."""
+    """Return, by sequence length, the times in ms of the captured step of each arm and of the bfloat16 products alone.
+
+    All are timed in turns, round by round. For each sequence length, a profile of the FP8 step is written to a file.
+    """
     found: dict[str, Any] = {}
     for seq_len in seq_lens:
         device = next(iter(arms.values())).trainer.device
@@ -161,8 +165,11 @@ def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], result
 
 
 def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
-    """Train eight captured and eight plain steps from the same start. Return both arms' losses, whether these are
-    equal, and how many parameters differ afterwards."""
+    """Train eight captured and eight plain steps from the same start.
+
+    Returns, by name, the losses of both arms, whether the losses are equal, and the number of parameters that differ at
+    the end.
+    """
     ends, losses = [], []
     for scope in ("none", "step"):
         trainer = Trainer(replace(config, seq_len=seq_len))
@@ -174,7 +181,8 @@ def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
 
 
 def errors(arms: dict[str, Arm], config: TrainConfig, seq_len: int) -> dict[str, Any]:
-    """Compare the arms' gradients with those of float32, at the parameters that the first arm has reached."""
+    """Return the errors of the arms' gradients relative to float32, at the parameters that the first arm has
+    reached."""
     reference = Trainer(replace(config, dtype="float32", precision="dtype", seq_len=seq_len))
     start = next(iter(arms.values())).trainer.trainable.flat.clone()
     grown: dict[str, dict[str, Tensor]] = {}

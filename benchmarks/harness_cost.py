@@ -2,16 +2,17 @@
 
     python -m benchmarks.harness_cost [--out folder]
 
-- supervision: step time of the paired probe in a supervised worker, which records losses, batch digests and clip counts
-  of every step, compared with a bare loop over the same system in its own process. Bar: 1 % of the step time, and 0.3
-  ms for each step of an arm captured as a CUDA graph. Without a GPU, the process's CPU time is compared, because other
-  processes disturb it least.
-- ``judge``: the command line reads and judges a run directory of two arms with 10^6 steps each. Bar: 2 s.
-- ``check``: the command line checks 2,000 contracts. Bar: 5 s.
+- ``supervision``: the time that the harness adds to a step. A supervised worker runs the probe `paired`, which records
+  losses, batch digests and clip counts of every step. A bare loop in another process runs the same system. Bar: 1 % of
+  the step time, and 0.3 ms for each step of an arm that is captured as a CUDA graph. Without a GPU, the CPU time of the
+  processes is compared, because other processes affect it least.
+- ``judge``: the time in which the command line reads and judges a run directory of two arms with 10^6 steps each. Bar:
+  2 s.
+- ``check``: the time in which the command line checks 2,000 contracts. Bar: 5 s.
 
 On a GPU, supervision is measured with 28 layers, on a CPU with the small model. The share is printed with twice its
-standard error. A share that differs from its bar by less than that is not resolved. The exit code is 1 if a bar is
-missed.
+standard error. If the share differs from its bar by less than this, the result is "not resolved". The exit code is 1 if
+a cost exceeds its bar.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SUPERVISION_BAR, JUDGE_BAR_S, CHECK_BAR_S = 0.01, 2.0, 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """A measured cost and its bar. ``resolution`` is the possible error of the figure, as the machine's speed
+    """A measured cost and its bar. ``resolution``: the possible error of the figure, because the machine's speed
     varies."""
 
     what: str
@@ -82,7 +83,8 @@ def window_ms(began: Sequence[float]) -> list[float]:
 
 
 def supervision(capture: str) -> list[Cost]:
-    """Run bare and supervised processes in turns; return the costs of supervision, by the medians over all windows."""
+    """Run bare and supervised processes in turns. Return the costs of supervision, from the medians over all
+    windows."""
     on_gpu = torch.cuda.is_available()
     workload = Workload(
         model="qwen2-1.5b" if on_gpu else "tiny", batch_size=4, seq_len=512 if on_gpu else 64, steps=_steps()
@@ -108,8 +110,10 @@ def supervision(capture: str) -> list[Cost]:
 
 
 def costs_of(bare: Sequence[float], supervised: Sequence[float], capture: str, shape: str) -> tuple[Cost, Cost]:
-    """Return the cost of supervision twice: as a share of the bare step's time, and in ms. `bare` and `supervised`
-    contain milliseconds per step."""
+    """Return the cost of supervision as a share of the bare step's time, and in milliseconds.
+
+    bare, supervised: the time of a step in milliseconds, for each window.
+    """
     before, after = float(np.median(bare)), float(np.median(supervised))
     # The standard error of the median of n values with standard deviation sigma is 1.25 * sigma / sqrt(n).
     variance = float(np.var(bare, ddof=1)) + float(np.var(supervised, ddof=1))
@@ -160,7 +164,8 @@ def command_seconds(*arguments: str) -> tuple[float, str]:
 
 
 def judging(steps: int) -> list[Cost]:
-    """Time the command `judge` on a run of `steps` steps, and the judge alone with the evidence already in memory."""
+    """Return the time of the command `judge` on a run of `steps` steps, and the time of the judge alone, with the
+    evidence already in memory."""
     from harness.judging.registry import judge_unit
     from harness.run_directory.bundle import read_bundle
 
@@ -184,7 +189,7 @@ def judging(steps: int) -> list[Cost]:
 
 
 def checking(number: int) -> Cost:
-    """Time the command `check` on `number` copies of one shipped contract, each with its own id."""
+    """Return the time of the command `check` on `number` copies of one contract, each with its own id."""
     original = Path("contracts/traced-step-v1.yaml").read_text()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree("contracts/shared", Path(folder) / "shared")

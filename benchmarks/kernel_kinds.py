@@ -29,13 +29,15 @@ KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a kernel (on a CPU, of an ATen operator), or ``other`` if no pattern matches."""
+    """Return the kind of the kernel, or on a CPU of the ATen operator, with this name. Return ``other`` if no pattern
+    matches."""
     lowered = name.lower()
     return next((kind for kind, pattern in _PATTERNS if pattern.search(lowered)), "other")
 
 
 def name_kernels_by_operation() -> None:
-    """Prefix our Triton kernels with their operation, because several are called ``_forward_kernel``.
+    """Put the operation in front of the names of the trainer's Triton kernels, because several are called
+    ``_forward_kernel``.
 
     Call this before the first launch and with a separate kernel cache (``TRITON_CACHE_DIR``), because a cached binary
     keeps its old name.

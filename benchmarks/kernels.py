@@ -1,10 +1,11 @@
-"""Time each kernel at Qwen2-1.5B's shapes, relative to the copy rate and to torch: `python -m benchmarks.kernels`.
+"""Time each kernel at the shapes of Qwen2-1.5B, and compare it with the copy rate and with torch.
 
-Each case is captured into a CUDA graph of launches that use copies of its tensors in turn. Together the copies are
-several times larger than the L2 cache. The time of a launch is the median time of 20 replays by CUDA events, divided by
-the number of launches. So the host's launch cost is excluded, and data comes from memory. The bytes of a kernel are the
-least that must be moved: each input is read once, and each output is written once. Torch's column is torch's own
-operator if there is one (rms_norm, attention, silu * up, @), otherwise the naive twin, captured in the same way.
+Run it by `python -m benchmarks.kernels`. Each case is captured into a CUDA graph of many launches, which use copies of
+the tensors in turn. Together the copies are several times larger than the L2 cache, so data is read from memory. The
+time of a launch is the median time of 20 replays, measured by CUDA events and divided by the number of launches. So the
+time in which the host starts a launch is not included. The bytes of a kernel are the smallest number that must be
+moved: each input is read once, and each output is written once. The column for torch shows torch's operator if there is
+one (rms_norm, attention, silu * up, @), otherwise the naive twin, captured in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ Body = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel at one shape. `make` allocates tensors and returns two calls that use them: the kernel's and torch's."""
+    """A kernel at one shape. `make` allocates tensors and returns two functions that use them: one calls the kernel,
+    the other torch."""
 
     name: str
     moved_bytes: int
@@ -50,7 +52,7 @@ def bf16(*shape: int) -> Tensor:
 
 
 def microseconds(bodies: list[Body]) -> float:
-    """Return microseconds per body: the median time to replay a graph of all `bodies`, divided by their number."""
+    """Return the median time to replay a graph of all `bodies`, divided by their number, in microseconds."""
     bodies[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -157,8 +159,11 @@ def block_cases(tokens: int) -> list[Case]:
 
 
 def attention_cases(seq_len: int) -> list[Case]:
-    """Return the cases of attention for batch size 4. Torch's column is cuDNN's attention on views of qkv; for the
-    backward, the column includes the time in which torch packs and rotates the gradients."""
+    """Return the cases of attention for batch size 4.
+
+    The column for torch shows cuDNN's attention on views of qkv. For the backward, it includes the time in which torch
+    packs and rotates the gradients.
+    """
     attention, rope, tokens = registry.load("attention"), registry.load("rope"), 4 * seq_len
     query_bytes, packed_bytes = tokens * HEADS * HEAD_DIM * 2, tokens * (HEADS + 2 * KV_HEADS) * HEAD_DIM * 2
     sizes = (4, seq_len, HEADS, KV_HEADS, HEAD_DIM)
@@ -226,8 +231,7 @@ def softmax_case(rows: int, columns: int) -> Case:
 
 def clip_case() -> Case:
     kernel = registry.load("clip")
-    # Sizes for LoRA of rank 16 on q and v, and for both norms. All sizes but that of v's B are multiples of 1536
-    # elements.
+    # Sizes of the trained tensors of a layer: LoRA's factors of rank 16 for q and v, and the gains of both norms.
     per_layer = [16 * HIDDEN, HIDDEN * 16, 16 * HIDDEN, KV_HEADS * HEAD_DIM * 16, HIDDEN, HIDDEN]
     sizes = [(layer, size) for layer in range(LAYERS) for size in per_layer]
     total = sum(size for _, size in sizes)

@@ -21,13 +21,13 @@ PACKAGES = (
     "torch", "triton", "transformers", "peft", "bitsandbytes", "accelerate", "unsloth", "unsloth_zoo", "trl",
     "liger_kernel", "axolotl", "cut_cross_entropy",
 )  # fmt: skip
-# Folders of sources on which a timing depends in addition to packages. The environment records their digest, so that
-# uncommitted changes are visible.
+# A timing depends on the sources in these folders. `environment` records a digest of the sources, so that uncommitted
+# changes are visible.
 SOURCES = ("benchmarks", "reference_impl")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# Largest and smallest number of single steps of an arm in one round. A block has the same number of steps. Long steps
-# get the smaller number.
+# Largest and smallest number of single steps of an arm in one round. A block has the same number of steps. The longer a
+# step, the fewer steps a round has.
 MOST_STEPS_A_ROUND = 10
 FEWEST_STEPS_A_ROUND = 5
 ROUND_MS = 1200.0
@@ -35,7 +35,8 @@ ROUND_MS = 1200.0
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Wall times of single steps, each followed by a device sync, and of a block of steps with one sync at its end."""
+    """Wall times of single steps, each with a device sync at its end, and of a block of steps with one sync at its
+    end."""
 
     milliseconds: tuple[float, ...]
     block_ms: float  # mean milliseconds of a step inside the block
@@ -55,7 +56,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def time_steps(step: Callable[[int], object], first: int, count: int, device: torch.device) -> StepTimes:
-    """Time steps ``first`` … ``first + count - 1`` one by one, then ``count`` further steps as one block."""
+    """Time ``count`` steps one by one, starting with step ``first``, and the next ``count`` steps as one block."""
     milliseconds: list[float] = []
     for index in range(first, first + count):
         synchronize(device)
@@ -71,8 +72,11 @@ def time_steps(step: Callable[[int], object], first: int, count: int, device: to
 
 
 def steps_of_a_round(step_ms: float) -> int:
-    """Return how many single steps a round has. The round's block has as many steps again. The number is chosen so that
-    both take `ROUND_MS` together, within the bounds `FEWEST_STEPS_A_ROUND` and `MOST_STEPS_A_ROUND`."""
+    """Return the number of single steps in a round, which is also the number of steps in the round's block.
+
+    Single steps and block together should take `ROUND_MS`. The number is at least `FEWEST_STEPS_A_ROUND` and at most
+    `MOST_STEPS_A_ROUND`.
+    """
     return max(FEWEST_STEPS_A_ROUND, min(MOST_STEPS_A_ROUND, int(ROUND_MS / (2 * step_ms))))
 
 
@@ -87,7 +91,7 @@ def clock_mhz(device: torch.device) -> int | None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset torch's memory peaks, so that the next reading covers only the steps from now on."""
+    """Reset torch's memory peaks, so that `peak_memory_gib` covers only the steps after this call."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
@@ -116,7 +120,7 @@ def environment() -> dict[str, Any]:
 
 
 def _sources() -> str:
-    """Return the SHA-256 of the sources of benchmarks and trainer, as a commit does not show uncommitted changes."""
+    """Return the SHA-256 of the sources in `SOURCES`. Unlike the commit, it changes with uncommitted changes."""
     found = hashlib.sha256()
     for folder in SOURCES:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Pack what the peer benchmark needs beside torch, transformers, peft and accelerate, for a GPU machine without a network:
+# Pack the packages that the peer benchmark needs, for a GPU machine without a network. torch, transformers, peft and
+# accelerate are not packed, because the machine must already have them.
 #
 #     benchmarks/pack_peers.sh [FOLDER OF WHEELS]        -> .peers/unsloth.tar.xz (about 20 MB)
 #
@@ -7,10 +8,11 @@
 #
 #     mkdir -p /tmp/peers && tar -xJf .peers/unsloth.tar.xz -C /tmp/peers && export PYTHONPATH=/tmp/peers
 #
-# Wheels that the folder already holds are not fetched again. What no import of the benchmark reaches is left out:
-# Unsloth's web studio, the wheels' own tests, and all of bitsandbytes' libraries but those of the CPU and CUDA 13.0; of
-# Axolotl all but its kernels and their log. torchtune needs a torchao that still has `torchao.dtypes.nf4tensor`: both lie in a folder
-# of their own, which its arm alone puts on its path; that torchao's own CUDA libraries serve nothing here.
+# Wheels that are already in the folder are not fetched again. Files that the benchmark does not import are left out:
+# Unsloth's web studio, the tests in the wheels, the libraries of bitsandbytes except those for the CPU and CUDA 13.0,
+# and all of Axolotl except its kernels and their log. torchtune needs an old torchao that has
+# `torchao.dtypes.nf4tensor`. Both are in a separate folder, and only torchtune's arm adds this folder to its path. The
+# CUDA libraries of this torchao are left out, because the benchmark does not use them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +27,8 @@ packages=(
   liger_kernel==0.8.5 axolotl==0.21.0 omegaconf==2.3.0 kagglehub==1.0.3
   dill==0.4.1 pydantic==2.14.3 pydantic_core==2.50.4 annotated_types==0.8.0 typing_inspection==0.4.5
 )
-# What no folder of wheels holds yet, of one list: torchtune's torchao is another version, and pip takes one of a package.
+# Fetch the packages of a list that are not yet in the folder. There are two lists, because torchtune needs another
+# version of torchao, and pip accepts only one version of a package.
 fetch() {
   local package missing=()
   for package in "$@"; do
@@ -40,7 +43,7 @@ torchtune=(torchtune==0.6.1 torchao==0.15.0)
 fetch "${packages[@]}"
 fetch "${torchtune[@]}"
 
-# Only a source distribution of it is published.
+# This package is published only as a source distribution.
 antlr=antlr4_python3_runtime-4.9.3
 compgen -G "$wheels/$antlr-*.whl" >/dev/null ||
   "$python" -m pip wheel --quiet --no-deps --wheel-dir "$wheels" antlr4-python3-runtime==4.9.3

@@ -1,4 +1,4 @@
-"""The bars (limits) for the captured step, and whether a run meets them. No torch."""
+"""The limits ("bars") for the captured step, and the check whether a run meets them. Importable without torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FASTER_THAN = {  # smallest required speed-up of `graphed` over each arm; key: s
     "unsloth": {128: 4.0, 512: 1.8, 2048: 1.25},
     "hf_reduce_overhead": {128: 1.6, 512: 1.5},
 }
-# Largest allowed ratio of the step's time to the time of its bfloat16 products alone. Both are timed alternately in one
+# Largest allowed ratio of the step's time to the time of its bfloat16 products alone. Both are timed in turns in one
 # process.
 TIMES_FLOOR = {128: 1.45, 512: 1.25, 2048: 1.28}
 TIMES_FLOOR_GOAL = {2048: 1.22}
@@ -47,12 +47,15 @@ class Bar:
 
 
 def bars(run: PeerRun) -> list[Bar]:
-    """Return every bar for the run's sequence lengths, measured or not. Return [] for another model or batch size."""
+    """Return all bars for the run's sequence lengths, also those that were not measured.
+
+    Returns [] if the run has another model or batch size than the bars.
+    """
     return [bar for seq_len in _lengths(run) for bar in _of_length(run, Shape(BAR_BATCH, seq_len))]
 
 
 def _lengths(run: PeerRun) -> list[int]:
-    """Return the run's requested sequence lengths, timed or not: those that have a reference loss, computed first."""
+    """Return the requested sequence lengths, also those that were not timed. Each of them has a reference loss."""
     if (run.model, run.batch_size) != (BAR_MODEL, BAR_BATCH):
         return []
     return sorted(shape.seq_len for shape in map(Shape.parse, run.reference) if shape.batch_size == BAR_BATCH)

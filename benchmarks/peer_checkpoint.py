@@ -1,9 +1,9 @@
-"""The weights that all peers start from, and the loss that each must have at step 0.
+"""The weights from which all peers start, and the loss that each peer must have at step 0.
 
-The reference loss is that of transformers' own model in fp32 (without TF32 and without our kernels), with the
-checkpoint's weights after quantization: plain NF4, or NF4 with a double-quantized absmax, by Unsloth's or torchao's
-rule. Two controls show what the comparison can detect: the same model with weights that were never quantized, and
-another batch.
+The reference loss is the loss of the model in transformers, in fp32, without TF32 and without kernels of this project.
+Its weights are the checkpoint's weights after quantization to plain NF4, or to NF4 with a quantized absmax, by
+Unsloth's or torchao's rule. Two controls show which differences the comparison can detect. One is the same model with
+weights that were not quantized, the other is the loss of another batch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Losses = dict[str, dict[str, float]]
 
 
 def write_checkpoint(config: ModelConfig, directory: Path, device: torch.device) -> Path:
-    """Write seeded random weights in bfloat16 and ``config.json``; return a second directory, with a tokenizer.
+    """Write random weights from a seed in bfloat16 and ``config.json`` to ``directory``. Return a second directory.
 
-    The second directory has the same weights. Its byte-level tokenizer is never used, because batches are already
+    The second directory has the same weights and a tokenizer. The tokenizer is never used, because batches consist of
     tokens.
     """
     directory.mkdir(parents=True)
@@ -101,11 +101,11 @@ def _double_nf4(weight: Tensor) -> Tensor:
 def torchao_nf4(weight: Tensor) -> Tensor:
     """Return ``weight`` [rows, columns] after torchao's NF4 quantization and dequantization, all in its own dtype.
 
-    Each value is divided by its block's absmax and gets the nearest code; the codes are rounded to four decimals. The
-    mean of all absmax is subtracted from each absmax. The differences are stored in 8 bits, as multiples of 1/128 of
-    the largest one in a group of `TORCHAO_SCALERS`. For bfloat16 weights, quotients, distances and the mean are rounded
-    to 8 significant bits as well. So these weights differ more from plain NF4 than those of bitsandbytes' double
-    quantization, which computes in float32.
+    Each value is divided by the absmax of its block and gets the nearest code. The values of the codes are rounded to
+    four decimals. The mean of all absmax values is subtracted from each absmax. The differences are stored in 8 bits,
+    as multiples of 1/128 of the largest difference in a group of `TORCHAO_SCALERS` blocks. For bfloat16 weights,
+    quotients, distances and the mean are rounded to 8 significant bits as well. So these weights differ more from plain
+    NF4 than weights that bitsandbytes quantizes, which computes in float32.
     """
     codes = torch.round(CODEBOOK, decimals=4).to(weight)
     blocks = weight.reshape(-1, BLOCK)
@@ -122,11 +122,11 @@ def torchao_nf4(weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def reference_losses(jobs: Sequence[Job]) -> list[Losses]:
-    """Return, for each job (all with one checkpoint), the mean losses at step 0 by variant of the weights.
+    """Return the mean losses at step 0 for each job, by variant of the weights. All jobs must have the same checkpoint.
 
-    Variants: ``nf4``, ``nf4_double``, ``nf4_torchao`` (if torchao supports the shapes), and the controls
-    ``unquantized`` and ``other_batch``. Each has two losses: ``all`` (over B*S targets) and ``shifted`` (without the
-    last target of each row, as transformers counts).
+    The variants are ``nf4``, ``nf4_double``, ``nf4_torchao`` (if torchao supports the shapes), and the controls
+    ``unquantized`` and ``other_batch``. Each variant has two losses: ``all`` is the mean over B*S targets, and
+    ``shifted`` leaves out the last target of each row, as transformers does.
     """
     from transformers import AutoModelForCausalLM
 
@@ -137,8 +137,7 @@ def reference_losses(jobs: Sequence[Job]) -> list[Losses]:
     model = model.to(device).eval()
     losses: list[Losses] = [{"unquantized": _losses(model, job, 0)} for job in jobs]
     linear = [module.weight for name, module in model.named_modules() if name.endswith("_proj")]
-    # Keep the weights as the checkpoint has them, as bfloat16 values on the host, because the second variant needs
-    # them.
+    # Keep the weights of the checkpoint in bfloat16 on the host, because each variant quantizes them again.
     original = [weight.to("cpu", torch.bfloat16) for weight in linear]
     variants: dict[str, Requantize] = {"nf4_double": _double_nf4}
     if all(weight.numel() % (BLOCK * TORCHAO_SCALERS) == 0 for weight in original):

@@ -1,8 +1,8 @@
-"""Plan the arms of a peer run at each shape, and which arms are open at the same time (a sitting). No torch.
+"""Plan the arms of a peer run at each shape, and the groups of arms that are open at the same time ("sittings").
 
-The memory of the GPU limits the arms of a sitting, and a sitting costs the time until its slowest arm is ready. So the
-arms with which all others are compared come first. Next come the arms that take longest to be ready, in one sitting.
-Quick arms fill the remaining memory.
+The memory of the GPU limits the number of arms in a sitting. A sitting takes the time until its slowest arm is ready,
+so slow arms should be in the same sitting. The arms with which all others are compared are planned first. Next come the
+arms that take the longest time to be ready. Quick arms fill the remaining memory. Importable without torch.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-# GiB that a process needs for a CUDA context, loaded kernels and a library's workspace, in addition to torch's reserved
-# memory.
+# Memory that a process needs in addition to torch's reserved memory, for a CUDA context, loaded kernels and libraries'
+# workspaces.
 CONTEXT_GIB = 0.8
 MARGIN = 1.05  # factor on estimated memory, because reserved memory is extrapolated to up to eight times the tokens
-DRIVER_GIB = 1.5  # GiB of the memory that the GPU reports, which the driver uses
+DRIVER_GIB = 1.5  # part of the GPU's reported memory that the driver uses
 
 OURS = ("graphed", "graphed_dense", "graphed_fp8", "ungraphed")
-# The arms at batch sizes other than the run's own. The peers are compared only at the run's own batch size.
+# The arms that are timed at further batch sizes. Peers are compared only at the batch size of the run.
 AT_OTHER_BATCHES = (*OURS, "gemm_floor")
 COMPARED = ("graphed", "graphed_fp8")  # arms that are compared with every other arm, and with the required bars
-# name for timing the captured step alternately with its floors in a separate process; it is requested like an arm
+# The name under which a timing of the captured step with its floors is requested, as if it were an arm. It runs in a
+# separate process.
 FLOORS = "floors"
 
 
@@ -38,7 +39,7 @@ class Shape:
         """Return the shape for a text such as `1x8192`. Raises ValueError for other texts."""
         found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if not found:
-            raise ValueError(f"{text!r} is not a shape: write batch size x sequence length, such as 1x8192")
+            raise ValueError(f"{text!r} is not a shape; write batch size x sequence length, such as 1x8192")
         return cls(int(found[1]), int(found[2]))
 
     @property
@@ -61,9 +62,9 @@ class Cost:
     gib_at_2048: float
 
     def gib(self, tokens: int) -> float:
-        """Return the estimated memory of the process in GiB. The peak is assumed to grow linearly with the tokens.
+        """Return the estimated memory of the process in GiB, assuming that the peak grows linearly with the tokens.
 
-        Extrapolated to 8192 and 16384 tokens, the peaks of `COSTS` lie within 13 % of those measured there.
+        At 8192 and 16384 tokens, the estimates differ from measured peaks by at most 13 %.
         """
         slope = (self.gib_at_2048 - self.gib_at_512) / (2048 - 512)
         reserved = self.gib_at_512 + slope * max(0, tokens - 512)
@@ -90,7 +91,10 @@ COSTS: Mapping[str, Cost] = {
 
 
 def arms_at(shape: Shape, batch_size: int) -> tuple[str, ...]:
-    """Return the arms that are timed at a shape, without `FLOORS`: at the run's ``batch_size`` all arms, else a few."""
+    """Return the arms that are timed at a shape, without `FLOORS`.
+
+    These are all arms if the shape has the run's ``batch_size``, otherwise only `AT_OTHER_BATCHES`.
+    """
     return tuple(COSTS) if shape.batch_size == batch_size else AT_OTHER_BATCHES
 
 
@@ -98,11 +102,12 @@ Place = tuple[str, Shape]  # an arm, and the shape at which it is timed
 
 
 def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) -> list[list[Place]]:
-    """Return groups of arms to open together: at most ``at_once`` arms that fit into ``memory_gib`` (None: no limit).
+    """Return groups of arms that are opened together, each with at most ``at_once`` arms.
 
-    Each arm joins the first group with room. Arms that ratios and bars need come first, because a run that ends early
-    lacks its last groups. Next come the arms that take longest to be ready. An arm that needs more memory than exists
-    gets its own group and is tried there.
+    memory_gib: memory into which the arms of a group must fit, or None for no limit. Each arm joins the first group
+    with room. Arms that are needed for ratios and bars come first, because a run that ends early has no results for the
+    last groups. Next come the arms that take the longest time to be ready. An arm that needs more memory than there is
+    gets its own group.
     """
     room = float("inf") if memory_gib is None else memory_gib - DRIVER_GIB
     found: list[list[Place]] = []

@@ -1,4 +1,4 @@
-"""The data of a peer run: how it is written and read, and how several calls become one run. No torch."""
+"""The data of a peer run: written, read, and joined if several calls measured parts of it. Importable without torch."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from benchmarks.peer_plan import COSTS, FLOORS, Place, Shape, arms_at
 NOT_ASKED_FOR = "not asked for"
 OUT_OF_TIME = "not started: out of time"
 
-# At step 0, a bf16 arm differs from the fp32 reference only by rounding. Logits of at most 4 in magnitude are rounded
-# by up to 2^-7. Hidden states are rounded by a relative error of 2^-9 about 200 times on their way through 28 layers.
-# So a target's logit differs by about 0.02, and the mean over at least 500 targets by less than a tenth of that. A
-# tolerance of 0.01 leaves room for errors of the same sign. An fp32 arm on a CPU differs only by the order of its sums.
+# At step 0, a bf16 arm differs from the fp32 reference only by rounding. The rounding error of logits up to 4 is at
+# most 2^-7. Hidden states are rounded about 200 times in 28 layers, each time with a relative error of 2^-9. So the
+# logit of a target differs by about 0.02, and the mean over at least 500 targets differs by less than a tenth of that.
+# A tolerance of 0.01 allows for errors that have the same sign. An fp32 arm on a CPU differs only by the order of its
+# sums.
 LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4}
-# e4m3 rounds 16 times as coarsely as bfloat16, also the weights. So a target's logit differs by about 0.2. Errors at
-# equal target bytes have a common part. So the error of the mean over n targets is larger than 0.2 / sqrt(n), which is
-# 0.0044 for 2048 targets. Over 16 seeds, the mean over 2048 targets differed by 0.0164 (standard deviation), and by
-# -0.0030 +- 0.0041 on average, so there is no bias (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and
-# 2026-11-30-h200-fp8-not-worse). Three standard deviations are allowed. Such a wide bound cannot show smaller errors,
-# so `benchmarks.arms.ours` also counts that every product ran in FP8.
+# Rounding to e4m3 has errors 16 times as large as rounding to bfloat16, and the weights are rounded, too. So the logit
+# of a target differs by about 0.2. The errors of targets with the same byte are partly equal. So the error of the mean
+# over n targets is larger than 0.2 / sqrt(n), which is 0.0044 for 2048 targets. Over 16 seeds, the mean over 2048
+# targets differed by 0.0164 (standard deviation), and by -0.0030 +- 0.0041 on average, so there is no bias
+# (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and 2026-11-30-h200-fp8-not-worse). Three standard deviations are
+# allowed. Such a wide bound would not show a product that did not run in FP8. So `benchmarks.arms.ours` also counts the
+# products in FP8.
 FP8_TARGET = 0.2
-FP8_TEXT = 0.0158  # the part of the error that targets have in common: the root of 0.0164^2 - 0.2^2 / 2048
+FP8_TEXT = 0.0158  # part of the error that is equal for all targets: the root of 0.0164^2 - 0.2^2 / 2048
 
 
 class OtherRunError(Exception):
-    """The run in the folder cannot be joined with the figures of this call. The message says what differs."""
+    """The run in the folder cannot be joined with the figures of this call. The message names the differences."""
 
 
 def place_name(arm: str, shape: Shape) -> str:
@@ -42,7 +44,8 @@ def place_name(arm: str, shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of one arm at one shape. Memory peaks are torch's, including the first step; None on a CPU."""
+    """The measurements of one arm at one shape. Memory peaks are torch's and include the first step. They are None on a
+    CPU."""
 
     arm: str
     batch_size: int
@@ -50,7 +53,7 @@ class Measured:
     milliseconds: tuple[float, ...]
     block_ms: tuple[float, ...]  # for each round: mean milliseconds of a step in the round's block
     block_steps: int  # number of steps of one block
-    sitting: str  # Name of the sitting. Arms of one sitting took turns. Arms of two sittings were timed minutes apart.
+    sitting: str  # Name of the group of arms that were timed in turns. Different groups were timed minutes apart.
     loss_step_0: float | None
     batch_digest: str
     startup_s: float
@@ -74,8 +77,8 @@ class Measured:
 class PeerRun:
     """A whole run, from one or several calls. ``batch_size`` is the batch size at which peers are compared.
 
-    ``reference``: losses by shape, variant and count of targets, see `peer_checkpoint.reference_losses`. ``floors``: by
-    shape, the step and both floors, timed in turns in one process, see `benchmarks.floor`.
+    ``reference``: losses by shape, variant of the weights and targets (see `peer_checkpoint.reference_losses`).
+    ``floors``: the figures of `benchmarks.floor` by shape, for the step and both floors.
     """
 
     model: str
@@ -105,7 +108,8 @@ class PeerRun:
         return next((m for m in self.measured if m.arm == arm and m.shape == shape), None)
 
     def expected_loss(self, arm: Measured) -> float:
-        """Return the reference loss for this arm's weights and for the targets that the arm counts."""
+        """Return the reference loss for the quantization of this arm's weights and for the targets that the arm
+        counts."""
         counting = "all" if arm.facts["loss_positions"] == "all" else "shifted"
         return self.reference[str(arm.shape)][arm.facts["weights"]][counting]
 
@@ -157,18 +161,18 @@ class PeerRun:
         return cls(**{**kept, "measured": tuple(measured), "call_seconds": tuple(details["call_seconds"])})
 
     def lacks(self, place: Place) -> bool:
-        """Return True if the arm, or the floors, have not been measured at this shape."""
+        """Return True if no measurement exists for ``place``: an arm or `FLOORS`, and a shape."""
         arm, shape = place
         return str(shape) not in self.floors if arm == FLOORS else self.find(arm, shape) is None
 
 
 def places_of(shapes: list[Shape], batch_size: int) -> list[Place]:
-    """Return all arms and shapes that a run has for these shapes, with the floors of each shape last."""
+    """Return all pairs of arm and shape that a run measures for these shapes. The floors of each shape come last."""
     return [(arm, shape) for shape in sorted(shapes) for arm in (*arms_at(shape, batch_size), FLOORS)]
 
 
 def read_run(folder: Path) -> PeerRun | None:
-    """Return the run that a folder contains, None without a run. Raises OtherRunError for data of another version."""
+    """Return the run in a folder, or None if there is none. Raises OtherRunError for data of another version."""
     path = folder / "details.json"
     if not path.exists():
         return None
@@ -176,7 +180,7 @@ def read_run(folder: Path) -> PeerRun | None:
         return PeerRun.of_details(json.loads(path.read_text()))
     except (KeyError, TypeError, ValueError) as error:
         raise OtherRunError(
-            f"{path} was written by another version of this benchmark ({error}): give another folder"
+            f"{path} was written by another version of this benchmark ({error}); give another folder"
         ) from error
 
 
@@ -191,12 +195,13 @@ def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Ma
     ]
     if differences:
         raise OtherRunError(
-            f"the run in this folder cannot be continued, because it differs from this one: {'; '.join(differences)}"
+            f"the run in this folder cannot be resumed, because it differs from this run: {'; '.join(differences)}"
         )
 
 
 def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
-    """Return one run with the measurements of both calls. The reason for an absent arm is that of the last attempt."""
+    """Return one run with the measurements of both calls. An arm without measurements has the reason of the last
+    attempt."""
     if before is None:
         return now
     check_joinable(before, now.model, now.batch_size, now.environment)
@@ -214,5 +219,5 @@ def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
 
 
 def ordered(measured: Iterable[Measured]) -> tuple[Measured, ...]:
-    """Return the measurements sorted by shape, then in the order in which arms are declared."""
+    """Return the measurements, sorted by shape and then in the order of the arms in `COSTS`."""
     return tuple(sorted(measured, key=lambda arm: (arm.seq_len, arm.batch_size, list(COSTS).index(arm.arm))))

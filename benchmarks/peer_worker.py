@@ -31,9 +31,10 @@ from benchmarks.peer_plan import OURS
 from harness.processes.child import take_standard_input
 from reference_impl.config import MODEL_PRESETS, TrainConfig
 
-# Number of steps after the first step. The compiled arm records its graphs in its second and third step.
+# Number of untimed steps after the first step. The compiled arm captures its CUDA graphs in its second and third step.
 WARMUP_STEPS = 5
-# Warm up before each round, so that the clocks rise: two steps, or one step if it takes this number of seconds.
+# Before each round, run untimed steps so that the GPU's clocks rise: two steps, or one step if a step takes
+# WARM_AGAIN_S or longer.
 WARM_AGAIN_STEPS = 2
 WARM_AGAIN_S = 0.1
 
@@ -75,14 +76,14 @@ class ArmProcess:
         began = time.perf_counter()
         self._device = torch.device(job.device)
         self._arm = open_arm(job)
-        # The peak memory of loading does not belong to the step, but the peaks of capture and compilation do. So reset
-        # the peak here.
+        # Reset the peak here. The peak of the step should include capture and compilation, but not the loading of the
+        # model.
         synchronize(self._device)
         reset_peak_memory(self._device)
         loss = self._arm.step(0)
         synchronize(self._device)
         self._next = 1
-        # number of steps in a round; None: not known until one step has been timed without other processes
+        # number of steps in a round; None until one step has been timed while the other processes are paused
         self._steps: int | None = None
         self.ready: dict[str, Any] = {
             "loss_step_0": None if loss is None else float(loss),
@@ -101,8 +102,8 @@ class ArmProcess:
     def measure(self) -> dict[str, Any]:
         """Time one round: single steps, and a block with the same number of steps.
 
-        A few untimed steps first let the GPU's clocks rise. In the first round, these steps also show how long a step
-        takes, and the number of timed steps is derived from that.
+        First, a few untimed steps let the GPU's clocks rise. In the first round, the time of these steps determines the
+        number of timed steps.
         """
         taken: list[float] = []
         while len(taken) < WARM_AGAIN_STEPS and sum(taken) < WARM_AGAIN_S:
@@ -164,7 +165,7 @@ def answers(requests: Iterable[str | None]) -> Iterator[dict[str, Any]]:
             case "finish" if arm is not None:
                 yield arm.finish()
             case unknown:
-                raise ValueError(f"request {unknown!r} is unknown, or was sent before 'open'")
+                raise ValueError(f"request {unknown!r} is unknown, or was sent before 'open'; send 'open' first")
 
 
 def main() -> None:

@@ -1,22 +1,23 @@
-"""Time our captured and uncaptured step and today's common libraries, on one machine, in one run.
+"""Time the captured and the uncaptured step of this project, and the steps of common libraries, on one machine.
 
     python -m benchmarks.peers --out reports/<date>-<gpu>-peers
     python -m benchmarks.peers --out /tmp/rehearsal --tiny      # tiny shapes, to rehearse the run without a GPU
 
-Every arm at every shape has its own process. As many arms as fit in the GPU's memory are started together (a sitting),
-those that start slowest first. Once all are ready they are timed in turns, round by round, one at a time. The captured
-step and its floors are timed before all sittings. All arms read the same weights and the same batches, and the loss of
-each arm at step 0 is compared with an fp32 reference. The script writes peers.json, details.json and peers.md after
-every sitting, and peers.svg at the end.
+Every arm at every shape has its own process. As many arms as fit in the GPU's memory are started together. Such a group
+is called a sitting, and slow arms are started first. When all arms of a sitting are ready, they are timed in turns, one
+at a time. The captured step and its floors are timed before all sittings. All arms read the same weights and the same
+batches, and the loss of each arm at step 0 is compared with an fp32 reference. The script writes peers.json,
+details.json and peers.md after every sitting, and peers.svg at the end.
 
-If the folder holds a run of this machine, these packages and these sources, the run is resumed. Requested figures that
-the run lacks are measured, and its other figures are kept. So a long run can be made by several calls:
+If the folder contains a run with the same machine, packages and sources, the run is resumed. Its figures are kept, and
+only missing figures are measured. So a long run can be made by several calls:
 
     python -m benchmarks.peers --out DIR --seq-lens 128 512
     python -m benchmarks.peers --out DIR --seq-lens 2048 --shapes 1x8192
 
-Exit code 0: the run is complete and all arms train the same mathematics, whatever the ratios are. 1: an arm is absent
-or failed (it is named), or its loss differs from the reference. 2: the folder holds a run that cannot be resumed.
+Exit code 0: the run is complete, and the losses of all arms agree with the reference; the ratios do not matter. 1: an
+arm was not measured or failed, or its loss differs from the reference; the arm is named. 2: the folder contains a run
+that cannot be resumed.
 """
 
 from __future__ import annotations
@@ -57,11 +58,12 @@ from benchmarks.worker_process import WorkerFailedError, WorkerProcess
 
 ROUNDS = 5
 PREPARE_LIMIT_S = 240.0
-OPEN_LIMIT_S = 300.0  # seconds; compiling one shape took 62 s on the reference machine while no other process ran
+OPEN_LIMIT_S = 300.0  # on the machine for published runs, compiling one shape took 62 s without other processes
 MEASURE_LIMIT_S = 60.0
-# Largest number of arms at a time. The reference machine has 16 cores, and while arms compile, each needs a core.
+# Largest number of arms that are open at the same time. Each arm needs a processor core while it compiles, and the
+# machine for published runs has 16 cores.
 MOST_AT_ONCE = 16
-# Matches the texts of out-of-memory errors: of torch, of CUDA, and of cuBLAS if it cannot allocate its workspace.
+# Matches out-of-memory errors of torch and of CUDA, and the error of cuBLAS if it cannot allocate its workspace.
 OUT_OF_MEMORY = re.compile("OutOfMemoryError|out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)")
 
 
@@ -84,7 +86,10 @@ class Running:
         return place_name(self.job.arm, Shape(self.job.batch_size, self.job.seq_len))
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return the worker's answer; {} if the arm fails or failed before. A failure is stored and printed once."""
+        """Send a request and return the worker's answer, or {} if the arm fails or has failed before.
+
+        A failure is stored, and printed once.
+        """
         if self.failure is not None:
             return {}
         try:
@@ -125,9 +130,9 @@ class Running:
 
 
 class Sitting:
-    """Arms that are open at the same time, one process each: opened in parallel, then timed in interleaved rounds.
+    """Arms that are open at the same time. Each has its own process. They are opened in parallel, then timed in turns.
 
-    A sitting is a context manager. Leaving it ends the processes.
+    A sitting is a context manager. The end of the `with` ends the processes.
     """
 
     def __init__(self, base: Job, places: list[Place], folder: Path, name: str) -> None:
@@ -146,8 +151,8 @@ class Sitting:
     def measure(self, following: Sitting | None = None) -> list[Running]:
         """Open the arms, time them and return them.
 
-        While these arms open, the processes of the ``following`` sitting already import torch. While one arm is timed,
-        all other processes are paused, including those of the ``following`` sitting.
+        following: the next sitting. Its processes import torch while the arms of this sitting are opened. While one arm
+        is timed, all other processes are paused, including those of ``following``.
         """
         with ThreadPoolExecutor(len(self.arms)) as pool:
             list(pool.map(Running.open, self.arms))
@@ -168,7 +173,8 @@ class Sitting:
 
 
 def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) -> Iterator[list[Running]]:
-    """Yield the arms of each sitting after they were timed. An arm that ran out of memory is opened again, alone."""
+    """Yield the arms of each sitting after they were timed. An arm that ran out of memory is opened again in its own
+    sitting."""
     with ExitStack() as stack:
 
         def start(number: int) -> Sitting:
@@ -203,7 +209,8 @@ class Asked:
 
 @dataclass
 class Call:
-    """One call of the benchmark: the requested figures, the figures of earlier calls, and those measured so far."""
+    """One call of the benchmark: the requested figures, the figures of earlier calls, and the figures measured so
+    far."""
 
     base: Job
     places: list[Place]  # the arms and shapes that were requested, for all shapes together
@@ -260,9 +267,9 @@ class Call:
 
 
 def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -> Call:
-    """Return the call after a separate process has written its checkpoint and computed its reference losses.
+    """Return the call. A separate process first writes the checkpoint and computes the reference losses.
 
-    Raises OtherRunError, before any computation, if the run in the folder cannot be resumed.
+    Raises OtherRunError before this, if the run in the folder cannot be resumed.
     """
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     directory = folder / "checkpoint"
@@ -295,8 +302,10 @@ def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -
 
 
 def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
-    """Measure the requested figures that the run in ``out`` lacks. Write them after every sitting. Raises OtherRunError
-    if that run cannot be resumed."""
+    """Measure the requested figures that are missing in the run in ``out``, and return the run.
+
+    Writes the run after every sitting. Raises OtherRunError if the run in ``out`` cannot be resumed.
+    """
     call = prepared(asked, read_run(out), folder, time.monotonic())
     for name, shape in call.wanted:
         if name == FLOORS and call.seconds < asked.limit_s:
@@ -316,7 +325,7 @@ def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
 
 
 def write(run: PeerRun, out: Path) -> None:
-    """Write all files of a run except the plot; if the command is killed, each file is either old or new."""
+    """Write all files of a run except the plot. If the process is killed, each file has its old or its new content."""
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "peers.json": json.dumps(run.rows(), indent=2) + "\n",
@@ -347,7 +356,7 @@ def main() -> int:
     seq_lens = usual if arguments.seq_lens is None else arguments.seq_lens
     shapes = {*(Shape(batch_size, seq_len) for seq_len in seq_lens), *arguments.shapes}
     if not shapes:
-        parser.error("no shape is requested: give at least one")
+        parser.error("no shape is requested; give at least one")
     asked = Asked(model, batch_size, sorted(shapes), frozenset(arguments.arms), arguments.limit_s)
     folder = Path(tempfile.mkdtemp(prefix="peers-"))
     try:

@@ -70,7 +70,7 @@ def _table(run: PeerRun) -> str:
 
 
 def _sittings(run: PeerRun) -> str:
-    """Return the groups of arms that were timed in turns. Different groups were timed one after the other."""
+    """Return the section about the groups of arms that were timed in turns. Groups were timed one after the other."""
     sittings: dict[str, list[str]] = {}
     for arm in run.measured:
         sittings.setdefault(arm.sitting, []).append(place_name(arm.arm, arm.shape))
@@ -108,8 +108,10 @@ def _ratio(value: float | None) -> str:
 
 
 def _ways_section(run: PeerRun) -> str:
-    """Return how each arm really ran: the mechanism of its capture, or its graph breaks and skipped CUDA graphs. An arm
-    may silently fall back to another way of running than its name says."""
+    """Return the section about how each arm ran: the mechanism of its capture, or graph breaks and skipped CUDA graphs.
+
+    Without this section, an arm that could not be captured or compiled as its name says would not be noticed.
+    """
     lines = []
     for arm in run.measured:
         name = place_name(arm.arm, arm.shape)

@@ -2,9 +2,10 @@
 
     python -m benchmarks.profile_step [--model qwen2-1.5b] [--seq-lens 128 512] [--out profile.txt]
 
-On a GPU the rows are kernels; on a CPU (a rehearsal, with ``--model tiny``) they are ATen operators. ``sum`` is the sum
-of the kernels' times. ``span`` is the time from the start of the first kernel to the end of the last one, and ``idle``
-is the part of ``span`` in which no kernel ran. With kernels in parallel, ``sum`` is larger than ``span - idle``.
+On a GPU the rows of the tables are kernels. On a CPU, where the script can be tried with ``--model tiny``, the rows are
+ATen operators. ``sum`` is the sum of the kernels' times. ``span`` is the time from the start of the first kernel to the
+end of the last one, and ``idle`` is the part of ``span`` in which no kernel ran. If kernels run in parallel, ``sum`` is
+larger than ``span - idle``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Span:
 
 
 def record_spans(step: Callable[[int], object], first: int, device: torch.device) -> list[Span]:
-    """Profile `PROFILED_STEPS` steps. Raises RuntimeError if nothing was recorded, for example without CUPTI."""
+    """Profile `PROFILED_STEPS` steps, and return the spans. Raises RuntimeError if there are none, for example without
+    CUPTI."""
     on_gpu = device.type == "cuda"
     wanted = "CUDA" if on_gpu else "CPU"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
@@ -57,12 +59,13 @@ def record_spans(step: Callable[[int], object], first: int, device: torch.device
         if event.device_type.name == wanted and not getattr(event, "is_user_annotation", False)
     ]
     if not any(span.cost_us for span in spans):
-        raise RuntimeError("the profiler recorded no kernel: check that CUPTI can be used on this machine")
+        raise RuntimeError("the profiler recorded no kernel; check that CUPTI can be used on this machine")
     return sorted(spans, key=lambda span: span.start_us)
 
 
 def _cost(event: Any, *, on_gpu: bool) -> float:
-    """Return an event's own time in us. On a CPU, where operators are nested, exclude the inner operators' time."""
+    """Return the time of an event in us. On a CPU, where operators are nested, leave out the time of inner
+    operators."""
     return float(event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total)
 
 
@@ -76,7 +79,10 @@ def busy_us(spans: Sequence[Span]) -> float:
 
 
 def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[float, float]]:
-    """Return the milliseconds and the number of spans in one step, by ``key(name of the span)``, largest first."""
+    """Return the milliseconds and the number of spans in one step, by ``key(name of the span)``.
+
+    Entries with the most milliseconds come first.
+    """
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for span in spans:
         entry = sums[key(span.name)]
@@ -86,7 +92,8 @@ def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[
 
 
 def shorten(name: str, width: int = 110) -> str:
-    """Return a kernel's name on one line. Long names keep their beginning and their end, which names the functor."""
+    """Return the name of a kernel on one line. Of a long name, keep the beginning and the end, because the end names
+    the functor."""
     flat = " ".join(name.replace("void ", "").split())
     return flat if len(flat) <= width else f"{flat[: width - 43]}…{flat[-42:]}"
 
@@ -115,7 +122,7 @@ def render(title: str, spans: Sequence[Span], median_ms: float, block_ms: float)
 
 
 def profile_arm(trainer: Trainer, scope: str, title: str) -> str:
-    """Warm up, time and profile one arm at the trainer's current shape."""
+    """Warm up, time and profile one arm at the trainer's current shape. Return the tables as text."""
     arm = CapturingTrainer(trainer, scope)
     try:
         for index in range(WARMUP_STEPS):

@@ -1,8 +1,8 @@
-"""Measure how much `harness.record` adds to a step: blocks of steps with and without it take turns in one process.
+"""Measure the time that `harness.record` adds to a step. Blocks of steps with and without it take turns in one process.
 
-The step trains a transformer of 4 layers on 4 x 128 tokens, on the GPU if there is one; loss, norm and batch are
+The step trains a transformer of 4 layers on 4 x 128 tokens, on the GPU if there is one. Loss, norm and batch are
 recorded. The added share is the median over pairs of blocks. The benchmark also prints the share of a step's time that
-the recorder's calls of `step` take on the host. A busy machine disturbs this share less.
+the host spends in the recorder's method `step`. A busy machine affects this second share less.
 
     python -m benchmarks.recorder_cost [PAIRS]
 """
@@ -27,8 +27,11 @@ VOCABULARY, WIDTH, LENGTH, ROWS = 1024, 256, 128, 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a step without the recorder, and two shares of them: the time that the recorder adds, and the host
-    time of the recorder's calls of `step`."""
+    """Seconds of a step without the recorder, and two shares of this time.
+
+    `added` is the time that the recorder adds. `on_host` is the time that the host spends in the recorder's method
+    `step`.
+    """
 
     step_s: float
     added: float
@@ -54,7 +57,7 @@ class Model(nn.Module):
 def measure(pairs: int) -> Cost:
     """Return the recorder's cost, measured over `pairs` pairs of blocks after one pair that is not counted."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.set_num_threads(1)  # use one thread, because threads that wait for each other compete with other programs
+    torch.set_num_threads(1)  # with several threads, other programs on the machine would disturb the measurement more
     model = Model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     plain, recorded, calls = list[float](), list[float](), list[float]()

@@ -1,5 +1,7 @@
-"""Write a run directory with any number of steps without training, to time the judge. Its two arms have equal results,
-and the baseline is repeated once."""
+"""Write a run directory with any number of steps, without training, to time the judge.
+
+The two arms have equal results, and the baseline is repeated once.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ claims:
 
 
 def write_run_directory(folder: Path, steps: int) -> tuple[Contract, Path]:
-    """Write a complete run directory with ``steps`` steps for each arm; return its contract and its path."""
+    """Write a complete run directory with ``steps`` steps for each arm. Return its contract and its path."""
     path = folder / "cost-v1.yaml"
     path.write_text(_CONTRACT.format(workload=WORKLOAD, steps=steps, claim=CLAIM))
     loaded = load_contracts([path])

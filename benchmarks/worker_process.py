@@ -14,13 +14,14 @@ LAST_LINES = 25
 
 
 class WorkerFailedError(Exception):
-    """The worker answered with an error, died, or did not answer in time. The message says which."""
+    """The worker answered with an error, died, or did not answer in time. The message names the cause."""
 
 
 class WorkerProcess:
-    """A worker with its own folder, in which libraries write the caches that they would write to the current directory.
+    """A worker process with its own folder. Libraries write caches there that they would write to the current
+    directory.
 
-    A worker is a context manager. Leaving it ends the worker and every process that the worker started.
+    A worker is a context manager. The end of the `with` ends the worker and every process that the worker started.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -38,14 +39,14 @@ class WorkerProcess:
         return self._child.pid
 
     def send(self, request: dict[str, Any]) -> None:
-        """Send a request. It is lost if the worker dies before reading it."""
+        """Send a request. If the worker dies before it reads the request, the request is lost."""
         self._child.line.send(json.dumps(request))
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
         """Return the next answer. Raises `WorkerFailedError` on an error, a death, or silence for ``timeout_s``."""
         answer: dict[str, Any] | Ending | None = self._child.receive(json.loads, timeout_s)
         if answer is None:
-            raise WorkerFailedError(f"no answer within {timeout_s:.0f} s")
+            raise WorkerFailedError(f"the worker did not answer within {timeout_s:.0f} s")
         if isinstance(answer, Ending):
             raise WorkerFailedError(str(answer))
         if "error" in answer:

@@ -1,6 +1,8 @@
-"""Two arms of compiled transformers with other projects' kernels: Liger's, or Axolotl's and Apple's cut cross-entropy.
+"""Two arms of compiled transformers with kernels of other projects. One arm uses Liger's kernels, and the other uses
+Axolotl's kernels with Apple's cut cross-entropy.
 
-Model, adapters and optimizer are those of `benchmarks.arms.huggingface`. Each arm's `facts` record what differs.
+Model, adapters and optimizer are those of `benchmarks.arms.huggingface`. The `facts` of each arm contain the
+differences.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from benchmarks.arms.job import Job, OpenedArm
 
 
 def open_liger(job: Job) -> OpenedArm:
-    """Open transformers with Liger's RMSNorm, rotation, SwiGLU and fused head with loss. Only the last is not compiled.
+    """Open an arm of transformers with Liger's RMSNorm, rotary embedding, SwiGLU and fused head with loss.
 
-    The fused head with loss is not compiled, because the compiled loss is wrong. Liger's kernel writes losses into
-    slices of a buffer of zeros. For an ignored target (the last of each row) the kernel writes nothing and relies on
-    the zero in the buffer. Inductor copies each tensor that a kernel writes to. When it copies such a slice, it reads
-    memory behind the end of the buffer (pytorch/pytorch#192219), so arbitrary values are added to the loss
-    (linkedin/Liger-Kernel#1338). On an H200 the compiled loss was too large by 1.64 at 4 x 128 tokens, and correct at 4
-    x 512.
+    The model is compiled, except for the fused head with loss, because the compiled loss would be wrong. Liger's kernel
+    writes losses into slices of a buffer of zeros. For an ignored target (the last target of each row), the kernel
+    writes nothing and relies on the zero in the buffer. Inductor copies each tensor that a kernel writes to. When
+    Inductor copies such a slice, it reads memory beyond the end of the buffer (pytorch/pytorch#192219), so arbitrary
+    values are added to the loss (linkedin/Liger-Kernel#1338). On an H200 the compiled loss was too large by 1.64 at 4 x
+    128 tokens, and correct at 4 x 512.
     """
     liger = import_module("liger_kernel.transformers")
     liger.apply_liger_kernel_to_qwen2(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)
@@ -40,12 +42,13 @@ def open_liger(job: Job) -> OpenedArm:
 
 
 def open_axolotl(job: Job) -> OpenedArm:
-    """Open transformers with Axolotl's LoRA kernels and Apple's cut cross-entropy. Everything else is compiled.
+    """Open an arm of transformers with Axolotl's LoRA kernels and Apple's cut cross-entropy. Everything else is
+    compiled.
 
     Dynamo cannot trace the autograd functions of Axolotl's kernels, because an intermediate result aliases an input. So
-    it breaks its graph around both kernels of each layer. Axolotl installs its kernels by rewriting the source of
-    `Qwen2Attention.forward`, in a package that needs the whole trainer. `_attention` copies that method, with Axolotl's
-    `apply_qkv`.
+    Dynamo breaks its graph around both kernels of each layer. Axolotl installs its kernels by rewriting the source of
+    `Qwen2Attention.forward`, but the package that does this needs the whole Axolotl trainer. `_attention` is therefore
+    a copy of this method that calls Axolotl's `apply_qkv`.
     """
     kernels = import_module("axolotl.kernels.lora")
     cut_loss = import_module("cut_cross_entropy").linear_cross_entropy
@@ -73,7 +76,7 @@ def _attention(
     attention_mask: Tensor | None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """Do the same as `Qwen2Attention.forward` without a cache; hidden_states and the first result are [B, S, H]."""
+    """Do the same as `Qwen2Attention.forward` without a cache. hidden_states and the first result are [B, S, H]."""
     rotate = import_module("transformers.models.qwen2.modeling_qwen2").apply_rotary_pos_emb
     shape = (*hidden_states.shape[:-1], -1, self.head_dim)
     query, key, value = (part.view(shape).transpose(1, 2) for part in self.apply_qkv(hidden_states))

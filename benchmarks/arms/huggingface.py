@@ -1,8 +1,8 @@
 """Arms of transformers + peft + bitsandbytes, eager and compiled, and of Unsloth, which is built on these libraries.
 
-Each arm is the step that its library's documentation shows: bf16 compute, NF4 weights, LoRA on q and v with fp32
-factors, no gradient checkpointing, fused AdamW, `clip_grad_norm_` (no host sync). Each arm uses every option that costs
-a user nothing, so that no peer is slower than necessary.
+Each arm runs the step that the documentation of its library shows: bf16 compute, NF4 weights, LoRA on q and v with fp32
+factors, no gradient checkpointing, fused AdamW, `clip_grad_norm_` (no host sync). Each arm uses every option that makes
+the step faster and has no disadvantage for a user.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def open_huggingface(job: Job) -> OpenedArm:
     model = peft_model(job)
     if job.arm == "hf_cudnn":
         on_gpu = torch.device(job.device).type == "cuda"
-        # A backward pass uses the backend of its forward pass, so this choice applies to both.
+        # This choice also applies to the backward pass, because it uses the backend of the forward pass.
         return open_model(job, model, model, context=_cudnn_attention if on_gpu else nullcontext)
     if job.arm == "hf_eager":
         return open_model(job, model, model)
@@ -51,7 +51,7 @@ def _cudnn_attention() -> AbstractContextManager[object]:
 
 
 def compile_facts() -> dict[str, Any]:
-    """Return the numbers of skipped CUDA graphs and of graph breaks, which make a compiled arm slower."""
+    """Return, by name, the numbers of skipped CUDA graphs and of graph breaks. Both make a compiled arm slower."""
     from torch._dynamo.utils import counters
 
     skips = int(counters["inductor"]["cudagraph_skips"])
@@ -83,11 +83,11 @@ def peft_model(job: Job) -> Any:
 
 
 def open_unsloth(job: Job) -> OpenedArm:
-    """Open an arm of Unsloth: its loader, kernels and loss. Unsloth must be imported first, because it patches the
-    other libraries.
+    """Open an arm with Unsloth's loader, kernels and loss.
 
-    ``unsloth_all_linear`` trains LoRA on every projection, as in Unsloth's documentation: its fused LoRA kernels handle
-    an attention or an MLP only if all of its projections have LoRA.
+    Unsloth must be imported before the other libraries, because it patches them. The arm ``unsloth_all_linear`` trains
+    LoRA on every projection, as in Unsloth's documentation. Unsloth's fused LoRA kernels are used for an attention or
+    an MLP only if all of its projections have LoRA.
     """
     everywhere = job.arm == "unsloth_all_linear"
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")

@@ -11,8 +11,11 @@ from reference_impl.trainer import Trainer
 
 
 def open_ours(job: Job) -> OpenedArm:
-    """Open an arm of the reference trainer. The arm's `after_first_step` raises RuntimeError if the step of a captured
-    arm was not captured, or if a product of the FP8 arm did not run in FP8."""
+    """Open an arm of the reference trainer.
+
+    `after_first_step` of the arm raises RuntimeError if the step of a captured arm was not captured, or if a product of
+    the FP8 arm did not run in FP8.
+    """
     config = TrainConfig.preset(
         job.checkpoint,
         batch_size=job.batch_size,
@@ -55,5 +58,5 @@ def _fp8_products(trainer: Trainer) -> dict[str, Any]:
 
     counted = precision_facts(trainer)
     if counted["dtype"] != FP8_NAME:
-        raise RuntimeError(f"{counted['fp8_products']} of {counted['frozen_products']} products run in FP8")
+        raise RuntimeError(f"only {counted['fp8_products']} of {counted['frozen_products']} products run in FP8")
     return {"products": FP8_NAME}

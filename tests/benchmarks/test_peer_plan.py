@@ -90,5 +90,5 @@ def test_a_shape_is_parsed_from_its_printed_form() -> None:
         *("1x2048", "4x2048", "1x8192")
     ]
     for text in ("8192", "0x8192", "1x-1", "1x8192x2", "a x b"):
-        with pytest.raises(ValueError, match="is not a shape: write batch size x sequence length"):
+        with pytest.raises(ValueError, match="is not a shape; write batch size x sequence length"):
             Shape.parse(text)

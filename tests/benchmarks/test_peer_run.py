@@ -163,7 +163,7 @@ def test_a_later_call_removes_measured_arms_from_absent_and_updates_reasons_of_t
 )
 def test_a_run_of_a_different_machine_packages_or_sources_is_not_continued(name: str, value: object) -> None:
     with pytest.raises(
-        OtherRunError, match=f"cannot be continued, because it differs from this one: {name} was .* but is now "
+        OtherRunError, match=f"cannot be resumed, because it differs from this run: {name} was .* but is now "
     ):
         joined(complete_run(), later(environment={**ENVIRONMENT, name: value}))
 

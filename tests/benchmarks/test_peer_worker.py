@@ -147,7 +147,7 @@ def test_a_killed_worker_names_its_signal(worker: WorkerProcess, workers: Worker
 
 
 def test_a_worker_that_sends_no_message_is_abandoned(worker: WorkerProcess) -> None:
-    with pytest.raises(WorkerFailedError, match="no answer within 0 s"):
+    with pytest.raises(WorkerFailedError, match="did not answer within 0 s"):
         worker.receive(0.05)
 
 
@@ -189,6 +189,6 @@ def test_other_workers_pause_while_one_worker_is_timed(worker: WorkerProcess, wo
     other.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
     with worker.alone([worker, other]):
         other.send({"do": "finish"})
-        with pytest.raises(WorkerFailedError, match="no answer within 1 s"):
+        with pytest.raises(WorkerFailedError, match="did not answer within 1 s"):
             other.receive(1.0)
     assert other.receive(LIMIT_S)["steps"] == 6

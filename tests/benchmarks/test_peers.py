@@ -248,7 +248,7 @@ def test_a_call_without_any_shape_is_refused(
 ) -> None:
     with pytest.raises(SystemExit):
         call(monkeypatch, tmp_path, "--seq-lens")
-    assert "no shape is requested: give at least one" in capsys.readouterr().err
+    assert "no shape is requested; give at least one" in capsys.readouterr().err
 
 
 def test_a_killed_benchmark_leaves_a_readable_result_file(
