@@ -113,5 +113,5 @@ def test_order_errors_and_missing_entries_are_differences() -> None:
     found = compare_commits.compare("judge", base, {"a": {"order": ["y", "x"]}, "b": base["b"]}, base)
     assert {place for place, _, _ in found.different} == {"a › order › 0", "a › order › 1", "b", "c"}
     assert compare_commits.compared("help", {"a": 1}, "no module", {"a": 1}).lines() == [
-        "help: not comparable: head: no module"
+        "help: could not be compared: head: no module"
     ]

@@ -2,9 +2,9 @@
 
     python tools/ci/dry_run.py .github/workflows/gate.yml verify.contracts inputs.contracts=contracts/
 
-The name of a block is its job and the id of its step (`verify.contracts`), or in an action the id alone. Each `${{
-expression }}` is replaced by the value given for exactly this expression; nothing is evaluated. Without the name of a
-block, the script lists all blocks with the expressions that they need.
+The name of a block consists of its job and the id of its step (`verify.contracts`). In an action, it is only the id.
+Expressions are not evaluated. Each `${{ expression }}` is replaced by the value that the command line gives for exactly
+this expression. If the command line names no block, the script lists all blocks with the expressions that they need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
 def filled(text: str, values: Mapping[str, str]) -> str:
     """Return the text with each expression replaced by its value. Raises ValueError if a value is missing."""
     if missing := sorted({found for found in EXPRESSION.findall(text) if found not in values}):
-        raise ValueError(f"no value for {', '.join(missing)}; give each as EXPRESSION=VALUE")
+        raise ValueError(f"there is no value for {', '.join(missing)}; give each as EXPRESSION=VALUE")
     return EXPRESSION.sub(lambda match: values[match[1]], text)
 
 
@@ -46,7 +46,7 @@ class Block:
     def run(
         self, folder: Path, values: Mapping[str, str], environment: Mapping[str, str] = os.environ
     ) -> subprocess.CompletedProcess[str]:
-        """Run the script in a folder. Raises ValueError if an expression has no value."""
+        """Run the script in a folder, and return the ended process. Raises ValueError if an expression has no value."""
         variables = {name: filled(value, values) for name, value in self.variables.items()}
         command = [*BASH, "-c", filled(self.script, values)]
         return subprocess.run(command, cwd=folder, env={**environment, **variables}, text=True, check=False)

@@ -1,10 +1,10 @@
-"""Print the newest Python on this machine that the project supports and that has another version than this one.
+"""Print the command of the newest supported Python on this machine, other than the Python that runs this script.
 
     python tools/ci/newest_python.py
 
-Prints an empty line if there is none. The script searches `pythonX.Y` on PATH and the versions of pyenv. Supported
-Python versions are the classifiers of pyproject.toml (`VERSIONS`). Supported torch versions are in the extra `run` and
-in constraints.txt.
+The script prints an empty line if there is no such Python. It searches `pythonX.Y` on PATH and the versions of pyenv.
+The supported Python versions are the classifiers in pyproject.toml (`VERSIONS`). The supported torch versions are in
+the extra `run` and in constraints.txt.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def candidates(version: str) -> Iterator[str]:
 
 
 def works(command: str) -> bool:
-    """Return True if the command starts and can make a virtual environment, which a shim of pyenv may not do."""
+    """Return True if the command can make a virtual environment. A shim of pyenv without this Python version cannot."""
     try:
         started = subprocess.run([command, "-c", "import ensurepip, venv"], capture_output=True, check=False)
     except OSError:
@@ -52,7 +52,7 @@ def works(command: str) -> bool:
 
 
 def newest_python() -> str | None:
-    """Return the command of the newest supported Python with another version than this one, or None."""
+    """Return the command of the newest supported Python whose version differs from this Python's, or None."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     others = [version for version in reversed(VERSIONS) if version != own]
     return next((command for version in others for command in candidates(version) if works(command)), None)

@@ -2,8 +2,8 @@
 
     python tools/docs/index_reports.py
 
-Everything is read from each run's `run.json`, `verdicts.json` and, for a drill, `drill.json`; nothing is judged again.
-Runs in subfolders of reports/ get no row, but their drills are counted.
+The data of a run comes from its `run.json`, its `verdicts.json` and, for a drill, its `drill.json`. No run is judged
+again. Runs in subfolders of reports/ get no row, but their drills are counted.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class Published:
     header: Header
     verdicts: VerdictFile
     drill: DrillRecord | None
-    shown: str  # the file that a reader opens: the run's page, or its summary if it was published without a page
+    shown: str  # name of the file to link: the run's page, or its summary if it was published without a page
 
 
 def published(reports: Path) -> list[Published]:
-    """Return every published run, sorted by name (it begins with the date). Raises EvidenceError for a damaged run."""
+    """Return every published run, sorted by name, which begins with the date. Raises EvidenceError for a damaged
+    run."""
     directories = []
     for path in runs_in(reports):
         header = header_of(path)
@@ -72,9 +73,9 @@ def published(reports: Path) -> list[Published]:
 
 
 def header_of(path: Path) -> Header:
-    """Return the header of a run. An archive is read up to the header: unpacking all of them takes five times as long.
+    """Return the header of a run directory or of its archive. Raises EvidenceError if it is missing or cannot be read.
 
-    Raises EvidenceError if there is no header or it cannot be read."""
+    An archive is read only up to the header, because unpacking all archives would take five times as long."""
     archive = path / layout.ARCHIVE
     if not archive.is_file():
         return read_bundle(path).header
@@ -95,7 +96,8 @@ def drills(reports: Path) -> list[DrillRecord]:
 
 
 def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
-    """Return the text to write between the marks of the page: tables of the runs, and the faults of all drills."""
+    """Return the text between the marks of the page: tables of the runs, and the results of the faults in all
+    drills."""
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
@@ -112,15 +114,15 @@ def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
 
 
 def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
-    """Return the pairs of a claim and a fault that the claim names."""
+    """Return all pairs of a claim and a fault, for the faults that each claim names."""
     claims = [claim for loaded in load_contracts(contracts) for claim in loaded.contract.claims]
     return {(claim.id, fault) for claim in claims for fault in claim.falsified_by}
 
 
 def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> str:
-    """Return the results of all demanded faults, in drills with a GPU and in all drills.
+    """Return the counts of faults that were killed, survived or were not planted, in drills on a GPU and in all drills.
 
-    A fault that survived in any of these drills counts as survived."""
+    demanded: the pairs of claim and fault to count. A fault that survived in one of the drills counts as survived."""
     lines = []
     for where, records in (("a GPU machine", [one for one in drills if one.machine.cuda]), ("any machine", drills)):
         rows = [row for record in records for row in record.rows]
@@ -135,7 +137,7 @@ def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> s
 
 
 def _names(faults: set[tuple[str, str]]) -> str:
-    """Return the names of the faults if there are only a few, otherwise nothing."""
+    """Return the names of the faults as text if there are only a few, otherwise an empty text."""
     few = 0 < len(faults) <= MOST_NAMED
     return f" ({', '.join(f'{claim} `{fault}`' for claim, fault in sorted(faults))})" if few else ""
 

@@ -1,7 +1,7 @@
-"""Fill the page docs/mutation.md from reports/mutation: the counts, and why each surviving mutant survives.
+"""Fill the page docs/mutation.md from reports/mutation. A mutant is a copy of the code with one small change.
 
-`judge.json` is the result of tools/long_checks/mutation_run.py. `survivors.yaml` explains each surviving mutant, by
-function and mutated line.
+The page shows how many mutants the tests found, and why the other mutants survived. `judge.json` is the result of
+tools/long_checks/mutation_run.py. `survivors.yaml` explains each surviving mutant, by function and changed line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:
     modules: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for function, numbers in result["functions"].items():
         if strange := set(numbers) - set(STATUSES):
-            raise ValueError(f"{function} has mutants with the status {', '.join(sorted(strange))}; run them again")
+            raise ValueError(
+                f"{function} has mutants with the unknown status {', '.join(sorted(strange))}; run these mutants again"
+            )
         modules[function.partition(".")[0]].update(numbers)
     return dict(sorted(modules.items()))
 
@@ -43,7 +45,7 @@ def row(name: str, numbers: Counter[str]) -> list[str]:
 
 
 def count_table(modules: Mapping[str, Counter[str]]) -> str:
-    """Return a table with one row for each module and one for their sum."""
+    """Return a table with one row for each module and one row for the sum of all modules."""
     head = ("module", "mutants", *STATUSES, "found")
     total = sum(modules.values(), Counter[str]())
     rows = [row(f"`{name}`", numbers) for name, numbers in modules.items()]
@@ -70,7 +72,9 @@ def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[st
         for function, mutated in group["survivors"].items():
             for becomes in mutated:
                 if (function, becomes) not in left:
-                    raise ValueError(f"no surviving mutant of {function} reads: {becomes}")
+                    raise ValueError(
+                        f"a mutant of {function} in survivors.yaml did not survive; remove its entry: {becomes}"
+                    )
                 lines += [f"- `{short(each)}`: `{each['was']}` → `{becomes}`" for each in left.pop((function, becomes))]
     if left:
         raise ValueError(f"not explained: {', '.join(each['mutant'] for same in left.values() for each in same)}")

@@ -19,5 +19,7 @@ def filled(page: str, text: str) -> str:
     """Return the page with the text between its marks replaced. Raises ValueError for a page without marks."""
     written, places = PLACE.subn(lambda found: f"{found[1]}\n\n{text}\n\n{found[2]}", page)
     if places != 1:
-        raise ValueError(f"a page must have exactly one place for tables, but this page has {places}")
+        raise ValueError(
+            f"a page must have exactly one place for tables, but this page has {places}; correct its marks"
+        )
     return written

@@ -1,8 +1,9 @@
-"""Fill docs/statistics.md: the chance that each timed claim is decided, from the noise of its last published run.
+"""Compute the table in docs/statistics.md: the chance that each timed claim is decided.
 
     python tools/docs/power_of_claims.py
 
-prints the table and changes no file.
+The chance is computed from the noise of the claim's last published run. The script prints the table and changes no
+file.
 """
 
 from __future__ import annotations

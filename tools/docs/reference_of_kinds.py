@@ -18,9 +18,9 @@ from harness.contract.schema import part_model
 from harness.kinds import BUILT_IN
 
 Schema = Mapping[str, Any]
-# any kind will do: those of its fields that are not in the kind's own part are the fields of all claims
+# The fields of all claims are the fields of a kind that are not in this kind's own part. Any kind can be used for this.
 OF_ALL = "TrajectoryMatchClaim"
-COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds below; the worst decides."
+COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds below. The worst part decides."
 CASES = "[cases](../writing-a-contract.md#3-take-the-numbers-from-somewhere)"
 WORDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`"}
 SIGNS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
@@ -55,7 +55,8 @@ def _kind(kind: str, model: Schema) -> Iterator[str]:
 
 
 def _fields(model: Schema, only: Container[str] | None = None) -> str:
-    """Return a table of a model's fields: those in `only`, or all but `kind`, which is the title of the section."""
+    """Return a table of a model's fields: the fields in `only`, or all except `kind`, which is the title of the
+    section."""
     required = model.get("required", ())
     rows = [
         (f"`{name}`", _value(field), "must be given" if name in required else _default(field), _text(field))
@@ -89,7 +90,7 @@ def _value(field: Schema) -> str:
 
 
 def _of_type(field: Schema) -> str:
-    """Return the values that a field of a JSON type accepts; a field without a type is the list of claims' kinds."""
+    """Return the values that a field accepts, from its JSON type. A field without a type is a list of claims."""
     match field.get("type"):
         case None:
             return "claims, each of one of the kinds below"

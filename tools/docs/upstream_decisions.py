@@ -1,4 +1,4 @@
-"""Join upstream's claims with their outcomes in docs/upstream/decisions.yaml."""
+"""Join the claims of upstream (the projects that first made them) with the outcomes in docs/upstream/decisions.yaml."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ EXCERPTS = FOLDER / "excerpts"
 
 
 class Outcome(Strict):
-    """A state, with this project's claims (`by`), tests (`file::function`) and the reason (`why`) for it."""
+    """What became of a claim of upstream: its state, claims of this project (`by`), tests, and the reason (`why`).
+
+    A test is written as `file::function`.
+    """
 
     state: Literal["decided", "restated", "refuted"]
     by: list[Name] = Field(default=[])
@@ -58,7 +61,7 @@ class OutOfScope(Strict):
 
 
 class Supporting(Strict):
-    """Sections of upstream's files whose items only name or introduce other items."""
+    """Sections of upstream's files whose items only name or introduce items of other sections."""
 
     sections: Annotated[list[Name], Field(min_length=1)]
     why: Text
@@ -81,7 +84,8 @@ class Decisions(Strict):
 
 @dataclass(frozen=True)
 class Row:
-    """Items of one file with the same outcome. Supporting and out-of-scope items have no outcome, only `why`."""
+    """Items of one file with the same outcome. Supporting and out-of-scope items have no outcome, but a reason
+    `why`."""
 
     items: list[Item]
     outcome: Outcome | None
@@ -89,7 +93,7 @@ class Row:
 
 
 def read_decisions(path: Path = DECISIONS) -> Decisions:
-    """Read and validate the file of decisions. Raises ContractError."""
+    """Return the content of the file of decisions. Raises ContractError if it is invalid."""
     document = strict_yaml.read(path, "a file of decisions")
     try:
         decisions = TypeAdapter(Decisions).validate_python(document.value)
@@ -104,7 +108,7 @@ def read_decisions(path: Path = DECISIONS) -> Decisions:
 
 
 def joined(decisions: Decisions, excerpts: Path = EXCERPTS) -> dict[str, list[Row]]:
-    """Return the rows of each file; each item is in exactly one row. Raises ContractError for an item without a row."""
+    """Return the rows of each file. Each item is in exactly one row. Raises ContractError for an item without a row."""
     files = {path.relative_to(excerpts).as_posix(): path for path in files_of_folder(excerpts).contracts}
     for name in sorted(files.keys() ^ decisions.files.keys()):
         rule = "every upstream file must be decided or out of scope" if name in files else "no such upstream file"

@@ -2,8 +2,8 @@
 
     python tools/docs/write_examples_page.py
 
-The name of a run contains its kind of machine, `-cpu-` or `-h200-`. If several runs contain an example, the last one by
-name counts for each kind of machine. Nothing is judged with new runs.
+The name of a run contains its kind of machine, `-cpu-` or `-h200-`. If several runs on the same kind of machine contain
+an example, the last run by name is used. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PLACE = re.compile(r"[\w/.-]+\.py:\d+")
 
 
 def names() -> list[str]:
-    """Return the name of every example, which is that of its folder."""
+    """Return the name of every example, which is the name of its folder."""
     return sorted(path.parent.name for path in EXAMPLES.glob("*/contract.yaml"))
 
 
 @cache
 def published() -> dict[tuple[str, str], tuple[str, list[Verdict]]]:
-    """Return, by example and kind of machine, the name of the last published run and its verdicts on the example."""
+    """Return, by example and kind of machine, the name of the last published run and the verdicts on the example."""
     found: dict[tuple[str, str], tuple[str, list[Verdict]]] = {}
     examples = {load_contract(EXAMPLES / name / "contract.yaml").contract.id: name for name in names()}
     for run in runs_in(REPORTS):

@@ -20,7 +20,7 @@ WORDS = {True: "would pass it", False: "catches it", None: "–"}
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:
-    """Yield fault, summary, claim and expected verdict, sorted by fault, then in the order of the contracts."""
+    """Yield (fault, summary, claim, expected verdict), sorted by fault and then in the order of the contracts."""
     named: dict[str, list[tuple[str, str, str, str]]] = {}
     for loaded in load_contracts([ROOT / "contracts"]):
         contract = loaded.contract
@@ -37,7 +37,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
 
 
 def triple(expected: Expectation) -> str:
-    """Return an expectation as text, such as `FAIL differs, first_differing_step = 1`."""
+    """Return an expected verdict as text, such as `FAIL differs, first_differing_step = 1`."""
     figures = [f"{name} = {value}" for name, value in expected.figures.items()]
     return ", ".join([f"{expected.status} {expected.reason}", *figures])
 

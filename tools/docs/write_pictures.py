@@ -1,7 +1,7 @@
-"""Make the documentation's screenshots of report pages: `python tools/docs/write_pictures.py`, with Chromium.
+"""Make the screenshots of report pages in the documentation, with Chromium: `python tools/docs/write_pictures.py`.
 
-Next to each picture is a text file with the words at the top of the page. Tests compare this file with the words that
-the page has now. After a change of these words, run the script again.
+Next to each picture is a text file with the words at the top of the page. A test compares this file with the words that
+the page has now. If the words change, run the script again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ BLOCKS = re.compile(r"<!-- (file|change to): train\.py -->\n```\w+\n(.*?)```", r
 
 
 def top_of(html: str) -> str:
-    """Return headline, first claim and next step of a page, a line each, without the machine's facts, which vary."""
+    """Return the headline, the first claim and the next step of a page, one line each, without facts about the
+    machine."""
     header = html.partition("<header")[2].partition("</header>")[0]
     texts = [unescape(re.sub(r"<[^>]*>", "", text)) for _, text in PARAGRAPH.findall(header)]
     return "".join(f"{' '.join(text.split())}\n" for text in texts if text.strip())
 
 
 def first_failure(folder: Path) -> Path:
-    """Return the report page of the tutorial's step with the fault planted, verified in an empty folder."""
+    """Write the tutorial's step with its bug into an empty folder, verify it, and return the path of the report
+    page."""
     (_, step), (_, change), *_ = BLOCKS.findall((DOCS / "tutorial.md").read_text(encoding="utf-8"))
     old, new = ("".join(f"{each[1:]}\n" for each in change.splitlines() if each[:1] != sign) for sign in "+-")
     (folder / "train.py").write_text(step, encoding="utf-8")
@@ -44,7 +46,7 @@ def first_failure(folder: Path) -> Path:
 
 
 def published(folder: Path) -> Path:
-    """Return the report page of a published run, written from its archive."""
+    """Write the report page of a published run from its archive, and return its path."""
     command = [sys.executable, "-m", "harness", "report", str(PUBLISHED), "--out", str(folder / "page")]
     subprocess.run(command, check=True)
     return folder / "page" / "report.html"

@@ -1,4 +1,4 @@
-"""Write docs/reference/ (checks, reason codes, exit codes, capabilities, commands, glossary) from the code's tables.
+"""Write the pages of docs/reference/ from tables in the code, such as the reason codes, the commands and the glossary.
 
 python tools/docs/write_reference.py
 """
@@ -39,33 +39,33 @@ description: Check with the contract harness that an optimized PyTorch training 
 """
 NOTE = "<!-- written by tools/docs/write_reference.py; do not edit -->"
 STATUSES = {
-    Status.PASS: "The claim holds: the evidence shows everything that the claim demands.",
-    Status.FAIL: "The claim does not hold, or the comparison could not have shown a bug (`vacuous_…`).",
-    Status.INCONCLUSIVE: "The claim was measured, but the measurement does not decide the claim.",
-    Status.NOT_RUN: "This machine or this trainer cannot decide the claim. The message says what is missing.",
-    Status.ERROR: "The harness, a worker process, the trainer or the machine failed.",
+    Status.PASS: "The claim holds. Everything that it requires was observed.",
+    Status.FAIL: "The claim does not hold, or the comparison shows nothing (`vacuous_…`).",
+    Status.INCONCLUSIVE: "The claim was measured, but the measurement does not decide it.",
+    Status.NOT_RUN: "This machine or this system cannot decide the claim. The message says what is missing.",
+    Status.ERROR: "The harness, a worker, the system or the machine broke.",
 }
 REASON_CODES = """\
-Every verdict has one of these reason codes. A code belongs to one status, and keeps its meaning in later versions.
-`harness explain CLAIM` prints what a claim demands. [Reading a report](../reading-a-report.md) shows where a report
-has the code."""
+Every verdict has one of these codes. A code belongs to one status, and keeps its meaning in later versions.
+`harness explain CLAIM` prints what a claim requires. [Reading a report](../reading-a-report.md) shows where a page has
+the code."""
 CHECKS = """\
-A claim about training passes only if these checks hold, in addition to the comparison that the claim is about. A kind
-of claim can leave out a check, by name and with a reason, in its row of the table of kinds. For each check a test
-changes recorded evidence so that the check must fail, and requires that each kind notices."""
+Every claim about training makes these checks before it can pass. A kind of claim makes each check, or it
+leaves the check out and gives a reason. Tests change recorded evidence so that a check must fail, and
+verify that every kind notices the change."""
 ASKED = """\
-`yes` means that the kind makes the check for every arm of the claim. A number refers to a reason in the list below the
-table. A *repetition* is the second run of a baseline, which shows the baseline's noise. A *half* is the part of a
-training before or after a checkpoint was saved and loaded. *Older* evidence was recorded by a version of the harness
-that did not observe single steps yet."""
+`yes` means that the kind makes the check for every arm that it reads. A number refers to a reason below the
+table. A repetition is the second run of a baseline, which shows the baseline's noise. A half is a part of a
+training that was saved and loaded. An older execution was recorded by a version of the harness that did
+not record the data for this check."""
 EXIT_CODES = """\
-All commands have the same exit codes. If several apply, the command exits with the one that is first in the table.
-[In CI](../ci.md) explains what a CI job does with the codes."""
+Every command uses the same exit codes. If several apply, the command exits with the first of them in this table. [In
+CI](../ci.md) shows how CI uses the codes."""
 OFFERED = """\
-A capability is something that a system (a trainer as the harness sees it) offers in addition to `step`. The system
-lists its capabilities in `describe()`, and its runs have the methods in this table. If a claim needs a missing
-capability, the claim is NOT_RUN `capability_missing`. [Plugging in a
-trainer](../plugging-in-a-trainer.md#beyond-a-step-function) explains how a system offers a capability."""
+A system may offer these capabilities in addition to `step`. The system names its capabilities in `describe()`. Its runs
+have the methods in this table, which `harness.system.protocol` defines; some methods belong to the system instead, and
+the table says so. A claim that needs a missing capability is NOT_RUN `capability_missing`. [Plugging in a
+trainer](../plugging-in-a-trainer.md#beyond-a-step-function) shows how to offer a capability."""
 PROTOCOLS: dict[str, tuple[type, ...]] = {
     "inputs": (protocol.HasInputs,),
     "parameters": (protocol.HasParameters,),
@@ -132,7 +132,10 @@ def shared_checks() -> str:
 
 
 def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str:
-    """Return a cell such as `yes`, `no (3)`, or `yes, not of a control (4)`, with the number of the reason."""
+    """Return the cell for a kind and a check: `yes`, `no (3)`, or `yes, not of a control (4)`.
+
+    The number is the position of the reason in `reasons`. A new reason is added to `reasons`.
+    """
     if check in leaves_out:
         return f"no ({reasons.index(leaves_out[check]) + 1})"
     roles = {role: leaves_out.get(f"{check}.{role}", leaves_out.get(role)) for role in sorted(ROLES)}
@@ -179,7 +182,8 @@ def commands() -> str:
 
 
 def _parameter(parameter: object) -> tuple[str, str, str]:
-    """Return a parameter's name as it is typed, its default (empty if it says nothing), and its help text."""
+    """Return the name of a parameter as a user types it, its default (empty if it has none to show), and its help
+    text."""
     names = [*getattr(parameter, "opts", []), *getattr(parameter, "secondary_opts", [])]
     is_option = names[0].startswith("-")
     shown = " / ".join(f"`{name}`" for name in names) if is_option else f"`{names[0].upper()}`"
@@ -193,7 +197,7 @@ def _parameter(parameter: object) -> tuple[str, str, str]:
 
 def glossary() -> str:
     rows = sorted(glossary_terms().items(), key=lambda entry: entry[0].casefold())
-    return "\n\n".join(["Words of pages, messages and this documentation.", table(("term", "meaning"), rows)])
+    return "\n\n".join(["Words in pages, messages and this documentation.", table(("term", "meaning"), rows)])
 
 
 def skill() -> str:

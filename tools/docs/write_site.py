@@ -2,11 +2,11 @@
 
     python tools/docs/write_site.py
 
-The pages of the site are those of docs/ and those in `OUTSIDE`. For some pages git stores only the text around the
-tables; the modules in `FILLED` write the tables. mkdocs builds the site from a copy that keeps all paths, so that links
-stay valid. Files that a page links to are copied, too. Each published run gets a page, written from its archive, and a
-link to the run's folder or summary becomes a link to that page. A link to any other folder is replaced by its label.
-mkdocs fails if a link or its anchor has no target.
+The site has the pages in docs/ and the pages in `OUTSIDE`. For some pages git stores only the text around the tables,
+and the modules in `FILLED` write the tables. mkdocs builds the site from a copy of the pages in which all paths are the
+same, so that links stay valid. Files that a page links to are copied, too. Each published run gets a page, which is
+written from the run's archive. A link to the folder or the summary of a run is replaced by a link to this page. A link
+to any other folder is replaced by its label. mkdocs fails if a link or its anchor has no target.
 """
 
 from __future__ import annotations
@@ -55,21 +55,26 @@ def sources(root: Path) -> list[str]:
 
 
 def published(root: Path) -> dict[str, str]:
-    """Return the page of each published run, by the path of its folder, or of its archive if there is no folder."""
+    """Return the path of the page of each published run, by the path of the run's folder or, without a folder, its
+    archive."""
     archives = sorted(path.relative_to(root).as_posix() for path in (root / "reports").rglob("*.tar.xz"))
     folders = [posixpath.dirname(path) if posixpath.basename(path) == layout.ARCHIVE else path for path in archives]
     return {path: f"{path.removesuffix('.tar.xz')}/report.html" for path in folders}
 
 
 def links(page: str, text: str, runs: Mapping[str, str]) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield each link of a page within the repository, and its target below `root`; for a published run its page."""
+    """Yield each link in a page to a file of the repository, and the target below `root`.
+
+    If the target is a published run, the run's page is yielded as the target.
+    """
     for found in LINK.finditer(text):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), found["path"]))
         yield found, runs.get(target.removesuffix("/summary.md"), target)
 
 
 def staged(root: Path, page: str, text: str, runs: Mapping[str, str]) -> str:
-    """Return a page's text in which links to runs lead to their pages, and links to other folders become labels."""
+    """Return the text of a page. Links to runs become links to the runs' pages, and links to other folders become
+    labels."""
     for found, target in links(page, text, runs):
         path = posixpath.relpath(target, posixpath.dirname(page))
         if target in runs.values():
@@ -102,7 +107,8 @@ def stage(root: Path, folder: Path, runs: Mapping[str, str]) -> None:
 
 
 def draw(root: Path, folder: Path, runs: Mapping[str, str]) -> list[str]:
-    """Write the page of each run into `folder`; return the command's output for each run that failed."""
+    """Write the page of each run into `folder`. Return the output of `harness` for each run whose page could not be
+    written."""
 
     def one(run: str, page: str) -> str:
         with tempfile.TemporaryDirectory() as place:
@@ -119,7 +125,7 @@ def draw(root: Path, folder: Path, runs: Mapping[str, str]) -> list[str]:
 
 
 def loaded_from_elsewhere(site: Path) -> list[str]:
-    """Return the addresses on other servers that pages load, with the page, such as `docs/ci.html: https://…`."""
+    """Return the addresses on other servers that pages load, each with its page, such as `docs/ci.html: https://…`."""
     pages = sorted(path for path in site.rglob("*.html") if path.name != "report.html")
     found = [(page.relative_to(site).as_posix(), LOADED.findall(page.read_text(encoding="utf-8"))) for page in pages]
     return [f"{page}: {address}" for page, addresses in found for address in addresses]
@@ -137,7 +143,7 @@ def main() -> int:
         return done.returncode
     found = loaded_from_elsewhere(SITE)
     wrote = f"wrote {SITE}, with the pages of {len(runs)} published runs"
-    print("\n".join(["a page loads what is not part of the site:", *found] if found else [wrote]))
+    print("\n".join(["pages must not load files from other servers, but these do:", *found] if found else [wrote]))
     return 1 if found else 0
 
 

@@ -1,7 +1,7 @@
 """Fill the page docs/upstream-claims.md: every claim of upstream about training on a GPU, with its outcome.
 
-The claims come from docs/upstream/excerpts, their outcomes from docs/upstream/decisions.yaml, and verdicts from the
-published runs in reports/.
+Upstream are the projects that first made the claims. The claims are read from docs/upstream/excerpts, the outcomes from
+docs/upstream/decisions.yaml, and verdicts from the published runs in reports/.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ LONGEST = 120  # largest number of characters of upstream's claim that are shown
 
 @dataclass(frozen=True)
 class OurClaim:
-    """One claim of this project: its contract's id, and its last published verdicts as one line."""
+    """One claim of this project, with the id of its contract and its last published verdicts as one line."""
 
     contract: str
     published: str
 
 
 def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[str, OurClaim]:
-    """Return every claim by id, in the order of the contracts. Verdicts of a `verify` run precede those of a drill."""
+    """Return every claim of this project, by id. If a `verify` run contains the claim, its verdicts are used, else a
+    drill's."""
     places = [reports, *(reports / name for name in FOLDERS)]
     runs = sorted((run for place in places for run in published(place)), key=lambda run: run.header.started_at)
     unplanted = [run for purpose in ("drill", "verify") for run in runs if run.header.purpose == purpose]
@@ -59,7 +60,8 @@ def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[
 
 
 def place(name: str) -> str:
-    """Return the path of a published run's page, relative to docs/. A missing run is assumed to be in reports/."""
+    """Return the path of the page of a published run, relative to docs/. If the run is missing, its folder would be in
+    reports/."""
     folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
     # A run that is a part of another run's page has no page of its own, only a summary.
@@ -68,7 +70,7 @@ def place(name: str) -> str:
 
 
 def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
-    """Return how many units of the claim have which status, in the last of these runs that contains the claim."""
+    """Return the number of the claim's units with each status, in the last of these runs that contains the claim."""
     for run in reversed(runs):
         found = [one for one in run.verdicts.claims if (one.contract, one.claim) == (contract, claim)]
         if found:
@@ -81,7 +83,8 @@ def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
 
 
 def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
-    """Return the state of a row about training on a GPU, from its outcome and the claims that it names."""
+    """Return the state of a row about training on a GPU. It depends on the outcome, and on verdicts of the claims in
+    it."""
     if outcome is None:
         return SUPPORTING
     unpublished = all(claims[name].published == NOT_PUBLISHED for name in outcome.by)
@@ -100,7 +103,8 @@ def checked(where: str, outcome: Outcome, claims: Mapping[str, OurClaim]) -> Non
 
 
 def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path = EXCERPTS) -> str:
-    """Return the text between the marks. Raises ContractError for an item without a row, or a row without an item."""
+    """Return the text between the marks of the page. Raises ContractError for an item without a row or a row without
+    items."""
     rows = joined(decisions, excerpts)
     for file, each in rows.items():
         for row in each:
@@ -168,7 +172,7 @@ def _outcome(outcome: Outcome, why: str, claims: Mapping[str, OurClaim]) -> list
 
 
 def _shortened(ids: Sequence[str]) -> list[str]:
-    """Join neighboring ids with consecutive numbers, as in `equations.x.invariants.1-4`."""
+    """Return the ids, with consecutive numbers joined, as in `equations.x.invariants.1-4`."""
     groups: list[tuple[str, list[int]]] = []
     for name in ids:
         stem, _, last = name.rpartition(".")
@@ -184,7 +188,8 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 
 def _says(items: Sequence[Item]) -> str:
-    """Return upstream's words for one of the items: the first with a prediction or a formula, else the first item."""
+    """Return upstream's words for one of the items, which is the first with a prediction or a formula, or the first of
+    all."""
     worded = [(item, item.texts[key]) for key in ("prediction", "formal") for item in items if item.texts.get(key)]
     text = f"{worded[0][0].title}: {worded[0][1]}" if worded else items[0].title
     return _code(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")

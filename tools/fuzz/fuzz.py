@@ -1,8 +1,7 @@
-"""Run every property test with its long budget, and every table of cases that tests otherwise run in part.
+"""Run every property test with many more examples, and tables of cases of which the tests usually run only a part.
 
-The budget is `--hypothesis-profile=long`. The last line counts the examples.
-
-Hypothesis tries different examples in each run and stores failing ones in `.hypothesis`.
+The number of examples is set by `--hypothesis-profile=long`. The last line shows the number of examples. Hypothesis
+tries different examples in each run, and stores failing examples in `.hypothesis`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _EXAMPLES = re.compile(r"(\d+) passing examples, (\d+) failing examples, (\d+) i
 
 
 def properties() -> list[str]:
-    """Return the test files that use hypothesis, or that run more rows of a table if the budget is long."""
+    """Return the test files that use hypothesis, or that run more rows of a table under the profile `long`."""
     files = sorted(ROOT.glob("tests/**/test_*.py"))
     return [str(path.relative_to(ROOT)) for path in files if _TAKES_A_BUDGET.search(path.read_text())]
 

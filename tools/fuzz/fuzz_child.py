@@ -1,6 +1,6 @@
-"""Try inputs in a forked process, so that an input that ends the process is a finding and does not end the fuzzing.
+"""Try inputs in a forked process. If an input ends the process, this is a finding, and the fuzzing continues.
 
-Each input may use `SECONDS` of processor time, and `BYTES` of memory in addition to that of the process.
+Each input may use `SECONDS` of processor time, and `BYTES` more memory than the process has.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from fuzz_mutations import MOST_BYTES
 from fuzz_targets import Target
 
 SECONDS, BYTES = 1.0, 200 * 2**20
-ENDLESS = 5.0  # an input is given up, and ends its process, after this number of seconds of processor time
+ENDLESS = 5.0  # processor time in seconds after which the system ends the process of an input
 Give = Callable[[Callable[[bytes], None]], None]
 
 
 class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of the program
-    """An input to which a reader does not react as it should."""
+    """A reader broke a rule for this input, such as a limit of time."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """How many inputs were tried and how many of them were read, what broke, and the last input."""
+    """The number of inputs that were tried, the number that were read without an error, what broke, and the last
+    input."""
 
     tried: int
     read: int
@@ -53,7 +54,10 @@ def _limited_memory() -> Iterator[None]:
 
 
 def attempt(target: Target, case: bytes) -> bool:
-    """Try one input in this process; return True if it was read without an error. Raises `Broken`."""
+    """Try one input in this process. Return True if it was read without an error.
+
+    Raises `Broken` if the target raises an error of the wrong type or exceeds a limit.
+    """
     began = time.process_time()
     read = False
     try:
@@ -65,12 +69,13 @@ def attempt(target: Target, case: bytes) -> bool:
     except (Exception, SystemExit) as error:
         raise Broken(f"{type(error).__name__}: {str(error)[:200]}") from error
     if (spent := time.process_time() - began) > SECONDS:
-        raise Broken(f"{spent:.1f} s of processor time")
+        raise Broken(f"the input took {spent:.1f} s of processor time")
     return read
 
 
 class _Shared(ctypes.Structure):
-    """Memory in which the child leaves numbers, a finding and the current input for its parent, even if it dies."""
+    """Memory that the child shares with its parent. The parent can read counts, a finding and the last input if the
+    child dies."""
 
     _fields_ = (
         *((name, ctypes.c_longlong) for name in ("tried", "read", "ended", "words_length", "case_length")),
@@ -89,7 +94,8 @@ class _Shared(ctypes.Structure):
 
 
 class Child:
-    """A forked process that passes each input of `give` to the target, up to the first input that breaks it."""
+    """A forked process that passes each input of `give` to the target. It ends at the first input for which `attempt`
+    raises `Broken`."""
 
     def __init__(self, target: Target, give: Give) -> None:
         self._shared = RawValue(_Shared)
@@ -100,7 +106,7 @@ class Child:
             _work(target, give, self._shared)
 
     def end(self) -> Tried:
-        """Wait until the process ends in any way; return what it tried and found."""
+        """Wait until the process ends or dies. Return what it tried and found."""
         _, status = os.waitpid(self._process, 0)
         broken = self._shared.kept("words").decode("utf-8", "replace") or None
         if broken is None and not self._shared.ended:
@@ -110,13 +116,14 @@ class Child:
 
 
 def _work(target: Target, give: Give, shared: _Shared) -> None:
-    """Try inputs and exit; never return into the parent's code."""
+    """Try inputs, then exit the process. The function does not return, so the child never runs the parent's code."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
 
     def one(case: bytes) -> None:
         shared.keep("case", case)
         shared.tried += 1
-        # The system sends SIGXCPU, which ends even an input for which a library does not return to Python.
+        # When the limit is reached, the system ends the process by SIGXCPU, even if a library does not return to
+        # Python.
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + ENDLESS), hard))
         try:
             shared.read += attempt(target, case)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _unpacked_run(folder: Path) -> Path:
-    """Unpack a published run into the folder, and add the record of a drill; return the run's folder."""
+    """Unpack a published run into the folder, and add the record of a drill. Return the run's folder."""
     unpack(ROOT / "reports" / "2026-11-22-h200-traced" / "run.tar.xz", folder)
     for name in ("verdicts.json", "drill.json"):
         source = ROOT / "reports" / ("2026-11-22-cpu-drill" if name == "drill.json" else "2026-11-22-h200-traced")
@@ -43,7 +43,8 @@ class Evidence:
         self.files = [(path.relative_to(self.root).as_posix(), path.read_bytes()) for path in paths]
 
     def case(self, row: bytes) -> bytes:
-        """Return a path, a line end, and the changed content of the file, which was changed as bytes or as JSON."""
+        """Return a case: the path of a file, a line end, and the file's content after changes of bytes or of JSON
+        values."""
         name, content = self.files[row[0] % len(self.files)]
         if row[1] % 2 and name.endswith(".json"):
             content = _damaged_json(content, row)
@@ -92,7 +93,8 @@ _SIZES = (5, 5, 5, 0, 1, 512, 4096, 2**20, 2**33, 2**40)
 
 @cache
 def _tars() -> list[bytes]:
-    """Return two tar files of small folders: one as Python writes it by default, one with long names."""
+    """Return two tar files of small folders, one in the format that Python writes by default, and one with long
+    names."""
     made = []
     for form, names in ((tarfile.PAX_FORMAT, ("run/run.json", "run/é/b")), (tarfile.GNU_FORMAT, ("run/" + "a" * 150,))):
         buffer = io.BytesIO()
@@ -122,7 +124,8 @@ def _odd_tar(row: bytes) -> bytes:
 
 
 def packed(row: bytes) -> bytes:
-    """Return a file name, a line end, and an archive; the tar's bytes, the packed bytes, or both were changed."""
+    """Return a case: a file name, a line end, and an archive with changes. The changes are made before or after
+    packing, or both."""
     how, which = ("xz", "gz", "")[row[1] % 3], row[2] % 3
     tar = _odd_tar(row) if row[3] % 2 else _tars()[row[0] % len(_tars())]
     tar = changed(tar, changes(row)) if which else tar
@@ -152,7 +155,7 @@ def _checkpoint() -> dict[str, bytes]:
     return {
         "config.json": (_WEIGHTS.parent / "config.json").read_bytes(),
         "model.safetensors.index.json": json.dumps(index).encode(),
-        # only the header; where the file is written, tensors of zeros are added
+        # only the header; tensors of zeros are added when the file is written
         "model.safetensors": weights[: 8 + length],
     }
 

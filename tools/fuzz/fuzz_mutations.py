@@ -1,6 +1,6 @@
 """The changes that fuzzing makes to bytes of a file and to values of a document.
 
-A row of drawn bytes determines the changes, because drawing bytes is cheap.
+The changes are determined by a row of random bytes, which hypothesis draws quickly.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import marshal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# a position, the kind of change, the piece of bytes to use, and the number of repetitions
+# A change of bytes: a position, the kind of change, the piece of bytes to use, and the number of repetitions.
 Change = tuple[int, str, bytes, int]
-Damage = tuple[int, str, Any]  # a position in a document, the kind of change, and the value to use
+Damage = tuple[int, str, Any]  # a change of a document: a position, the kind of change, and the value to use
 PIECES = [
     *(b"\0", b"\n", b"\r", b"\t", b" ", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\x85", b"\x1b["),
     *(b"'", b'"', b"[", b"]", b"{", b"}", b": ", b"- ", b"? ", b"&a ", b"*a", b"!!python/object:os ", b"|", b"%"),
@@ -29,8 +29,8 @@ OFTEN = (*[1] * 20, *[2, 5] * 8, *[100] * 3, 10_000, 100_000)
 TO_A_VALUE = ("replace", "replace", "replace", "remove", "rename", "double", "move", "nest")
 NUMBERS = (0, 1, 2, 3, 7, 10**6, 2**31, -1, 0.5, 1e-9, 1e9, 0.999999)
 ROW = 40  # number of bytes that determine one input completely
-_CHOICES = 5  # the first bytes of a row are for the caller: they choose the file, and how the file is read
-MOST_BYTES = 3 * 2**20  # largest size of a mutated file in bytes; this is above the limit of every reader of text
+_CHOICES = 5  # number of bytes at the start of a row by which the caller chooses the file and how it is read
+MOST_BYTES = 3 * 2**20  # largest size of a changed file in bytes; readers of text have smaller limits
 
 
 def changes(row: bytes) -> list[Change]:
@@ -74,7 +74,7 @@ _HOW: dict[str, Callable[[bytes, int, int, bytes, int], bytes]] = {
 
 
 def changed(content: bytes, each: Sequence[Change]) -> bytes:
-    """Return the content after all changes, made one after the other."""
+    """Return the content after all changes. Each change applies to the result of the change before it."""
     for place, what, piece, often in each:
         at = place % (len(content) + 1)
         until = min(len(content), at + 1 + place // 7 % 40)
@@ -83,7 +83,8 @@ def changed(content: bytes, each: Sequence[Change]) -> bytes:
 
 
 def damaged(document: Any, each: Sequence[Damage]) -> Any:
-    """Return a copy of the document after all damages, each at a place that its number selects."""
+    """Return a copy of the document after all damages. The position of a damage selects one of all places in the
+    document."""
     document = _copy(document)
     for place, what, value in each:
         places = _places(document)
@@ -97,8 +98,8 @@ def damaged(document: Any, each: Sequence[Damage]) -> Any:
 def altered(document: Any, row: bytes, others: Any) -> Any:
     """Return a copy of the document with one to three values altered so that it probably stays valid.
 
-    A value is replaced by a value of the same key and type in `others`, or a number by another number; or an item of a
-    list is removed or doubled."""
+    An alteration replaces a value by a value in `others` with the same key and type, replaces a number by another
+    number, or removes or repeats an item of a list."""
     document = _copy(document)
     known = _places(others)
     for at in range(_CHOICES, _CHOICES + 6 * (1 + row[-1] % 3), 6):

@@ -1,10 +1,10 @@
-"""Fuzz every reader of untrusted files, and lint, plan and explain. All may raise typed errors only, within limits.
+"""Fuzz every reader of untrusted files, and the functions that lint, plan and explain a contract.
 
     python tools/fuzz/fuzz_readers.py [--inputs N | --seconds S] [TARGET ...]
 
-Hypothesis draws the inputs, a hundred in each draw. Each input may use 1 s of processor time and 200 MB of memory. An
-input that raises an untyped error, exceeds a limit or ends its process is written to `tests/fuzz_cases/TARGET/`, where
-the tests try it from then on, and the exit code is 1.
+Hypothesis draws the inputs, a hundred in each draw. A target may raise only errors of the types that it declares. Each
+input may use 1 s of processor time and 200 MB of memory. If an input raises another error, exceeds a limit or ends its
+process, it is written to `tests/fuzz_cases/TARGET/`, and the exit code is 1. The tests try the inputs in this folder.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 CASES = ROOT / "tests" / "fuzz_cases"
-DRAW = 100  # inputs per draw; hypothesis takes about 1 ms for each draw, and 1 µs for each byte of a draw
+DRAW = 100  # number of inputs in a draw; hypothesis takes about 1 ms for a draw, and 1 µs for each byte of it
 BATCH = 5_000  # number of inputs that one process reads
 PROGRESS = 50_000  # number of inputs between two lines of progress
 MOST_FINDINGS = 20  # a target ends after this number of findings
 
 
 def warm(target: Target) -> None:
-    """Read a few inputs first, so that imports and compilation do not count for the time of an input."""
+    """Try a few inputs first, so that imports and compilation are not included in the time of later inputs."""
     for number in range(4):
         with suppress(*target.typed):
             target.attempt(target.case(bytes([number] * ROW)))
@@ -52,7 +52,7 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
                 give(case)
 
     blocks = st.binary(min_size=DRAW * ROW, max_size=DRAW * ROW)
-    one_more = 2  # draw more blocks than needed, because the first block of hypothesis is all zeros
+    one_more = 2  # draw one more block than needed, because the first block that hypothesis draws is all zeros
     generating = settings(
         max_examples=inputs // DRAW + one_more,
         deadline=None,
@@ -64,9 +64,10 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
 
 
 def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: int) -> Tried:
-    """Try `inputs` inputs, or fewer until the time `until`. In the result, `broken` has a line for each broken input.
+    """Try `inputs` inputs, or fewer if the time `until` is reached. In the result, `broken` has a line for each
+    finding.
 
-    each: the target, once for each process that may run at the same time, with a folder for each."""
+    each: copies of the target, one for each process that may run at the same time. Each copy has its own folder."""
     tried = read = pending = 0
     broken: list[str] = []
     running: deque[tuple[Target, int, Child]] = deque()
@@ -91,7 +92,7 @@ def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: i
 
 
 def keep(name: str, case: bytes) -> Path:
-    """Write an input where the tests find it, and return its path."""
+    """Write an input to the folder in which the tests look for inputs, and return its path."""
     folder = CASES / name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / hashlib.sha256(case).hexdigest()[:12]
@@ -103,10 +104,14 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="TARGET", help=", ".join(NAMES))
     parser.add_argument(
-        "--inputs", type=int, help="inputs of each target; default: a million for contracts, else 100,000"
+        "--inputs",
+        type=int,
+        help="number of inputs for each target; default: a million for contracts, otherwise 100,000",
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="seconds for all targets together")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="seed; default: the time, which is printed")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="seed; default: the current time, which is printed"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of parallel processes")
     chosen = parser.parse_args(words)
     memory = Path("/dev/shm")  # noqa: S108 - a folder of its own in it; a disk would be worn for nothing

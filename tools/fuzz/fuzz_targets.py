@@ -1,7 +1,7 @@
-"""The targets of fuzzing: each reader of untrusted files, and each use of a contract that loads.
+"""The targets of fuzzing: each reader of untrusted files, and each use of a valid contract.
 
-A target makes a case from a row of drawn bytes, and tries it. A case is bytes, too, and is stored if it finds an error.
-Trying a case raises what the reader raises.
+A target makes a case from a row of random bytes, and tries the case. A case consists of bytes, too. A case that finds
+an error is stored. If the reader raises an error, trying the case raises the same error.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ PTX = b"""// made by a compiler
 
 @dataclass(frozen=True)
 class Target:
-    """`case` makes an input from a row of bytes; `attempt` tries it; `typed`: errors that tell a user what to do."""
+    """A target of fuzzing.
+
+    case: makes an input from a row of bytes. attempt: tries an input. typed: the types of errors that `attempt` may
+    raise, whose messages say what to do.
+    """
 
     case: Callable[[bytes], bytes]
     attempt: Callable[[bytes], object]
@@ -71,7 +75,7 @@ def _in_file(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], ob
     return attempt
 
 
-# --- contracts, and what is made of them ---------------------------------------------------------------------------
+# --- contracts, and uses of contracts -------------------------------------------------------------------------------
 
 
 @cache
@@ -81,13 +85,14 @@ def _documents() -> list[Any]:
 
 @cache
 def _texts() -> list[list[bytes]]:
-    """Return each contract in parts: the text before its claims, and each claim."""
+    """Return the parts of each contract: first the text before its claims, then each claim."""
     paths = sorted((ROOT / "contracts").glob("*-v*.yaml"))
     return [re.split(rb"^(?=  - id: )", path.read_bytes(), flags=re.MULTILINE) for path in paths]
 
 
 def _document(row: bytes) -> Any:
-    """Return a contract with one or two of its claims, because long cases take more time; one in eight is complete."""
+    """Return a changed contract with only one or two of its claims, because long cases take more time. One in eight is
+    complete."""
     whole = _documents()[row[0] % len(_documents())]
     claims = whole["claims"]
     if row[2] % 8 == 7:
@@ -112,7 +117,7 @@ def _contract(row: bytes) -> bytes:
 
 
 def _likely_contract(row: bytes) -> bytes:
-    """Return a contract that probably loads, for targets that need a loaded contract."""
+    """Return a contract that is probably valid, for targets that need a valid contract."""
     if row[1] % 4 == 0:
         return _damaged_document(row)
     return json.dumps(altered(_document(row), row, _documents()[row[0] % len(_documents())])).encode()
@@ -196,7 +201,8 @@ def _read_ptx(content: bytes) -> None:
 
 
 def targets(scratch: Path) -> dict[str, Target]:
-    """Return every target by name. Targets write into `scratch`, which is created here and removed by the caller."""
+    """Return every target by name. Targets write into the folder `scratch`. This function creates it, and the caller
+    removes it."""
     from reference_impl.errors import ReferenceImplError
 
     scratch.mkdir()

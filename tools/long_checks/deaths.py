@@ -1,10 +1,11 @@
-"""The table of deaths: every cause of death in every phase of an arm's life, on a CPU. `.ci/long deaths`
+"""Let workers die in every phase of an arm, from every cause, on a CPU, and check the verdicts. `.ci/long deaths`
 
     PYTHONPATH=tests/support python tools/long_checks/deaths.py
 
-Prints a line for each combination, then a summary. The exit code is 1 if the result of a combination is wrong: a false
-PASS, a cause that its verdict does not name, another claim disturbed, a process left over, an exit code that differs
-from the table, or a directory for which `judge --check` finds other verdicts.
+The script prints a line for each combination of cause and phase, then a summary. The exit code is 1 if the result of a
+combination is wrong. The following results are wrong: a false PASS, a verdict that does not name the cause, an effect
+on another claim, a process that still runs, an exit code that differs from the table, or a run directory for which
+`judge --check` computes other verdicts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "overrun": ("still running after",),
     "output": ("printed more than 10 MiB",),
     "full_disk": ("File too large",),
-    # after the others in this order, because what they print last would otherwise be lost
+    # These causes come last, because other causes in the same run would lose their last output.
     "closed_output": ("Bad file descriptor",),
     "no_directory": ("the directory of the run was nothing",),
     "orphan": LEFT,
@@ -44,11 +45,12 @@ NAMED_DESCRIBING = NAMED | {
     "output": ("more than 16 MiB of output",),
     "nonsense": ("a float, not a SystemDescription",),
 }
-# A process that describes systems has no files of its own. So it has no directory to lose and no disk to fill.
+# A process that describes systems writes no files. So the causes that remove its directory or fill the disk cannot
+# occur.
 NOT_DESCRIBING = {"no_directory", "full_disk", "overrun"}
-TOGETHER = 5  # number of combinations in one run; each that ends its process makes the harness execute the others again
+TOGETHER = 5  # number of combinations in one run; if one ends its process, the harness executes the others again
 WALL_LIMIT_S, HEARTBEAT_S = 400.0, 200.0
-OVERRUN_S, HANG_S = 25.0, 15.0  # seconds in which a worker can import torch, even on a busy machine
+OVERRUN_S, HANG_S = 25.0, 15.0  # limits in seconds; importing torch takes less time, even on a busy machine
 DESCRIBE_S = 15.0
 STEPS = 5
 
@@ -62,19 +64,20 @@ def combination(phase: str, cause: str) -> Combination:
 
 
 def table() -> list[Combination]:
-    """Return every combination that can occur."""
+    """Return every combination of cause and phase that can occur."""
     found = [combination(phase, cause) for phase in (*STRANGER_PHASES, *PHASES) for cause in NAMED]
     return [
         one
         for one in found
         if not (one.phase in {"import", "describe"} and one.cause in NOT_DESCRIBING)
-        # Leave out these combinations, because nobody reads what these functions return.
+        # Leave out these combinations, because the harness does not use what these functions return.
         and not (one.phase in {"import", "import_in_worker", "end"} and one.cause == "nonsense")
     ]
 
 
 def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> list[Group]:
-    """Group the combinations into runs. Hanging and overrunning workers have their own groups, with own limits."""
+    """Group the combinations into runs. Workers that hang or take too long are in separate groups with separate
+    limits."""
     found: list[Group] = []
     for kind, wall, heartbeat in (
         ("hang", WALL_LIMIT_S, HANG_S),
@@ -94,7 +97,7 @@ def _kind(one: Combination) -> str:
 
 
 def print_outcomes(outcomes: Sequence[Outcome], began: float) -> int:
-    """Print a line for each outcome, then a summary; return 1 if anything is wrong."""
+    """Print a line for each outcome, then a summary. Return the exit code: 1 if an outcome is wrong, else 0."""
     for outcome in outcomes:
         print(outcome.line())
     wrong = sum(bool(outcome.problems) for outcome in outcomes)

@@ -1,8 +1,9 @@
-"""The long checks, `.ci/long`. Each part is a process whose last line is its figures, for docs/long-checks.md.
+"""Run the long checks, which take too long for every change: `.ci/long`.
 
     PYTHONPATH=tools/docs python tools/long_checks/long_checks.py [PART ...]
 
-The figures of a part that fails are not published. The other parts still run, and the exit code is 1.
+Each part is a process. The last line that it prints has its figures, which are written to docs/long-checks.md. If a
+part fails, its figures are not written. The other parts still run, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from harness.devices.environment import git_commit
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "long-checks.md"
-# Folders to import from, because neither the reference trainer nor the tests' systems are installed.
+# Folders from which the parts import. They are listed because the reference trainer and the tests' systems are not
+# installed.
 PATH = (ROOT, ROOT / "tests" / "support", ROOT / "tools" / "docs")
 HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
 PARTS: dict[str, tuple[str, ...]] = {
@@ -44,7 +46,7 @@ WITHOUT_ARGUMENTS = tuple(part for part in PARTS if part != "mutation")
 
 @dataclass(frozen=True)
 class Result:
-    """How a part ended: its exit code, its duration in seconds, and the last line that it printed."""
+    """The result of a part: its exit code, its duration in seconds, and the last line that it printed."""
 
     part: str
     code: int
@@ -53,7 +55,7 @@ class Result:
 
 
 def execute(part: str, command: Sequence[str]) -> Result:
-    """Run a part's command in the repository and print its output."""
+    """Run a part's command in the repository, print its output, and return its result."""
     print(f"== {part}", flush=True)
     if not (ROOT / command[0]).exists():
         return Result(part, 127, 0.0, f"{command[0]} does not exist")
@@ -75,7 +77,7 @@ def row(result: Result) -> list[str]:
 
 
 def published(page: str, rows: dict[str, list[str]]) -> str:
-    """Return the page with the rows of these parts replaced; rows of other parts stay."""
+    """Return the page with the rows of these parts replaced. Rows of other parts are not changed."""
     old = {line[2:-2].split(" | ")[0]: line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")}
     every = old | rows
     return filled(page, table(HEAD, (every[part] for part in PARTS if part in every)))

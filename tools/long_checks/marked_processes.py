@@ -1,4 +1,4 @@
-"""Find and end processes by a mark, a variable that is in their environment from the start."""
+"""Find and end processes by a mark, which is an environment variable that they have from their start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 def marked(mark: str, others: set[int] | None = None) -> list[int]:
     """Return the running processes whose environment contains the mark `NAME=value`, without this process.
 
-    others: processes that are known to lack the mark. Further processes without the mark are added to this set. A
-    process starts with its parent's environment, so every child of a marked process has the mark from its start."""
+    others: ids of processes that are known not to have the mark. Further processes without the mark are added to this
+    set. A process inherits the environment of its parent, so every child of a marked process has the mark from its
+    start."""
     text, known = mark.encode(), set() if others is None else others
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - callers look a thousand times a second
@@ -25,13 +26,14 @@ def marked(mark: str, others: set[int] | None = None) -> list[int]:
         if text in environment.split(b"\0"):
             found.append(int(name))
         elif environment:
-            # the environment is empty while another program is replacing the process, so look again later
+            # The environment is empty while the process starts another program. So do not store such a process as
+            # known.
             known.add(int(name))
     return found
 
 
 def left_after(mark: str, seconds: float) -> list[int]:
-    """Return the marked processes that still run after `seconds`, and kill them."""
+    """Wait up to `seconds` for the marked processes to end. Kill those that still run, and return their ids."""
     until = time.monotonic() + seconds
     while (processes := marked(mark)) and time.monotonic() < until:
         time.sleep(0.02)

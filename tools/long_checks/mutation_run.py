@@ -3,7 +3,8 @@
     pip install mutmut==3.8.1
     python tools/long_checks/mutation_run.py
 
-Takes about ten minutes on two cores. `[tool.mutmut]` in pyproject.toml says what is mutated and which tests are run.
+mutmut makes copies of the code with one small change each (mutants), and runs the tests on each copy. This takes about
+ten minutes on two cores. `[tool.mutmut]` in pyproject.toml names the modules to change and the tests to run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PROCESSES = "2"
 
 
 def copy_of_the_commit(folder: Path) -> str:
-    """Copy the files that a run needs from the commit into the folder; return the commit. Mutants stay there."""
+    """Copy the files that a run needs from the last commit into the folder. Return the commit's id."""
     archive = subprocess.run(["git", "archive", "HEAD", *COPIED], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
@@ -54,13 +55,14 @@ def statuses(results: str) -> dict[str, str]:
 
 
 def function_of(mutant: str) -> str:
-    """Return the function of a mutant: `sheet.Sheet.held` for `harness.judging.sheet.xǁSheetǁheld__mutmut_3`."""
+    """Return the name of the changed function: `sheet.Sheet.held` for
+    `harness.judging.sheet.xǁSheetǁheld__mutmut_3`."""
     module, _, name = mutant.rpartition("__mutmut_")[0].rpartition(".")
     return f"{module.rpartition('.')[2]}.{name.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
 
 
 def change(shown: str) -> tuple[str, str]:
-    """Return the lines that a mutant removes and adds, from the output of `mutmut show`."""
+    """Return the removed and the added lines of a mutant, from the output of `mutmut show`."""
     lines = [line for line in shown.splitlines() if not line.startswith(("---", "+++", "#"))]
     was, becomes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
     return was, becomes

@@ -2,9 +2,9 @@
 
     python tools/long_checks/random_kills.py [--kills 300] [--seed 17]
 
-A kill waits for a phase, and then for a random part of the time that this phase took in a run without a kill. The last
-line is a summary. The exit code is 1 if a gate opens for an unfinished run, a process outlives its command by two
-seconds, or a command does not end.
+The script waits until the command is in the chosen phase, and then for a random part of the time that this phase takes
+without a kill. The last line is a summary. The exit code is 1 if a gate is open for an unfinished run, if a process
+still runs two seconds after its command has ended, or if a command does not end.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ COMMANDS = {
     "pytest": ("pytest", "-q", "gate.yaml", "--contract-gate", "--contract-reports"),
 }
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
-LIMIT_S = 40.0  # seconds; a command ends ten seconds after it was told to, at the latest
+LIMIT_S = 40.0  # seconds; a command should end within ten seconds after a signal
 LEFT_S = 2.0
 PASS_S = 0.001
 
 
 @dataclass
 class Command:
-    """One running command. `phase` returns its current phase; phases occur in their order, each once."""
+    """One running command. `phase` returns its current phase. The phases occur in a fixed order, each once."""
 
     name: str
     folder: Path
     mark: str
     process: subprocess.Popen[bytes] = field(init=False)
     described: bool = False
-    # ids of processes without the mark, which are not examined again, because each look takes processor time
+    # Ids of processes without the mark. They are not examined again, because this would take processor time.
     others: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -94,7 +94,9 @@ class Command:
 
 def prepare(folder: Path) -> None:
     """Write a contract whose units all hold, and whose one fault is killed (detected)."""
-    with patch.object(sys, "path", [str(SCRIPTED), *sys.path]):  # for others it would replace a worker's probe
+    with patch.object(
+        sys, "path", [str(SCRIPTED), *sys.path]
+    ):  # only here, because in other processes the folder would replace a worker's probe
         from scripted_system import contract_text
     text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
     (folder / "gate.yaml").write_text(text)
@@ -102,7 +104,7 @@ def prepare(folder: Path) -> None:
 
 
 def unkilled(name: str) -> tuple[dict[str, float], bytes]:
-    """Return the seconds of each phase of a command without a kill, and the bytes of its verdicts."""
+    """Run a command without killing it. Return the seconds of each phase, and the bytes of its verdicts."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
@@ -115,7 +117,7 @@ def unkilled(name: str) -> tuple[dict[str, float], bytes]:
             last = now
             time.sleep(PASS_S)
         if command.process.returncode != 0:
-            raise RuntimeError(f"{name} exits with {command.process.returncode} although it was not killed")
+            raise RuntimeError(f"{name} failed with exit code {command.process.returncode}, although it was not killed")
         [directory] = command.directories()
         return dict(seconds), (directory / layout.VERDICTS).read_bytes()
 
@@ -123,9 +125,9 @@ def unkilled(name: str) -> tuple[dict[str, float], bytes]:
 def kill(
     name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float, expected: bytes
 ) -> tuple[str, list[str]]:
-    """Kill a command `wait_s` seconds after a phase began, with one or two signals.
+    """Start a command, and kill it `wait_s` seconds after `phase` began, with the signals `sent`.
 
-    Return the phase in which the command was killed, and what is wrong with the result."""
+    Returns the phase in which the command was killed, and a list of what is wrong with the result."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
@@ -141,7 +143,7 @@ def kill(
                 command.process.send_signal(each)
             command.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            problems.append(f"still there after {LIMIT_S:g} s")
+            problems.append(f"the command did not end within {LIMIT_S:g} s")
         finally:
             command.process.kill()
             command.process.wait()
@@ -156,8 +158,9 @@ def kill(
 
 
 def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
-    """Return a problem if the gate opens for this directory although its run did not finish or lacks evidence."""
-    arguments = ["judge", *([] if drilled else ["--gate"]), str(directory)]  # no gate takes a drill
+    """Return a list with a problem if the gate is open for this directory, although the run is unfinished or evidence
+    is missing."""
+    arguments = ["judge", *([] if drilled else ["--gate"]), str(directory)]  # --gate refuses drills
     printed, code = StringIO(), 1
     with redirect_stdout(printed), redirect_stderr(printed), suppress(HarnessError):
         code = application(arguments)(arguments, standalone_mode=False)
@@ -178,8 +181,9 @@ def main() -> int:
 
 
 def killed(kills: int, choice: random.Random) -> int:
-    """Kill `kills` commands, print what is wrong and a summary; return the exit code."""
-    # a shell's background job ignores the one and nohup the other, and so would these commands
+    """Kill `kills` commands, and print a line for each and a summary. Return the exit code."""
+    # Restore the default handlers. Under a shell's `&` or nohup this process ignores SIGINT or SIGHUP, and so would the
+    # commands.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     lengths = {name: unkilled(name) for name in COMMANDS}

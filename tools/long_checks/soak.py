@@ -1,10 +1,12 @@
-"""Run the smoke verification repeatedly in one process: nothing may be left over, and all verdicts must be equal.
+"""Run the smoke verification repeatedly in one process. Check that nothing is left over and that all verdicts are
+equal.
 
     python tools/long_checks/soak.py
 
 After each verification the script counts the processes that it started and that still run (found by a variable in their
-environment), files in the temporary folder, open file descriptors, and threads. No process may be left. The other
-counts may not exceed those after the second verification, because what is opened or cached once exists by then.
+environment), files in the temporary folder, open file descriptors, and threads. No process may still run. The other
+counts must not be larger than after the second verification, because everything that is opened or cached only once
+exists by then.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Left:
     threads: int
 
     def problems(self, settled: Left) -> list[str]:
-        """Return the leaks. `settled` holds the numbers after the second verification."""
+        """Return a line for each leak. settled: the numbers after the second verification."""
         grown = [name for name in ("files", "descriptors", "threads") if getattr(self, name) > getattr(settled, name)]
         found = [f"{self.processes} processes left"] * (self.processes > 0)
         return found + [f"{name} grew from {getattr(settled, name)} to {getattr(self, name)}" for name in grown]
@@ -52,7 +54,8 @@ def left(mark: str, folder: Path) -> Left:
 
 
 def verified(reports: Path, number: int) -> tuple[int, bytes]:
-    """Return the exit code of `harness verify` and the bytes of its verdicts, empty if it ended before them."""
+    """Return the exit code of `harness verify` and the bytes of its verdicts. The bytes are empty if it wrote no
+    verdicts."""
     arguments = ["verify", CONTRACT, "--reports", str(reports), "--name", f"soak-{number}"]
     code = application(arguments)(arguments, standalone_mode=False)
     verdicts = reports / f"soak-{number}" / "verdicts.json"

@@ -1,13 +1,13 @@
-"""Test the same set-up on machines that lack something: installation, a claim of the user's own, two commands.
+"""Test installation and use on unusual machines, such as a machine without network or with a read-only home directory.
 
     python tools/long_checks/strange_machines.py [--installed VENV] [--quick]
 
-`make install` installs the tree at HEAD, as a user without a name whose home is read-only. In each of `CIRCUMSTANCES`
-the trainer of the documentation gets a contract, which is checked, verified as a gate, judged again, reported, and
-inspected by `doctor`. Then `make verify`, `make test` and `make test-slow` run under all circumstances at once, except
-for the encoding, which is UTF-8 (`--quick` skips them). Another user and a missing network are simulated by Linux
-namespaces (`unshare`), which need no root. Circumstances that this machine does not allow are skipped and named. The
-exit code is 1 if any result differs from that on an ordinary machine.
+`make install` installs the tree at HEAD, as a user without a name whose home directory is read-only. In each of
+`CIRCUMSTANCES`, a contract is written for the trainer in the documentation. The contract is checked, verified as a
+gate, judged again and reported, and `doctor` is run. Then `make verify`, `make test` and `make test-slow` run under all
+circumstances at once, but with UTF-8 as the encoding (`--quick` skips these commands). Linux namespaces (`unshare`)
+simulate another user and a missing network, without root. If this machine does not allow a circumstance, it is skipped,
+and the script prints its name. The exit code is 1 if a result differs from the result on an ordinary machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = ROOT / "docs" / "plugging-in-a-trainer.md"
 PYTHON = getattr(sys, "_base_executable", sys.executable)
-CLOSED = "closed"  # name of a folder in the work folder to which nobody can write
+CLOSED = "closed"  # name of a read-only folder in the work folder
 WITHOUT_COMPILERS = "bin"
 _COMPILER = re.compile(r"gcc|clang|(^|-)(cc|c\+\+|g\+\+|cpp|c89|c99|tcc|ld|as|nvcc|icx)([-.\d]*)$")
 _USER = ("--user", "--map-user=54321", "--map-group=54321")  # a user number that has no line in /etc/passwd
@@ -36,7 +36,8 @@ _LEFT = ("PATH", "SSL_CERT_FILE", "PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_
 
 @dataclass(frozen=True)
 class Circumstance:
-    """A difference from an ordinary machine. In `variables`, `{work}` is the work folder, and None means not set."""
+    """A difference from an ordinary machine. In `variables`, `{work}` means the work folder, and None removes a
+    variable."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)
     other_user: bool = False
@@ -47,7 +48,7 @@ class Circumstance:
         return ["unshare", *namespaces, *command] if self.other_user or self.offline else [*command]
 
     def can_be_made(self) -> bool:
-        """Return True if this machine allows to simulate another user, or a missing network."""
+        """Return True if this circumstance can be simulated on this machine."""
         command = self.command(["true"])
         return shutil.which(command[0]) is not None and subprocess.run(command, check=False).returncode == 0
 
@@ -69,8 +70,8 @@ _ALL: dict[str, str | None] = {
     "PATH": f"{{work}}/{WITHOUT_COMPILERS}",
     "TMPDIR": "{work}/nowhere",
 }
-# Without these two variables, Python uses UTF-8 under LANG=C. This circumstance needs that, because many tests read our
-# files in the locale's encoding.
+# If these two variables are not set, Python uses UTF-8 under LANG=C. Many tests need UTF-8, because they read files of
+# the project in the locale's encoding.
 README = Circumstance({**_ALL, "PYTHONUTF8": None, "PYTHONCOERCECLOCALE": None}, other_user=True, offline=True)
 CIRCUMSTANCES = {
     "an ordinary machine": Circumstance(),
@@ -96,7 +97,7 @@ COMMANDS = (
 
 
 def documented_trainer(folder: Path) -> None:
-    """Write the trainer of the documentation into a new folder, corrected as the page says after its first trial."""
+    """Write the trainer in the documentation into a new folder, with the correction that the page describes later."""
     page = DOCUMENTED.read_text(encoding="utf-8")
     folder.mkdir(parents=True)
     [text] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def make_step" in block]
@@ -106,7 +107,7 @@ def documented_trainer(folder: Path) -> None:
 
 
 def set_up(work: Path) -> None:
-    """Make a home, a read-only folder, and a folder with links to all programs of PATH except compilers."""
+    """Make a home directory, a read-only folder, and a folder with links to all programs on PATH except compilers."""
     (work / "home").mkdir()
     (work / CLOSED).mkdir(mode=0o555)
     (work / WITHOUT_COMPILERS).mkdir()
@@ -135,7 +136,8 @@ def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: 
 
 
 def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[str]:
-    """Return the first of `COMMANDS` whose result in this circumstance differs from that on an ordinary machine."""
+    """Return a list with the first of `COMMANDS` whose result in this circumstance differs from that on an ordinary
+    machine."""
     folder = work / f"my prøject, {name}"
     documented_trainer(folder)
     wrong = []
@@ -155,7 +157,8 @@ def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[st
 
 
 def installed(source: Path, work: Path) -> Path:
-    """Clone the tree at HEAD and make its virtual environment by `make install`, with the Python that runs this."""
+    """Clone the tree at HEAD, and install it by `make install` with the Python that runs this script. Return the
+    environment's path."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
     code, printed = run(INSTALLATION, ["make", "install", f"PYTHON={PYTHON}"], source, work)
     if code:
@@ -165,8 +168,10 @@ def installed(source: Path, work: Path) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--installed", type=Path, help="a virtual environment that has the harness already")
-    parser.add_argument("--quick", action="store_true", help="without `make verify`, `make test` and `make test-slow`")
+    parser.add_argument(
+        "--installed", type=Path, help="a virtual environment in which the harness is already installed"
+    )
+    parser.add_argument("--quick", action="store_true", help="skip `make verify`, `make test` and `make test-slow`")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strange-") as name:
         work = Path(name)

@@ -1,9 +1,9 @@
-"""Verify every example on this machine, each with its own run directory, and print the results of its claims.
+"""Verify every example on this machine, each in its own run directory, and print the results of the claims.
 
     python tools/long_checks/verify_examples.py [EXAMPLE ...]
 
-The exit code is 1 if a unit is an ERROR, or if a verdict differs from that of the published run on the same kind of
-machine (`tools/docs/write_examples_page.py`). The last line counts verdicts and seconds.
+The exit code is 1 if a verdict is ERROR, or if a verdict differs from the verdict in the published run on the same kind
+of machine (`tools/docs/write_examples_page.py`). The last line has the number of verdicts and the time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def verify(name: str, reports: Path) -> list[dict[str, Any]]:
 
 
 def differences(name: str, found: Found) -> list[str]:
-    """Return the differences from the published run on this kind of machine; empty if there is no such run."""
+    """Return a line for each verdict that differs from the published run on this kind of machine. [] if there is no
+    such run."""
     machine = "h200" if torch.cuda.is_available() else "cpu"
     expected = {(each.claim, each.workload): (each.status.value, each.reason) for each in verdicts(name, machine)}
     return [

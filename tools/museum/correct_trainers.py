@@ -1,11 +1,12 @@
-"""Try correct trainers under the templates that `harness init` writes: the shipped examples and public trainers.
+"""Try correct trainers with the contract templates of `harness init`: the examples, and steps of public trainers.
 
     python tools/museum/correct_trainers.py [NAME ...]
 
-NAME is an example's folder or a function of tests/support/public_trainers.py; without NAME, all are tried. Each claim
-runs as many steps as `init` compares. The results are printed and stored in examples/field_bugs/results.csv, from which
-docs/field-bugs.md is written. Of an example only the system, the model, the sizes and the settings of its two arms are
-filled into the template. The exit code is 1 if a claim is violated, undecided or an error.
+NAME is the folder of an example, or a function in tests/support/public_trainers.py. Without NAME, all are tried. Each
+claim runs as many steps as `init` compares. The results are printed and stored in examples/field_bugs/results.csv, from
+which docs/field-bugs.md is written. For an example, the template is filled with the system, the model, the sizes and
+the settings of both arms in the example's contract. The exit code is 1 if a claim is violated or undecided, or ends
+with an error.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
-# this claim's control is an arm that `harness.system.made_step` adds to every step that a function returns
+# This claim is left out for examples. Its control is an arm that only `harness.system.made_step` offers.
 NOT_OURS = "SYNCS"
 
 
 def try_example(name: str) -> list[Said]:
-    """Return the results of the template's claims for a shipped example."""
+    """Return the results of the template's claims for an example."""
     adapter = ROOT / "examples" / name / "adapter.py"
     takes = ("seed", "optimized") if SHIPPED[name][2] == "optimized" else ("seed",)
     source = StepSource(name, name, "step", None, adapter, 1, takes, {})
@@ -47,7 +48,7 @@ def try_example(name: str) -> list[Said]:
 
 
 def with_example(name: str, text: str) -> str:
-    """Return the text of a template with an example's system, its small workload and its arms."""
+    """Return the text of a template, filled with the system, the small workload and the arms of an example."""
     shipped = load_contract(ROOT / "examples" / name / "contract.yaml").contract
     ours, plain, form = SHIPPED[name]
     small = shipped.workloads["small"]

@@ -1,9 +1,10 @@
-"""Read and write examples/field_bugs/results.csv: the result of each claim for each form of the museum's entries.
+"""Read and write examples/field_bugs/results.csv: the result of each claim for each form of each field bug.
 
-A row is the result of one claim in a trial. A trial tries a form with a seed on a machine, for the first time ("first")
-or most recently ("now"). The result of a claim that holds is a status and a reason. If a claim found something, the
-result also has the step, the seconds and the message, which docs/field-bugs.md prints. Line numbers of entries are
-removed from messages, because entries change after they are tried.
+An entry is a published bug, re-enacted in a buggy and a fixed form. A row is the result of one claim in a trial. A
+trial tries one form with one seed on one machine, for the first time ("first") or most recently ("now"). The result of
+a claim that holds is a status and a reason. If a claim does not hold, the result also has the step, the seconds and the
+message, which docs/field-bugs.md prints. Line numbers in entries are removed from messages, because entries may change
+later.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Trial:
     """One trial of one form.
 
     name: the name of the entry or of the correct trainer. tried: FIRST or NOW. machine: CPU or the GPU's name. form:
-    `buggy`, `mended` (fixed), or `correct` for a correct trainer."""
+    `buggy`, `mended` (the fixed form), or `correct` for a correct trainer."""
 
     name: str
     tried: str
@@ -41,8 +42,9 @@ class Trial:
 class Said:
     """The result of one claim for one form of an entry.
 
-    claim: its name without the entry's (`SAME`). step: the first step, counted from 0, that shows a difference; None if
-    the reason is not about steps. seconds: the time of the runs that decided the claim."""
+    claim: the claim's name without the name of the entry, such as `SAME`. step: the first step, counted from 0, that
+    shows a difference, or None if the reason is not about steps. seconds: the time of the runs that decided the
+    claim."""
 
     claim: str
     status: str
@@ -61,7 +63,7 @@ COLUMNS = [column.name for kind in (Trial, Said) for column in fields(kind)]
 
 
 def read_results(path: Path = RESULTS) -> dict[Trial, list[Said]]:
-    """Return every trial with the results of its claims, in the order of the rows; empty if the file does not exist."""
+    """Return the results of the claims by trial, in the order of the rows. Return {} if the file does not exist."""
     results: dict[Trial, list[Said]] = {}
     if not path.exists():
         return results
@@ -76,7 +78,8 @@ def read_results(path: Path = RESULTS) -> dict[Trial, list[Said]]:
 
 
 def keep_results(new: Results, path: Path = RESULTS) -> None:
-    """Write the results of these trials into the file in place of earlier ones; other trials stay unchanged."""
+    """Write the results of these trials into the file. They replace earlier results of the same trials, and no
+    others."""
     results = {**read_results(path), **{trial: [_kept(trial, each) for each in said] for trial, said in new.items()}}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -87,7 +90,7 @@ def keep_results(new: Results, path: Path = RESULTS) -> None:
 
 
 def _kept(trial: Trial, said: Said) -> Said:
-    """Return the part of a result that is stored: no figures for first tries and for claims that found nothing."""
+    """Return the part of a result that is stored. First tries, and claims that hold, are stored without figures."""
     if not said.found or trial.tried == FIRST:
         return Said(said.claim, said.status, said.reason)
     message = LINE.sub(r"\1", " ".join(said.message.split()))

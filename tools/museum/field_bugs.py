@@ -1,4 +1,4 @@
-"""The museum of field bugs: facts about its entries, the contracts for trials, and the results of trials."""
+"""Field bugs, the published bugs in examples/field_bugs: their entries, contracts for trials, and results of trials."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from examples.field_bugs.bug import Bug, bug_of  # noqa: E402 - from the reposit
 
 ENTRIES = ROOT / "examples" / "field_bugs"
 FORMS = ("buggy", "mended")
-# number of steps of each arm in every record; the records are older than the 211 steps that `harness init` uses
+# Number of steps of each arm in a trial. `harness init` now uses 211 steps, but the stored results are older.
 STEPS = 43
 GOOD = ("PASS", "NOT_RUN")
-# Figures of a verdict that state when a difference showed. The first of them that a verdict has is used. A step is
-# counted from 0.
+# Figures of a verdict that name the first step with a difference, counted from 0. If a verdict has several, the first
+# in this list is used.
 WHEN = ("first_exceeding_step", "first_differing_step", "first_non_finite_step", "first_unequal_step")
-BLOCK = "first_differing_block"  # in a long run: the first step of the first block that differs
+BLOCK = "first_differing_block"  # figure of a long run: the first step of the first block that differs
 LONG = "LONG"
 CORRECT = "correct"  # name of the form that a correct trainer has
-# For each shipped example: the two arms of its contract, and the template. If only the optimized arm has a capturable
-# optimizer or a compiled step, its rounding differs. Then the template is `optimized`, whose claim has a bound.
+# For each example: the two arms of its contract, and the template. If only the optimized arm has a capturable optimizer
+# or a compiled step, the rounding of the arms differs. Such an example has the template `optimized`, whose claim allows
+# a difference up to a bound.
 SHIPPED = {
     "accelerate_loop": ("captured", "constant-momentum", "optimized"),
     "compiled_model": ("compiled", "plain", "optimized"),
@@ -43,7 +44,11 @@ SHIPPED = {
 
 
 def is_right(form: str, said: Sequence[Said]) -> bool:
-    """Return True if a claim finds the bug, or if a fixed form has a PASS and otherwise only PASS and NOT_RUN."""
+    """Return True if the results are right for the form.
+
+    For the buggy form, at least one claim must find the bug. For another form, each claim must be PASS or NOT_RUN, and
+    at least one PASS.
+    """
     if form == "buggy":
         return any(each.found for each in said)
     return any(each.status == "PASS" for each in said) and all(each.status in GOOD for each in said)
@@ -56,26 +61,29 @@ def entries() -> dict[Path, Bug]:
 
 
 def recorded() -> list[Path]:
-    """Return the entries that need no package release of their own and have a result with seed 0."""
+    """Return the entries that need no separate package release and have a stored result with seed 0."""
     tried = {trial.name for trial in read_results() if (trial.tried, trial.machine, trial.seed) == (NOW, CPU, 0)}
     return [entry for entry, bug in entries().items() if not bug.installed and entry.stem in tried]
 
 
 def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
-    """Return the draft that `harness init --no-compile` makes for the step `form` on a GPU machine, without timing."""
+    """Return the draft that `harness init --no-compile` makes for the step `form` on a machine with a GPU, without a
+    timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
     arms = Arms(compiled=False, timed=False, memory=True)
     return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # use the same arguments as the records
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:
-    """Write adapter and contracts into a folder, as `harness init` writes them except for the seed."""
+    """Write adapter and contracts into a folder as `harness init` does, but with the given seed. Return the
+    contracts."""
     (folder / draft.adapter_name).write_text(draft.adapter(folder), encoding="utf-8")
     return write_templates(draft, folder, lambda text: text.replace("batch_size:", f"seed: {seed}, batch_size:"))
 
 
 def write_templates(draft: Draft, folder: Path, change: Callable[[str], str]) -> list[LoadedContract]:
-    """Write the draft's contracts into a folder, each with a change of its text, and load them."""
+    """Write the draft's contracts into a folder. Each text is first passed through `change`. Return the loaded
+    contracts."""
     texts = {draft.contract_name: draft.contract(), draft.long_contract_name: draft.long_contract()}
     for name, text in texts.items():
         (folder / name).write_text(change(text), encoding="utf-8")
@@ -92,11 +100,11 @@ def said_of(draft: Draft, verdict: Verdict, seconds: float | None = None) -> Sai
     return Said(name, verdict.status.value, verdict.reason, step, kept, verdict.message)
 
 
-Records = dict[int, dict[str, list[Said]]]  # seed -> form -> what was said
+Records = dict[int, dict[str, list[Said]]]  # seed -> form -> results of the claims
 
 
 def record_of(name: str, results: Results, tried: str = NOW, machine: str = CPU) -> Records:
-    """Return the results of an entry's claims, by seed and form; empty if the entry was not tried."""
+    """Return the results of an entry's claims, by seed and form. Return {} if the entry was not tried."""
     records: Records = {}
     for trial, said in results.items():
         if (trial.name, trial.tried, trial.machine) == (name, tried, machine):
@@ -105,7 +113,7 @@ def record_of(name: str, results: Results, tried: str = NOW, machine: str = CPU)
 
 
 def keep_record(name: str, records: Records, tried: str = NOW, machine: str = CPU, path: Path = RESULTS) -> None:
-    """Write the results of an entry's claims into the file; the file's results for other seeds stay."""
+    """Write the results of an entry's claims into the file. Results for other seeds are not changed."""
     new = {
         Trial(name, tried, machine, seed, form): said for seed, forms in records.items() for form, said in forms.items()
     }
@@ -113,7 +121,7 @@ def keep_record(name: str, records: Records, tried: str = NOW, machine: str = CP
 
 
 def correct_trainers() -> dict[str, list[Said]]:
-    """Return the last results of correct trainers, by name, shipped examples first."""
+    """Return the last results of the correct trainers, by name. The examples come first."""
     found = {
         trial.name: list(said)
         for trial, said in read_results().items()

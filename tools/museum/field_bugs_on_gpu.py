@@ -1,12 +1,13 @@
-"""Try the museum's entries that depend on a GPU, on this machine's GPU, several at a time.
+"""Try the field bugs that depend on a GPU on the GPU of this machine, several at the same time.
 
     python tools/museum/field_bugs_on_gpu.py FOLDER [NAME ...] [--record]
 
-First all claims except MEMORY are tried: each entry in a fork, and its runs in forks of that fork. Then MEMORY is tried
-for one entry after the other, because memory of other processes on the device would count. Results are written as they
-come, to FOLDER/NAME.csv (with the columns of examples/field_bugs/results.csv), and printed at the end. The last line
-counts entries with right results; the exit code is 1 if one is wrong. `--record` executes nothing and needs no GPU: it
-copies the results in the folder to results.csv.
+First all claims except MEMORY are tried. Each entry is tried in a fork, and each of its runs in a fork of this fork.
+Then the claim MEMORY is tried for one entry after the other, because it would also count the memory of other processes
+on the device. The results of an entry are written to FOLDER/NAME.csv (with the columns of
+examples/field_bugs/results.csv) when the entry ends, and printed at the end. The last line has the number of entries
+with right results. The exit code is 1 if an entry has a wrong result. With `--record`, nothing is executed, and no GPU
+is needed: the results in FOLDER are copied to results.csv.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FIRST = ("rf_detr_pool_per_shape", "transformer_engine_kept_outputs")
 
 
 def for_a_gpu() -> list[str]:
-    """Return the entries whose step runs on a GPU if there is one, and that need no package release of their own."""
+    """Return the entries whose step runs on a GPU if there is one, and that need no separate package release."""
     found = [
         entry.stem
         for entry, bug in field_bugs.entries().items()
@@ -59,7 +60,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--record", action="store_true", help="keep what the folder holds, and execute nothing")
+    parser.add_argument(
+        "--record", action="store_true", help="copy the results in FOLDER to results.csv, and execute nothing"
+    )
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +72,8 @@ def main() -> int:
         return 0
     names, began = arguments.names or for_a_gpu(), time.monotonic()
     forked_runs.prepare()
-    # `machine` asks another process about the GPUs: if this process used CUDA, its forks could not
+    # `machine` reads facts about the GPUs in another process, because forks of a process that has used CUDA cannot use
+    # CUDA.
     gpus = forked_runs.machine().gpus
     machine = gpus[0].name if gpus else CPU
     for memory, jobs in ((False, forked_runs.JOBS), (True, 1)):

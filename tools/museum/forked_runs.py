@@ -1,10 +1,10 @@
-"""Execute the runs of contracts in forks of a process that has imported torch, for small systems.
+"""Execute the runs of contracts for small systems, in forks of a process that has already imported torch.
 
-A worker of `harness verify` spends seconds on imports, but a run of a small system takes only a fraction of a second.
-Here each run also has its own process, which does the work of a worker. A time limit replaces the supervisor.
+A worker of `harness verify` needs seconds for imports, but a run of a small system takes only a fraction of a second.
+Here each run also has its own process, a fork, which does the work of a worker. A time limit replaces the supervisor.
 
-A fork cannot use a GPU if its parent has called the CUDA driver. With PYTORCH_NVML_BASED_CUDA_CHECK=1 torch does not
-call the driver to find out if there is a GPU. Facts about the GPU that the harness needs are read in another process.
+A fork cannot use a GPU if its parent has called the CUDA driver. With PYTORCH_NVML_BASED_CUDA_CHECK=1, torch checks for
+a GPU without calling the driver. Another process reads the facts about the GPU that the harness needs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 from harness.system.wrappers import HARNESS_FAULTS
 
 JOBS = 10  # number of forks that use a GPU at the same time
-# Modules that probes import late. Import them before forking, because otherwise each fork would import them.
+# Modules that probes import when they first need them. They are imported before forking, because otherwise each fork
+# would import them.
 AHEAD = (
     "torch._dynamo",
     "harness.execution.probes.paired",
@@ -64,9 +65,10 @@ AHEAD = (
 
 
 def prepare() -> None:
-    """Import the modules that runs need, with one thread: threads do not survive a fork and change sums' order."""
+    """Import the modules that runs need, and use only one thread. A fork has no other threads, and threads change the
+    order of sums."""
     if not torch.cuda.is_available():
-        # Triton reads this variable when it is imported, which happens below
+        # Set this variable now, because Triton reads it when it is imported below.
         os.environ.setdefault("TRITON_INTERPRET", "1")
     torch.set_num_threads(1)
     for module in AHEAD:
@@ -78,7 +80,7 @@ def prepare() -> None:
 
 
 def _record_a_step() -> None:
-    """Record one step, so that forks need not repeat the preparations of a process's first recording and fake pass."""
+    """Record one step, so that forks need not repeat the preparations that the first recording in a process makes."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     tokens = torch.zeros(2, dtype=torch.int64)
@@ -95,21 +97,22 @@ def _record_a_step() -> None:
 
 
 def _build_models(base: type[BaseModel]) -> None:
-    """Build pydantic's validators of all models now; otherwise each fork would build them at their first use."""
+    """Build pydantic's validators of all models now. Otherwise each fork would build them when they are first used."""
     for model in base.__subclasses__():
         model.model_rebuild()
         _build_models(model)
 
 
 def settle() -> None:
-    """Freeze imported objects, so that the garbage collectors of forks do not scan them again and again."""
+    """Freeze all existing objects, so that the garbage collectors of forks do not examine them."""
     gc.collect()
     gc.freeze()
 
 
 @cache
 def machine() -> Machine:
-    """Return the description of the machine for plans; with a GPU, another process makes it."""
+    """Return the description of the machine for plans. On a machine with a GPU, another process makes the
+    description."""
     if not torch.cuda.is_available():
         return environment.machine()
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
@@ -130,7 +133,7 @@ def planned(contracts: Sequence[LoadedContract], claims: Sequence[str] = ()) -> 
 def judged(
     contracts: Sequence[LoadedContract], work: Plan, folder: Path, limit_s: float
 ) -> list[tuple[Verdict, float]]:
-    """Return each unit's verdict, and the seconds of the runs that decided it."""
+    """Execute the runs of the plan. Return the verdict on each unit, and the seconds of the runs that decided it."""
     by_run: dict[str, tuple[RunEvidence, float]] = {}
     for run in work.runs:
         began = time.monotonic()
@@ -151,9 +154,9 @@ def verdict_on(unit: Unit, contracts: Sequence[LoadedContract], evidence: Sequen
 
 
 def execute(run: Run, directory: Path, limit_s: float) -> RunEvidence:
-    """Execute one run in a fork, and return its evidence, which it writes into `directory`.
+    """Execute one run in a fork, which writes its evidence into `directory`. Return the evidence.
 
-    A death by the time limit or by a signal is recorded."""
+    If a signal or the time limit ends the fork, the evidence contains this death."""
     directory.mkdir(parents=True)
     (directory / layout.RUN).write_text(dump_json(run.model_dump(), sort_keys=False), encoding="utf-8")
     process = Fork(lambda: _work(run, directory))
@@ -170,7 +173,7 @@ def execute(run: Run, directory: Path, limit_s: float) -> RunEvidence:
 
 
 def _work(run: Run, directory: Path) -> None:
-    # start real child processes, because forks of this process cannot use the device after this process has used it
+    # Start new processes instead of forks, because this process has used the device, and its forks could not use it.
     if torch.cuda.is_available():
         os.environ["PYTHONPATH"] = child_path()
     else:
@@ -202,7 +205,8 @@ class Fork:
                 os._exit(code)
 
     def wait(self, limit_s: float | None = None) -> int | None:
-        """Return the exit code, negative for a signal; None if the process still runs after `limit_s`."""
+        """Wait up to `limit_s` seconds. Return the exit code, which is negative for a signal, or None if the process
+        still runs."""
         until = None if limit_s is None else time.monotonic() + limit_s
         while self._ended is None:
             pid, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
@@ -222,9 +226,9 @@ class Fork:
 def at_once(
     works: Mapping[str, Callable[[], object]], jobs: int = JOBS, limit_s: float = math.inf
 ) -> Iterator[tuple[str, int | None]]:
-    """Run up to `jobs` works at a time, each in a fork; yield each name with its exit code when it ends.
+    """Run each work in a fork, up to `jobs` at a time. When a work ends, yield its name and exit code.
 
-    The exit code is None for a work that was killed after `limit_s`."""
+    The exit code is None for a work that was killed after `limit_s` seconds."""
     waiting, running = [*works], dict[str, tuple[Fork, float]]()
     while running or waiting:
         while waiting and len(running) < jobs:
@@ -240,7 +244,8 @@ def at_once(
 
 
 class _OtherPart(Fork):
-    """Substitute for `subprocess.Popen`: a fork that trains a part, with the given file as its standard input."""
+    """A substitute for `subprocess.Popen`: a fork that trains a part of a run, with the given file as its standard
+    input."""
 
     def __init__(self, command: Sequence[str], stdin: int, env: object) -> None:  # noqa: ARG002
         def train() -> None:

@@ -2,8 +2,8 @@
 
     python tools/museum/install_field_bug_packages.py
 
-Installed releases are kept. Only wheels are installed, without their dependencies: an entry lists everything that the
-environment lacks. The last line shows the total size in megabytes and the time.
+Releases that are already installed are kept. Only wheels are installed, without dependencies. An entry must therefore
+list all packages that the environment does not have. The last line shows the total size in megabytes and the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def releases() -> list[str]:
 
 
 def install(release: str) -> None:
-    """Install a release, and rename its folder last. Raises `CalledProcessError` if pip fails."""
+    """Install a release into a temporary folder, and then rename the folder. Raises `CalledProcessError` if pip
+    fails."""
     with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".unfinished-") as name:
         target = Path(name) / "release"
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--only-binary", ":all:"]

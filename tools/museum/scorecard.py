@@ -1,8 +1,8 @@
-"""Count the harness's answers at first tries: bugs found, correct trainers falsely accused, and undecided.
+"""Count the harness's answers at first tries: found bugs, false alarms for correct trainers, and undecided answers.
 
-A first try is not used for tuning: an entry of examples/field_bugs, or a trainer of examples/third_party, is written
-before it is tried, and the first answer is stored. `write_field_bugs_page.py` prints the tables that are made here; a
-release has them as a separate file.
+At a first try, the harness has not been changed because of this bug or trainer. An entry in examples/field_bugs, or a
+trainer in examples/third_party, is written before it is tried, and the first answer is stored.
+`write_field_bugs_page.py` prints the tables of this module. A release has the tables as a separate file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from page_tables import table
 
 THIRD_PARTY = ROOT / "examples" / "third_party"
 FIRST_ANSWERS = THIRD_PARTY / "first_answers.csv"
-# For each file of last answers: the date of its commit, and the machine on which it was measured.
+# For each file of answers at the last try: the date of its commit, and the machine on which it was measured.
 LAST_ANSWERS = {
     "cpu.csv": ("2026-11-28", CPU),
     "h100.csv": ("2026-11-28", "NVIDIA H100"),
@@ -33,7 +33,7 @@ FIRST_TRIES = ENTRIES / "first_tries.csv"
 CHANGELOG = ROOT / "CHANGELOG.md"
 BUG, CORRECT = "bug", "correct"
 RIGHT, WRONG, UNDECIDED, CUT = "right", "wrong", "undecided", "cut off"
-# Exit code of a gate -> how it is rated for each form. Exit codes: 0 means that all claims held, and 1 that a claim was
+# Exit code of a gate -> kind of trainer -> rating. Exit code 0 means that all claims held, and 1 that a claim was
 # violated.
 ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
 KINDS = {"correct": CORRECT, "buggy": BUG}
@@ -50,7 +50,7 @@ FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third
 
 @dataclass(frozen=True, order=True)
 class Verdict:
-    """An answer of the harness about one bug or one correct trainer; `answer` says if it was right."""
+    """An answer of the harness about one bug or one correct trainer. `answer` is right, wrong or undecided."""
 
     date: str
     source: str
@@ -78,7 +78,7 @@ def keep_date(name: str, date: str, path: Path = FIRST_TRIES) -> None:
 
 
 def of_field_bugs(tried: str) -> Iterator[Verdict]:
-    """Yield the answers for both forms of each entry; a fixed form counts as a correct trainer."""
+    """Yield the answers for both forms of each entry. A fixed form counts as a correct trainer."""
     results, dates = read_results(), first_dates()
     for path in field_bugs.entries():
         forms = next(iter(field_bugs.record_of(path.stem, results, tried).values()), None)
@@ -90,7 +90,8 @@ def of_field_bugs(tried: str) -> Iterator[Verdict]:
 
 
 def answer_to_bug(forms: Mapping[str, Sequence[Said]]) -> str:
-    """Return whether a bug was found (right), missed (wrong) or left undecided, from the results of both forms."""
+    """Return the rating of the results for a bug: found (right), missed (wrong) or undecided. forms: results by
+    form."""
     if found_bugs(forms):
         return RIGHT
     statuses = {each.status for each in forms["buggy"]}
@@ -98,7 +99,7 @@ def answer_to_bug(forms: Mapping[str, Sequence[Said]]) -> str:
 
 
 def answer_to_correct(said: Sequence[Said]) -> str:
-    """Return whether a correct trainer was accepted (right), accused (wrong) or left undecided."""
+    """Return the rating of the results for a correct trainer: accepted (right), accused (wrong) or undecided."""
     if any(each.found for each in said):
         return WRONG
     return RIGHT if field_bugs.is_right("mended", said) else UNDECIDED
@@ -123,14 +124,15 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def release_of(date: str, changelog: str | None = None) -> str:
-    """Return the last release on or before a date, according to the changelog; `none` before the first release."""
+    """Return the last release on or before a date, from the changelog. Return `none` for a date before the first
+    release."""
     text = CHANGELOG.read_text(encoding="utf-8") if changelog is None else changelog
     releases = re.findall(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)
     return max(((day, version) for version, day in releases if day <= date), default=("", "none"))[1]
 
 
 def tables(tried: str) -> list[str]:
-    """Return a table of bugs and one of correct trainers, with a row for each date, source and machine."""
+    """Return two tables, for bugs and for correct trainers, with a row for each date, source and machine."""
     verdicts = sorted([*of_field_bugs(tried), *of_trainers(tried)])
     return [
         _table("bugs", "found", "missed", [each for each in verdicts if each.kind == BUG]),

@@ -1,16 +1,16 @@
-"""Try entries of the museum of field bugs under the templates that `harness init` writes.
+"""Try field bugs (entries in examples/field_bugs) with the contract templates of `harness init`.
 
     python tools/museum/verify_field_bugs.py [NAME ...] [--seed N ...] [--short] [--first-try] [--record]
 
-NAME is an entry of examples/field_bugs, or the path of an entry elsewhere; without NAME, all entries are tried. Both
-forms of an entry are tried, with the bug and fixed, and the result of each claim is printed. `--short` skips the long
-run. `--first-try` stores the results in examples/field_bugs/results.csv as the first try, with its date in
-first_tries.csv; a stored first try is never replaced. `--record` stores the results as the current ones and replaces
-earlier results with these seeds; docs/field-bugs.md is written from them. With several seeds, only the first seed has a
-long run, unless no other claim found the bug.
+NAME is an entry, or the path of an entry in another folder. Without NAME, all entries are tried. The buggy and the
+fixed form of an entry are tried, and the result of each claim is printed. `--short` skips the long run. `--first-try`
+stores the results in examples/field_bugs/results.csv as the first try, and the date in first_tries.csv. A stored first
+try is never replaced. `--record` stores the results as the current results, in place of earlier results with these
+seeds. docs/field-bugs.md is written from them. With several seeds, the long run is tried only with the first seed, and
+with other seeds if no other claim found the bug.
 
-Without a GPU, runs are forks of one process (forked_runs.py). The exit code is 1 if a bug was not found, or if a fixed
-form has a claim that is violated, undecided or an error.
+Without a GPU, runs are forks of one process (forked_runs.py). The exit code is 1 if a bug was not found, or if a claim
+of a fixed form is violated or undecided, or ends with an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness.contract.load import LoadedContract
 from harness.first_contract.draft import Draft
 from harness.first_contract.trying import first_on_path
 
-LIMIT_S = 300.0  # time limit of one run in seconds; the longest run takes a tenth of it on a quiet machine
+LIMIT_S = 300.0  # time limit of one run in seconds; on an idle machine the longest run takes a tenth of this time
 
 
 def try_form(
@@ -51,8 +51,9 @@ def try_form(
 ) -> list[Said]:
     """Return the result of each claim for one form, executed in forks of this process.
 
-    claims: names of the claims to try, without the entry's name; if empty, all but those in `without`. long: also try
-    the long run. steps: of each arm, except in the long run. limit_s: time limit of one run.
+    claims: names of the claims to try, without the entry's name. If it is empty, all claims except those in `without`
+    are tried. long: also try the long run. steps: number of steps of each arm, except in the long run. limit_s: time
+    limit of one run.
     """
     with drafted(entry, form, seed, steps) as (draft, folder, contracts):
         left_out = {draft.claim_id(each) for each in without}
@@ -62,7 +63,8 @@ def try_form(
 
 
 def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
-    """Plant every fault that the named claims of one form name. An empty `claims` means all but the long run."""
+    """Plant every fault that these claims of one form name. If `claims` is empty, use all claims except the long
+    run."""
     with drafted(entry, form, seed=0) as (draft, folder, contracts):
         return drilled(contracts, wanted_of(draft, contracts, claims, long=False), folder, LIMIT_S)
 
@@ -71,7 +73,10 @@ def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
 def drafted(
     entry: Path, form: str, seed: int, steps: int = STEPS
 ) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
-    """Yield the draft of a form, the temporary folder of its contracts (first on Python's path), and the contracts."""
+    """Yield the draft of a form, the temporary folder with its contracts, and the loaded contracts.
+
+    Inside the `with`, the folder is first on Python's path.
+    """
     draft = field_bugs.draft_of(entry, form, steps)
     with tempfile.TemporaryDirectory(prefix="field-bug-") as name, first_on_path(Path(name)) as folder:
         try:
@@ -88,7 +93,10 @@ def wanted_of(draft: Draft, contracts: Sequence[LoadedContract], claims: Sequenc
 
 
 def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Records:
-    """Try both forms with each seed. The long run is tried with the first seed, and if no other claim finds the bug."""
+    """Try both forms with each seed, and return the results.
+
+    long: also try the long run, with the first seed, and with other seeds if no other claim finds the bug.
+    """
     records: field_bugs.Records = {}
     late = False
     for seed in seeds:
@@ -99,7 +107,7 @@ def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Re
 
 
 def show(entry: Path, records: field_bugs.Records) -> bool:
-    """Print the results of an entry; return True if all are right."""
+    """Print the results of an entry. Return True if all results are right."""
     right = True
     for seed, forms in records.items():
         for form, said in forms.items():
@@ -124,11 +132,13 @@ def device_name() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("entries", nargs="*", metavar="NAME", help="entries, or paths of some; default: all")
+    parser.add_argument("entries", nargs="*", metavar="NAME", help="names or paths of entries; default: all")
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
-    parser.add_argument("--short", action="store_true", help="without the long run")
-    parser.add_argument("--first-try", action="store_true", help="keep what was said, where nothing is kept yet")
-    parser.add_argument("--record", action="store_true", help="keep what was said, in the place of what is kept")
+    parser.add_argument("--short", action="store_true", help="skip the long run")
+    parser.add_argument(
+        "--first-try", action="store_true", help="store the results as the first try, if none is stored"
+    )
+    parser.add_argument("--record", action="store_true", help="store the results in place of earlier results")
     arguments = parser.parse_args()
     named = [Path(each) if each.endswith(".py") else field_bugs.ENTRIES / f"{each}.py" for each in arguments.entries]
     forked_runs.prepare()
@@ -139,7 +149,7 @@ def main() -> int:
         if not show(entry, records):
             wrong.append(entry.stem)
         if arguments.first_try and field_bugs.record_of(entry.stem, read_results(), FIRST, machine):
-            print(f"{entry.stem}: the first try is not replaced")
+            print(f"{entry.stem}: a first try is already stored and is not replaced")
         elif arguments.first_try:
             field_bugs.keep_record(entry.stem, {arguments.seed[0]: records[arguments.seed[0]]}, FIRST, machine)
             scorecard.keep_date(entry.stem, time.strftime("%Y-%m-%d", time.gmtime()))

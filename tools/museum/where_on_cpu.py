@@ -1,13 +1,14 @@
-"""Find where a training and a changed copy of it differ first, on a CPU: the figures of docs/first-difference.md.
+"""Find where a training and a changed copy of it differ first, on a CPU, for the figures in docs/first-difference.md.
 
     python tools/museum/where_on_cpu.py bugs [NAME ...]
     python tools/museum/where_on_cpu.py faults [NUMBER ...]
 
-`bugs` takes, for each field bug, the first claim that fails by a difference, and prints where the difference begins. A
-reader compares the printed line with the entry's `fix`: nothing here reads an entry's name or facts. `faults` changes
-one line of a public trainer of tests/support/public_trainers.py, which was not written for this purpose. An answer is
-right if it names the changed line as the line of the operator that differs, or as a line that made an input of that
-operator. Runs are forks of one process (forked_runs.py).
+For each field bug, `bugs` takes the first claim that fails because of a difference, and prints where the difference
+begins. A reader must compare the printed line with the entry's `fix`, because the script does not use the entry's
+facts. For each fault, `faults` changes one line of a public trainer in tests/support/public_trainers.py. (These
+trainers were not written for this purpose.) An answer is right if it names the changed line, either as the line of the
+operator that differs, or as a line that computed an input of this operator. Runs are forks of one process
+(forked_runs.py).
 """
 
 from __future__ import annotations
@@ -78,19 +79,20 @@ class Planted(StepFunctionSystem):
 
 
 def forget_scripts() -> None:
-    """Make sure that no file of this folder, which executes the forks, counts as user code."""
+    """Make the harness not treat the scripts in tools/ as user code, because they execute the forks."""
     for name in ("is_own", "is_users_or_library"):
         vars(sites)[name] = partial(lambda asked, file: "/tools/" not in file and asked(file), vars(sites)[name])
 
 
 def first_difference(run: Run, folder: Path) -> FirstDifference:
-    """Return where the arms of a run differ first. Every run of the search is a fork, with evidence below `folder`."""
+    """Return where the arms of a run differ first. Each run of the search is a fork that writes evidence below
+    `folder`."""
     number = count()
     return locate(run, lambda asked: [forked_runs.execute(asked, folder / str(next(number)), LIMIT_S)])
 
 
 def ask_bug(entry: Path) -> None:
-    """Print the first difference for the first claim of an entry that fails by a difference."""
+    """Print the first difference for the first claim of an entry that fails because of a difference."""
     with drafted(entry, "buggy", 0) as (draft, folder, contracts):
         plan = forked_runs.planned(contracts, wanted_of(draft, contracts, [], long=False))
         runs = {run.id: run for run in plan.runs}
@@ -104,7 +106,7 @@ def ask_bug(entry: Path) -> None:
                 print(f"{entry.stem} {verdict.reason}: {located(answer)}")
                 print("   ", "; ".join(f"{part} {seen} {what}" for part, seen, what in path_rows(answer)), flush=True)
                 return
-        print(f"{entry.stem}: no claim fails because of a difference here", flush=True)
+        print(f"{entry.stem}: on this machine, no claim fails because of a difference", flush=True)
 
 
 def changed(trainer: str, old: str, new: str) -> tuple[str, int]:
@@ -119,7 +121,7 @@ def changed(trainer: str, old: str, new: str) -> tuple[str, int]:
 
 
 def ask_fault(number: int) -> bool:
-    """Print the first difference for a fault. Return True if the answer names the changed line."""
+    """Print the first difference for the fault with this number. Return True if the answer names the changed line."""
     trainer, old, new = FAULTS[number]
     source, line = changed(trainer, old, new)
     texts = {"changed": source, "plain": TRAINERS.read_text(encoding="utf-8")}
@@ -134,7 +136,7 @@ def ask_fault(number: int) -> bool:
         planned = forked_runs.planned([loaded])
         run = where_run(contract.claims[0], planned.units[0], planned.runs, {})
         if run is None:
-            raise ValueError(f"nothing to locate in {trainer}: {planned.units[0].obstacle}")
+            raise ValueError(f"{trainer} cannot be run: {planned.units[0].obstacle}")
         answer = first_difference(run, folder / "where")
     lines = [each for place in answer.places.values() for each in (place.line, *place.made_at)]
     is_named = any(each.endswith(f"_trainers.py:{line}") for each in lines)

@@ -1,13 +1,15 @@
-"""Find what differs first between the captured reference trainer with a planted fault and the plain one without.
+"""Find the first difference between the captured reference trainer with a planted fault and the plain trainer without
+it.
 
     python tools/museum/where_on_gpu.py FOLDER [FAULT ...] [--device cpu] [--model tiny] [--seq-len 64]
 
 Without FAULT, every fault of the step, the replay and the kernels is examined, each in a fork. An answer counts as
-right ("named") if it names a line in the fault's own module. Some faults only leave something out or change a number;
-for these the answer must match the pattern in `EXPECTED`, which a reader wrote. The script writes FOLDER/faults.csv
-with a row for each fault, FOLDER/answers with each answer in full, and FOLDER/evidence with the recordings if an answer
-names another module. docs/first-difference.md also has `frozen_learning_rate` at 28 layers (`--model qwen2-1.5b
---seq-len 32`). Its tests are in tests/gpu/test_where.py.
+right ("named") if it names a line in the fault's module. Some faults only leave something out or change a number, so no
+line of their module computes anything. For these faults, the answer must match a pattern in `EXPECTED`, which was
+written by hand. The script writes FOLDER/faults.csv with a row for each fault, and FOLDER/answers with each answer in
+full. If an answer names another module, the recordings are kept in FOLDER/evidence. docs/first-difference.md also has
+the result for `frozen_learning_rate` at 28 layers (`--model qwen2-1.5b --seq-len 32`). The tests are in
+tests/gpu/test_where.py.
 """
 
 from __future__ import annotations
@@ -41,8 +43,7 @@ from reference_impl.faults import FAULTS, KERNELS, REPLAY, STEP
 
 LIMIT_S = 200.0  # time limit for one fault in seconds
 FIELDS = ("fault", "answer", "named", "step", "part", "how", "unseen", "seconds", "bytes", "sentence")
-# Faults that leave something out, or that change something which no operator in the fault's own module computes -> a
-# pattern of the expected answer.
+# Fault -> pattern of the expected answer, for faults whose module contains no operator that computes the difference.
 EXPECTED = {
     "stale_batch": r"the batch differs",
     "cross_stream_race": r"the batch differs",
@@ -108,11 +109,16 @@ def main() -> None:
 
 
 def answers(faults: Sequence[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Examine each fault in a fork, several at a time, and yield the rows as they come."""
+    """Examine each fault in a fork, several at a time. Yield the row of each fault when its fork ends."""
     works = {fault: lambda fault=fault: answer(fault, options) for fault in faults}
     for fault, _ in forked_runs.at_once(works, limit_s=LIMIT_S):
         file = options.folder / "answers" / f"{fault}.json"
-        row = {"fault": fault, "answer": "none", "named": "", "sentence": "its process ended, or took too long"}
+        row = {
+            "fault": fault,
+            "answer": "none",
+            "named": "",
+            "sentence": "the process of this fault failed or took too long",
+        }
         row |= json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         print(f"{fault}: {row['answer']} {row['named']} {row['sentence']}", flush=True)
         yield row
@@ -125,7 +131,7 @@ def names(device: str) -> list[str]:
 
 
 def answer(fault: str, options: argparse.Namespace) -> None:
-    """Examine a fault and write its row to its file."""
+    """Examine a fault, and write its row to a file in the folder of the options."""
     try:
         row = ask(fault, options)
     except Exception:

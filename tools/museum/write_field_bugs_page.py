@@ -62,7 +62,7 @@ NOT_WRITTEN = ENTRIES / "not_written.toml"
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the museum: its bug, and the results of its trials."""
+    """An entry in examples/field_bugs: the bug, and the results of its trials."""
 
     path: Path
     bug: Bug
@@ -72,12 +72,13 @@ class Entry:
 
     @property
     def found(self) -> list[Said]:
-        """Return the claims that found the bug and hold for the fixed form, with the first seed, in contract order."""
+        """Return the claims that found the bug with the first seed and hold for the fixed form, in the order of the
+        contract."""
         return scorecard.found_bugs(next(iter(self.records.values()), self.first or {}))
 
     @property
     def found_on_gpu(self) -> list[Said]:
-        """Return the claims as in `found`, for the trial on a GPU."""
+        """Return the claims that `found` would return for the trial on a GPU."""
         return scorecard.found_bugs(self.on_gpu)
 
 
@@ -124,7 +125,7 @@ def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str
 
 
 def not_written() -> list[Mapping[str, str]]:
-    """Return title, thread and reason of each bug that could not be re-enacted."""
+    """Return the title, the thread and the reason for each bug that could not be re-enacted, by name of the field."""
     return list(tomllib.loads(NOT_WRITTEN.read_text(encoding="utf-8")).values())
 
 
@@ -163,7 +164,7 @@ def _gpu(entry: Entry) -> str:
 
 
 def _wrong(said: Sequence[Said], mark: str = "") -> str:
-    """Return the claims that did not hold, each once, with its reason."""
+    """Return the claims that did not hold as text, each once with its reason."""
     wrong = {each.claim: each.reason for each in said if each.status not in field_bugs.GOOD}
     return ", ".join(f"{mark}{claim}{mark} `{reason}`" for claim, reason in wrong.items())
 
@@ -181,7 +182,7 @@ def _correct() -> Iterator[tuple[str, ...]]:
 
 
 def _mended(entry: Entry) -> str:
-    """Return for how many seeds the fixed form held, or which of its claims did not hold."""
+    """Return the number of seeds for which the fixed form held, or the claims that did not hold, as text."""
     forms = [forms["mended"] for forms in entry.records.values()] or [(entry.first or {}).get("mended", [])]
     held = f"holds, {len(forms)} {'seed' if len(forms) == 1 else 'seeds'}"
     return _wrong([each for said in forms for each in said]) or held
@@ -215,7 +216,7 @@ def _link(entry: Entry) -> str:
 
 
 def _thread(thread: str) -> str:
-    """Return a link to the thread if `thread` names one on GitHub, otherwise the text unchanged."""
+    """Return a link if `thread` names a thread on GitHub, otherwise the text unchanged."""
     repository, _, number = thread.partition("#")
     linked = repository.count("/") == 1 and number.isdigit()
     return f"[{thread}](https://github.com/{repository}/issues/{number})" if linked else thread

@@ -1,27 +1,27 @@
-"""Compare the results of two commits of this project, to show that a change moved code but changed no verdict.
+"""Compare the results of two commits of this project, to show that a change of code changed no verdict.
 
     python tools/snapshot/compare_commits.py BASE [HEAD] [--only SECTION ...]
 
-HEAD is the working tree with its uncommitted changes, unless a commit is named. Both commits are executed on this
-machine with this Python. The sections:
+If HEAD is not given, BASE is compared with the working tree, including uncommitted changes. Both commits are executed
+on this machine with this Python. The sections are:
 
-    judge       status, reason, figures in order, denominators of every case in the tests' tables
-    published   the same for every published run, judged again, and the rows of published drills
-    records     what workers record in a drill of a small trainer on a CPU, and its kills
+    judge       status, reason, ordered figures and denominators of the verdict on every case in the tests' tables
+    published   the same for every published run, which is judged again, and the rows of published drills
+    records     the records of workers in a drill of a small trainer on a CPU, and the results of its faults
     schemas     the JSON Schema of contracts and of shared files
-    help        what each command prints for --help
+    help        the output of each command for --help
     exit-codes  the number of each exit code
-    kills       the kill matrix as planned for a machine without GPUs, and for one with two
+    kills       the planned pairs of fault and claim, for a machine without GPUs and for a machine with two GPUs
 
-Every entry of the base (a verdict, a recorded value, a definition of a schema) must be equal in the head. Entries that
-only the head has are listed as new. The sentences of verdicts are not compared.
+Every entry of BASE (a verdict, a recorded value, a definition of a schema) must be equal in HEAD. Entries that exist
+only in HEAD are listed as new. The sentences of verdicts are not compared.
 
-The base executes its runs twice. If a recorded value differs between these two executions, the value must exist in the
-head but is not compared. If it is a number (a time, a process id), its field is not compared in any run. Such values
-and fields are listed as left out.
+The runs of BASE are executed twice. If a recorded value differs between these two executions, the value must exist in
+HEAD, but is not compared. If such a value is a number (a time, a process id), its field is not compared in any run.
+These values and fields are listed as left out.
 
-The exit code is 0 if everything requested was compared and is equal. Otherwise it is 1, and each value that differs is
-printed as it is in the base and in the head.
+The exit code is 0 if all requested sections were compared and are equal. Otherwise it is 1, and each value that differs
+is printed, as it is in BASE and as it is in HEAD.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("snapshot.py")
 WHICH = ("base", "head", "base again")
 ABSENT = "(absent)"
-AGAIN = "records"  # the base commit makes this section twice
+AGAIN = "records"  # the section that is taken twice from the base commit
 MOST_SHOWN = 40  # largest number of differences, and of new entries, that are printed for a section
 LONGEST = 300  # largest number of characters of a value that are printed
 
@@ -55,8 +55,8 @@ LONGEST = 300  # largest number of characters of a value that are printed
 class Comparison:
     """The comparison of one section of both commits.
 
-    left_out: fields and values that are not compared. different: place, the base's value, the head's value. failed: why
-    nothing could be compared, or "".
+    left_out: fields and values that are not compared. different: for each difference, its place, the value in the base
+    and the value in the head. failed: the reason why nothing could be compared, or "".
     """
 
     section: str
@@ -68,13 +68,13 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """Return True if the base has entries and the head has the same ones."""
+        """Return True if the base has entries and all of them are equal in the head."""
         return not self.failed and not self.different and self.equal > 0
 
     def lines(self) -> list[str]:
         """Return the lines to print for this section."""
         if self.failed:
-            return [f"{self.section}: not comparable: {self.failed}"]
+            return [f"{self.section}: could not be compared: {self.failed}"]
         counts = f"{self.equal} equal, {len(self.different)} different, {len(self.new)} new"
         places = [
             f"  {place}\n    base: {_shown(base)}\n    head: {_shown(head)}" for place, base, head in self.different
@@ -106,7 +106,7 @@ def compare(section: str, base: Entries, head: Entries, again: Entries) -> Compa
         if left_out and (now is not ABSENT or name not in again):
             continue
         unequal = [(name, value, now)] if left_out else [*differences(name, value, now)]
-        # equal errors do not show that the verdicts would be equal, so report them
+        # Report errors even if they are equal, because equal errors do not show that the verdicts would be equal.
         if isinstance(value, dict) and ERROR in value:
             unequal = [(name, value, now)]
         result.different += unequal
@@ -115,7 +115,8 @@ def compare(section: str, base: Entries, head: Entries, again: Entries) -> Compa
 
 
 def differences(place: str, base: Any, head: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each place at which two values differ, with both values. Lists and dictionaries are compared by part."""
+    """Yield each place at which two values differ, with both values. Lists and dictionaries are compared item by
+    item."""
     if isinstance(base, dict) and isinstance(head, dict):
         for key in [*base, *(key for key in head if key not in base)]:
             yield from differences(f"{place}{SEP}{key}", base.get(key, ABSENT), head.get(key, ABSENT))
@@ -125,13 +126,13 @@ def differences(place: str, base: Any, head: Any) -> Iterator[tuple[str, Any, An
             if tag != "equal":
                 yield f"{place}{SEP}{first}", base[first:last], head[first_of_head:last_of_head]
     elif json.dumps(base) != json.dumps(head):
-        # compare as JSON text, because 1, 1.0 and true are different values there
+        # Compare JSON texts, because 1, 1.0 and True are equal in Python, but different in JSON.
         yield place, base, head
 
 
 @contextmanager
 def tree_of(commit: str | None, folder: Path) -> Iterator[Path]:
-    """Check the commit out while the `with` runs, and yield its folder. None stands for the working tree."""
+    """Check out the commit inside the `with`, and yield its folder. None means the working tree."""
     if commit is None:
         yield ROOT
         return
@@ -165,7 +166,8 @@ def take(section: str, tree: Path, scratch: Path) -> Entries | str:
 
 
 def compared(section: str, *taken: Entries | str) -> Comparison:
-    """Compare a section of the base, the head and the base again, unless one of the three has no such section."""
+    """Compare a section of the base, the head, and the base's second execution. Each may be the reason why it is
+    missing."""
     failed = [f"{which}: {each}" for which, each in zip(WHICH, taken, strict=True) if isinstance(each, str)]
     if failed:
         return Comparison(section, failed="; ".join(failed))
@@ -186,7 +188,7 @@ def main(arguments: Sequence[str]) -> int:
             stack.enter_context(tree_of(commit, folder / which))
             for which, commit in (("base", given.base), ("head", given.head))
         ]
-        # Two processes run at a time, so start with the longest section.
+        # Start with the longest section, because two processes run at the same time.
         order = sorted(given.only, key=lambda section: section != AGAIN)
         asked = [(section, number) for section in order for number in range(3 if section == AGAIN else 2)]
         with ThreadPoolExecutor(2) as pool:

@@ -2,9 +2,9 @@
 
     python -P tools/snapshot/snapshot.py SECTION OUT SCRATCH
 
-The working directory must be the root of the commit, and the first folder of PYTHONPATH. A section maps names of
-entries to values. The program uses interfaces of the commit that stay valid if modules are moved: the commands, the
-Python API that ARCHITECTURE.md names, and the tables of the tests.
+The working directory must be the root of the commit, and must be the first folder in PYTHONPATH. A section is a
+dictionary from names of entries to values. The program uses only interfaces that do not depend on the places of
+modules: the commands, the Python API that ARCHITECTURE.md names, and the tables of the tests.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 
 RUNS = Path(__file__).resolve().with_name("snapshot_runs")
 OWN_FRAME = re.compile(r'^ *File "(?:<tree>/)?harness/.*\n(?: {4}.*\n)*', re.MULTILINE)
-ERROR = "error"  # name of the entry that stands in the place of an entry's values, if an error was raised
+ERROR = "error"  # key of the only value of an entry for which an error was raised
 SEP = " › "
 Entries = dict[str, Any]
 
 
 def facts(verdict: Any) -> Entries:
-    """Return the content of a verdict without its sentence. `order` is the order of the figures."""
+    """Return the content of a verdict without its sentence. The value `order` is the order of the figures."""
     plain = verdict.model_dump(mode="json")
     figures = {name: [each["value"], each["unit"]] for name, each in plain["figures"].items()}
     kept = {name: plain.get(name) for name in ("status", "reason", "denominators", "mechanism")}
@@ -56,7 +56,8 @@ def judge(_scratch: Path) -> Entries:
 
 
 def published(_scratch: Path) -> Entries:
-    """Judge each published run again; return verdicts, rows of drills, and differences from what was recorded."""
+    """Judge each published run again. Return the verdicts, the rows of drills, and differences from the recorded
+    verdicts."""
     entries: Entries = {}
     for archive in sorted(Path("reports").rglob("*.tar.xz")):
         run = archive.parent if archive.name == "run.tar.xz" else archive
@@ -84,10 +85,10 @@ def _or_error(answer: Callable[[Any], Entries], asked: Any) -> Entries:
 
 
 def records(scratch: Path) -> Entries:
-    """Drill a small trainer on a CPU; return the records of the workers, and the kills.
+    """Drill a small trainer on a CPU. Return the records of the workers, and the results of the faults.
 
-    Each field of each record has an entry, and each column of a series. Places in the harness's own code are left out:
-    frames of a stack, and the file and line of a host sync that a fault plants.
+    There is an entry for each field of each record, and for each column of a series. Places in the code of the harness
+    are left out: frames of a stack, and the file and line of a host sync that a fault plants.
     """
     for file in RUNS.glob("snapshot*"):
         shutil.copy(file, scratch)
@@ -144,7 +145,8 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def field_of(place: str) -> str:
-    """Return the field of a place, without run, arm and number, such as `records.jsonl › phase › seconds`."""
+    """Return the name of the field at a place, without run, arm and number, such as `records.jsonl › phase ›
+    seconds`."""
     file, *rest = place.split(SEP)
     return SEP.join([file.rpartition("/")[2], *(each.split(" ")[0] for each in rest if not each.isdigit())])
 
@@ -175,9 +177,9 @@ def exit_codes(_scratch: Path) -> Entries:
 
 
 def kills(_scratch: Path) -> Entries:
-    """Return the kill matrix as planned for a machine without GPUs, and for a machine with two.
+    """Return the faults that a drill would plant, on a machine without GPUs and on a machine with two GPUs.
 
-    An entry is a fault of a claim on a workload: the expected verdict, and the arms to execute.
+    The entry of a fault for a claim on a workload has the expected verdict and the arms to execute.
     """
     _import_as_tests_do()
     from planning import H200, NO_GPU
@@ -255,7 +257,9 @@ def main(section: str, out: str, scratch: str) -> None:
 
     here = Path(harness.__file__).resolve().parents[1]
     if here != Path.cwd().resolve():
-        raise SystemExit(f"`harness` must be imported from this commit, but comes from {here}")
+        raise SystemExit(
+            f"`harness` was imported from {here}, not from this commit; put the commit's root first in PYTHONPATH"
+        )
     Path(out).write_text(json.dumps(SECTIONS[section](Path(scratch)), indent=1), encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
-"""Simulate the published error rates again: they must be equal to the last digit and within their bounds.
+"""Simulate the published error rates again, and check that they are equal in every digit and within their bounds.
 
-The simulation uses today's judges with the published seed and number of experiments. Another version of numpy may draw
-other numbers. Then publish new rates with `tools/statistics/error_rates.py` and `tools/statistics/seed_error_rates.py`.
+The simulation uses the current judges, and the published seed and number of experiments. Another version of numpy may
+draw other random numbers. In this case, publish new rates with `tools/statistics/error_rates.py` and
+`tools/statistics/seed_error_rates.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Measure the throughput rule's error rates by simulation, and write them to reports/statistics/.
+"""Measure by simulation how often the throughput rule decides wrongly, and write the rates to reports/statistics/.
 
-Every experiment is a whole comparison: processes with ABBA rounds of timed blocks, decided by
-`harness.judging.statistics`, which is the judge's own code. For each point, some experiments are also given to the
-judge as evidence. The script fails if the judge decides one of them differently.
+Every experiment is a whole comparison of two arms. It has several processes, and each process has rounds of timed
+blocks in the order ABBA. `harness.judging.statistics`, the code of the judge, decides the experiment. A point is a kind
+of noise with a true ratio. At each point, the judge also decides some experiments from evidence. The script fails if
+the judge decides one of them differently.
 
     python tools/statistics/error_rates.py [--experiments 20000] [--seed 0]
 """
@@ -63,7 +64,7 @@ EIGHT = (
 
 @dataclass(frozen=True)
 class Point:
-    """The result at one true ratio with one kind of noise. Rates are shares of the experiments."""
+    """The result of all experiments at one true ratio with one kind of noise. Rates are shares of the experiments."""
 
     section: str
     noise: str
@@ -80,7 +81,7 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """Return the requirement for a point, and True if the point meets it; None if there is no requirement."""
+    """Return the requirement for a point, and True if the point meets it. Return None if there is no requirement."""
     if point.section == "tries":
         return None
     independent = point.noise in INDEPENDENT | OUTLIERS
@@ -117,7 +118,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Experiments of a setting, as the rule reads them, at a true ratio of 1; other ratios shift the log ratios."""
+    """Simulated experiments of a setting at a true ratio of 1. For other true ratios, their log ratios are shifted."""
 
     setting: Setting
     logs: Array
@@ -134,7 +135,8 @@ class Drawn:
         return cls(setting, logs, paces, *both)
 
     def decisions(self, true_ratio: float) -> NDArray[np.int8]:
-        """Return the decisions at this true ratio. Raises RuntimeError if the judge decides an experiment otherwise."""
+        """Return the decisions at this true ratio. Raises RuntimeError if the judge decides an experiment
+        differently."""
         demanded = math.log(DEMANDED) - math.log(true_ratio)
         setting = self.setting
         if self.paces is None:
@@ -177,7 +179,7 @@ def simulate(setting: Setting, ratios: Sequence[float], experiments: int, seed: 
 
 
 def tried_again(setting: Setting, true_ratio: float, experiments: int, seed: int) -> Point:
-    """Return the point of measurements that are repeated, up to ten times, as long as the decision is undecided."""
+    """Return the point for measurements that are repeated while the result is undecided, up to ten times."""
     answers = np.zeros(experiments, dtype=np.int8)
     for attempt in range(TRIES):
         drawn = Drawn.of(setting, experiments, 1000 * (attempt + 1) + seed)
@@ -219,7 +221,7 @@ def _each(
 
 
 def points(experiments: int, seed: int) -> list[Point]:
-    """Return every point (simulated setting and true ratio) of the report."""
+    """Return the point of every setting and true ratio in the report."""
     found = [point for setting, ratios in settings() for point in simulate(setting, ratios, experiments, seed)]
     name = "common to a measurement, 2.5 %"
     for deviation in (0.001, 0.01):

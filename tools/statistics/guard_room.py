@@ -1,10 +1,12 @@
-"""Check how much room every guard of a shipped contract leaves a correct trainer: docs/guard-room.md.
+"""Check the guards of the contracts in contracts/: a correct trainer must be well above each of them
+(docs/guard-room.md).
 
     PYTHONPATH=. python tools/statistics/guard_room.py cases    # writes the trainings for measure_guard_room.py
     PYTHONPATH=. python tools/statistics/guard_room.py check    # prints a line for each guard with its measurement
 
-A guard is a number in a claim below which the comparison shows nothing. The exit code of `check` is 1 if a guard was
-not measured or leaves too little room.
+A guard is a number in a claim, such as the smallest training effect. If a training is below this number, the comparison
+shows nothing. The room of a guard is the distance between the guard and the values of correct trainings. The exit code
+of `check` is 1 if a guard was not measured or has too little room.
 """
 
 from __future__ import annotations
@@ -29,22 +31,22 @@ from reference_impl.system import train_config
 ROOT = Path(__file__).parents[2]
 FOLDER = CASES.parent
 EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distinct_batches"
-FOLLOWS = "standard errors"  # name of the judge's own figure, which exists for every training effect
-# The largest share of the smallest measured value that a guard may require. Batches depend only on the seed. What is
-# learned and clipped also depends on the machine's arithmetic.
+FOLLOWS = "standard errors"  # name of a figure that the judge computes for every training effect
+# The largest share of the smallest measured value that a guard may require. The share for batches is 1, because batches
+# depend only on the seed. What is learned and clipped also depends on the machine's rounding.
 SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
 
 
 @dataclass(frozen=True)
 class Guard:
-    """One guard number of one claim on one workload, and the cases (trainings) that it is checked on."""
+    """One guard of one claim on one workload, and the cases (trainings) with which it is compared."""
 
     contract: str
     claim: str
     workload: str
     name: str
     demanded: float
-    last: int | None  # for a training effect: number of last steps over which it is averaged; None: another guard
+    last: int | None  # for a training effect: number of last steps over which it is averaged; otherwise None
     cases: tuple[str, ...]
 
     @property
@@ -54,7 +56,8 @@ class Guard:
 
 @dataclass(frozen=True)
 class Room:
-    """A guard with its measurements: the smallest value, and the largest value of a training that hardly learns."""
+    """A guard with its measurements: the smallest value of correct trainings, and the largest of trainings with the
+    fault."""
 
     guard: Guard
     smallest: float | None = None
@@ -63,7 +66,10 @@ class Room:
 
     @property
     def problem(self) -> str | None:
-        """Return what is wrong with the guard, or None if a correct trainer has room and the fault is caught."""
+        """Return what is wrong with the guard, or None.
+
+        A guard must be well below the values of correct trainings, and above the values of trainings with the fault.
+        """
         if self.smallest is None:
             return "was not measured"
         if self.guard.demanded > SHARES[self.guard.name] * self.smallest:
@@ -81,7 +87,8 @@ def shipped() -> list[Contract]:
 
 
 def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str, Any]]:
-    """Return a key and the training of one arm, without seed and capture. The key is a hash of the training."""
+    """Return the settings of the training of one arm, without seed and capture, and a hash of these settings as its
+    key."""
     of, trained = contract.workloads[workload], contract.arms[arm]
     config = asdict(train_config(of, trained, None, None))
     del config["seed"]
@@ -89,7 +96,9 @@ def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str,
         config["dtype"] = "bfloat16" if config["device"] == "cuda" else "float32"
     if trained.ranks > 1:
         if trained.settings().get("micro_batches", 1) != 1:
-            raise ValueError(f"{contract.id}: arm {arm} has ranks and micro-batches, which no measured case covers")
+            raise ValueError(
+                f"{contract.id}: arm {arm} has ranks and micro-batches, which cannot be measured; use only one of them"
+            )
         config |= {"batch_size": of.batch_size, "micro_batches": trained.ranks}
     lengths = of.seq_len if isinstance(of.seq_len, list) else [of.seq_len]
     case = {"config": config, "lengths": lengths, "ranks": trained.ranks}
@@ -125,7 +134,10 @@ def _guard(
 
 
 def all_guards() -> tuple[list[Guard], dict[str, dict[str, Any]]]:
-    """Return all guards of the shipped contracts, and their cases by key; `last` of a case: its effects' lengths."""
+    """Return all guards of the contracts in contracts/, and their cases by key.
+
+    `last` of a case contains the numbers of last steps over which its effects are averaged.
+    """
     guards: list[Guard] = []
     cases: dict[str, dict[str, Any]] = {}
     for contract in shipped():
@@ -150,7 +162,7 @@ def records() -> list[dict[str, Any]]:
 
 
 def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
-    """Return the guard with its smallest value over all records, seeds and arms."""
+    """Return the guard with its smallest value in all records, over all seeds and arms."""
     rows = [row for record in measured for row in record["rows"] if row["case"] in guard.cases]
     values = [value for row in rows if (value := _value(guard, row)) is not None]
     if not values:
@@ -161,7 +173,7 @@ def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
 
 
 def _value(guard: Guard, row: Mapping[str, Any]) -> float | None:
-    """Return the value of a row for a guard, or None if the row was measured before the guard existed."""
+    """Return the value for a guard in a row, or None if the row was measured before the guard existed."""
     value = row["effect"].get(str(guard.last)) if guard.name == EFFECT else row.get(guard.name.replace(" ", "_"))
     return None if value is None else float(value)
 

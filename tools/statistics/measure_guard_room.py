@@ -1,11 +1,11 @@
-"""Measure for the guards of the shipped contracts how much a training learns and how often its clip is active.
+"""Measure how much trainings learn and how often their clip is active, to check the guards in contracts/.
 
     PYTHONPATH=. python tools/statistics/measure_guard_room.py --device cpu|cuda --out FILE.json
 
-The cases are in `reports/statistics/guard-room/cases.json`, which `guard_room.py cases` writes from the contracts. The
-script writes the file after every training, so you can stop it at any time. It takes one seed after the other, so that
-a stopped measurement has the first seeds of all cases. Measurements that the file already has, for this machine and
-text, are not repeated.
+The trainings ("cases") are in `reports/statistics/guard-room/cases.json`, which `guard_room.py cases` writes from the
+contracts. The script writes FILE.json after every training, so you can stop the script at any time. All cases are
+trained with one seed before the next seed is used. So a stopped measurement has the first seeds of all cases. If the
+file already has a measurement for this machine and text, the measurement is not repeated.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.trainer import Trainer
 
 CASES = Path(__file__).parents[2] / "reports" / "statistics" / "guard-room" / "cases.json"
-# Largest factor on the learning rate for a fault that still changes every parameter but learns almost nothing.
+# Factor on the learning rate of a planted fault, with which a training changes every parameter but learns almost
+# nothing.
 LOST_LEARNING = 0.01
 SEEDS, LARGE_SEEDS, FAULTY_SEEDS = 10, 3, 3  # number of seeds of a case, of a large case, and with the fault
-# Number of steps of a short training. The fewer steps there are, the harder it is to pass the judge's check that a loss
-# follows the control's.
+# Number of steps of a short training. The judge checks that a loss follows the loss of the control. This check is
+# harder to pass with fewer steps.
 SHORT = 20
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training that guards are checked on."""
+    """One training with which guards are compared."""
 
     key: str
-    config: TrainConfig  # configuration of all ranks together; the rows of each rank form a micro-batch
+    config: TrainConfig  # configuration for one process, in which each micro-batch has the rows of one rank
     lengths: tuple[int, ...]  # sequence lengths, which take turns
     ranks: int
     last: tuple[int, ...]  # numbers of last steps over which an effect is averaged
@@ -59,7 +60,8 @@ class Case:
 
     @property
     def lost_learning(self) -> float:
-        """Return the fault's factor on the learning rate: all its updates add up to at most one of the training's."""
+        """Return the factor of the fault on the learning rate. All updates of the fault together are at most one normal
+        update."""
         return min(LOST_LEARNING, 1 / self.config.steps)
 
     def batches(self, seed: int) -> TextBatches:
@@ -96,11 +98,14 @@ def read_cases(path: Path, device: str) -> list[Case]:
 
 
 class RankLosses(Accumulation):
-    """Process the rows of one rank after the other, bitwise as ranks do together, and keep each rank's loss."""
+    """Processes the rows of one rank after the other, and stores the loss of each rank.
+
+    The results are equal in every bit to those of ranks that train together.
+    """
 
     def __init__(self, trainer: Trainer, ranks: int) -> None:
         super().__init__(trainer.model, ranks)
-        # shape [ranks]; it keeps one address, so that a graph can write to it
+        # shape [ranks]; the tensor is never replaced, so that a graph can write to its address
         self.losses = torch.zeros(ranks, device=trainer.device)
 
     def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
@@ -119,24 +124,24 @@ class Training:
         self._of_ranks = RankLosses(self.trainer, case.ranks) if case.ranks > 1 else None
         if self._of_ranks is not None:
             self.trainer.accumulation = self._of_ranks
-        # On a GPU, a replay gives the bits of the plain step in a fraction of the time. The synchronizing clip cannot
-        # be replayed.
+        # On a GPU, use replays. They give the same bits as the plain step in a fraction of the time. The synchronizing
+        # clip cannot be captured.
         replayed = self.trainer.device.type == "cuda" and config.clip_mode == "fused"
         self.capturing = CapturingTrainer(self.trainer, "step" if replayed else "none")
 
     def untrained(self, index: int) -> Tensor:
-        """Return the losses of batch `index` with the current parameters, which are not changed."""
+        """Return the losses of batch `index` with the current parameters, without training on the batch."""
         self.trainer.set_shape(self._case.length(index))
         self.trainer.prepare(index)
         return self._losses(self.trainer.gradients_body())
 
     def step(self, index: int) -> Tensor:
-        """Train on batch `index`; return the losses before the update."""
+        """Train on batch `index`, and return the losses before the update."""
         self.trainer.set_shape(self._case.length(index))
         return self._losses(self.capturing.step(index))
 
     def clip_acted(self) -> Tensor:
-        """Return a 0-d bool on the device: True if the last step's clip scaled at least one group."""
+        """Return a 0-d bool on the device. It is True if the clip made a gradient smaller in the last step."""
         return (self.trainer.clip.norms > self.trainer.config.max_norm).any()
 
     def _losses(self, loss: Tensor) -> Tensor:
@@ -149,11 +154,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """The values of one training that guards are about. With several ranks, those of the worst rank."""
+    """The values of one training that are compared with guards. With several ranks, these are the values of the worst
+    rank."""
 
     effect: dict[str, float]  # number of last steps -> effect, averaged over these steps
     clip_active_steps: int
-    # for a short training: how clearly its loss follows the control's loss, in standard errors
+    # how clearly the loss of a short training follows the loss of the control, in standard errors; otherwise None
     standard_errors: float | None
 
 
@@ -163,7 +169,7 @@ def trained(case: Case, seed: int, rate: float = 1.0) -> Trained:
 
 
 def measured(training: Training, case: Case) -> Trained:
-    """Train, and compare the losses with those of the untrained parameters on the same batches, as the judge does.
+    """Train, and compare the losses with the losses of untrained parameters on the same batches, as the judge does.
 
     `harness.judging.guards` defines the effect and the standard errors.
     """
@@ -176,7 +182,7 @@ def measured(training: Training, case: Case) -> Trained:
         losses.append(training.step(index))
         acted.append(training.clip_acted())
     if training.capturing.failure is not None:
-        raise RuntimeError(f"{case.key} was not captured: {training.capturing.failure}")
+        raise RuntimeError(f"the step of {case.key} was not captured: {training.capturing.failure}")
     effect: dict[str, float] = {}
     standard_errors: float | None = None
     if compared:
@@ -190,7 +196,8 @@ def measured(training: Training, case: Case) -> Trained:
 
 
 def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
-    """Measure one case with one seed; if `with_fault`, also with the learning rate that the planted fault uses."""
+    """Return the measurement of one case with one seed. with_fault: also measure the case with the fault's learning
+    rate."""
     batches = case.batches(seed)
     found: dict[str, Any] = {
         "case": case.key,
@@ -216,7 +223,7 @@ def missing(cases: list[Case], rows: list[dict[str, Any]]) -> Iterator[tuple[Cas
 
 
 def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the rows of an earlier file that belong to these cases, this machine and this text."""
+    """Return the rows in an earlier file that are for these cases, this machine and this text."""
     if not path.is_file():
         return []
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -229,7 +236,7 @@ def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[di
 
 
 def _is_of(case: Case | None, row: dict[str, Any]) -> bool:
-    """Return True if a row has every value that its case requires today."""
+    """Return True if a row has every value that its case requires now."""
     if case is None or not {str(last) for last in case.last} <= row.get("effect", {}).keys():
         return False
     return "lost_learning" not in row or row.get("lost_learning_share", LOST_LEARNING) == case.lost_learning
@@ -249,7 +256,7 @@ def main() -> None:
     rows = kept_rows(arguments.out, cases, machine)
     for case, seed in missing(cases, rows):
         began = time.monotonic()
-        # Plant the fault only in the small model, because the model of 28 layers would take minutes.
+        # Plant the fault only in the small model, because a training of the model with 28 layers takes minutes.
         rows.append(row(case, seed, with_fault=not case.is_large and seed < FAULTY_SEEDS))
         print(f"{case.key} seed {seed}: {time.monotonic() - began:.1f} s, {rows[-1]}", file=sys.stderr, flush=True)
         record = {"machine": machine, "rows": rows}

@@ -1,7 +1,7 @@
-"""The noise of processes that were timed on H200s, for drawing with replacement.
+"""The noise in step times that were measured on H200s, from which simulations draw processes at random.
 
-`reports/statistics/measured_noise.json` has the step times of each run, with the digest of the manifest that sealed the
-run. These runs were later replaced and removed from `reports/`; commit a5e1b400 still has the last one.
+`reports/statistics/measured_noise.json` has the step times of each run, and the digest of the run's manifest. These
+runs were later removed from `reports/`. The last of them is still in commit a5e1b400.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from harness.judging.statistics import as_found, undisturbed
 from harness.run_directory.bundle import Bundle, read_bundle
 
 Array = NDArray[np.float64]
-MODEL = "qwen2-1.5b"  # the model of workloads that have the size about which claims are made
-# Folders below reports/. They are listed by name, so that a run which is published later does not change published
-# rates.
+MODEL = "qwen2-1.5b"  # only workloads with this model are used, because claims are made about models of this size
+# Folders below reports/. Only these runs are used, so that runs that are published later do not change published rates.
 RUNS = (
     "2026-11-22-h200-drill",
     "2026-11-22-h200-gate",
@@ -31,7 +30,7 @@ RUNS = (
     "gates/2026-11-23-h200-gate-one",
 )
 KEPT = Path("statistics") / "measured_noise.json"
-BLOCKS = 8  # number of blocks of an arm that are used; later blocks were added because some of these were disturbed
+BLOCKS = 8  # number of blocks of an arm that are used; further blocks exist only because some of these were disturbed
 
 
 class Measurement(TypedDict):
@@ -50,7 +49,7 @@ class TimedRun(TypedDict):
 
 
 def resampled(pool: Array, generator: np.random.Generator, shape: Shape, _deviation: float) -> Array:
-    """Draw processes of the pool [N, arms, rounds, 2] with replacement. The argument `deviation` has no effect."""
+    """Return processes that are drawn at random from the pool [N, arms, rounds, 2]. The last argument has no effect."""
     drawn = generator.integers(0, len(pool), (shape.experiments, shape.processes))
     return np.moveaxis(pool[drawn], 2, 1)
 
@@ -58,8 +57,8 @@ def resampled(pool: Array, generator: np.random.Generator, shape: Shape, _deviat
 def pools(reports: Path) -> dict[int, Array]:
     """Return log step times [N, arms, rounds, 2] of all processes of the runs, by the number of steps in a block.
 
-    Times are relative to the undisturbed step of their arm in the measurement: the lower quartile of each process, and
-    of these the median. So a true ratio is a ratio of undisturbed steps.
+    Times are relative to the undisturbed step of the arm in the measurement. The undisturbed step is the median, over
+    the processes, of the lower quartile of each process. So a true ratio is a ratio of undisturbed steps.
     """
     found: dict[int, list[Array]] = {}
     for run in kept(reports):
@@ -90,7 +89,8 @@ def deviation(pool: Array) -> float:
 
 
 def _measurements(bundle: Bundle) -> list[Measurement]:
-    """Return the timings of the model: the first `BLOCKS` blocks of each arm, of processes that have so many."""
+    """Return the timings of `MODEL`: the first `BLOCKS` blocks of each arm, of all processes with at least this
+    number."""
     units = [unit for unit in bundle.header.units if unit.workload.startswith(MODEL)]
     found: list[Measurement] = []
     for unit in units:

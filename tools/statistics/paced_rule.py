@@ -1,6 +1,6 @@
-"""Read many simulated experiments at once, as the judge reads an experiment with measured processor pace.
+"""Evaluate many simulated experiments at once, in the same way as the judge evaluates one with measured pace.
 
-Pace is the time that a fixed piece of work takes on the processor, measured beside a block of steps.
+The pace of the processor is the time that a fixed piece of work takes, measured next to a block of steps.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from harness.kinds.speed.timing import FEWEST_ROUNDS
 
 
 def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:
-    """Return `statistics.readings` of the rounds that the judge counts; paces: measured beside the baseline's blocks.
+    """Return `statistics.readings` of the rounds that the judge counts.
 
-    All shapes are [experiments, processes, rounds, 2]. Processes may have different numbers of counted rounds. Those
-    with the same number are read together, as if they were processes of one experiment.
+    paces: the paces next to the baseline's blocks. All shapes are [experiments, processes, rounds, 2]. Processes may
+    have different numbers of counted rounds. Processes with the same number are evaluated together, as if they belonged
+    to one experiment.
     """
     rounds = candidate.shape[2]
     ours, theirs, slower = (each.reshape(-1, rounds, 2) for each in (candidate, baseline, paces))
     slow = (slower > 1).any(axis=-1)
-    order = np.argsort(slow, axis=-1, kind="stable")[..., None]  # sort undisturbed rounds to the front
+    order = np.argsort(slow, axis=-1, kind="stable")[..., None]  # puts undisturbed rounds first
     others = rounds - slow.sum(axis=-1)
     others[others < FEWEST_ROUNDS] = 0
     ratios, selves, whole = np.empty((2, len(ours))), np.empty((2, 2, len(ours))), np.empty(len(ours))
@@ -43,7 +44,8 @@ def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Rea
 
 
 def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
-    """Return True for each process [experiments, processes] that has enough undisturbed rounds, or only such rounds."""
+    """Return a mask [experiments, processes]: True for a process with enough undisturbed rounds, or with only such
+    rounds."""
     slow = (paces > 1).any(axis=-1)
     return np.asarray((~slow).sum(axis=-1) >= FEWEST_ROUNDS) | ~slow.any(axis=-1)
 
@@ -51,7 +53,10 @@ def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
 def paced_decisions(
     cautious: Reading, generous: Reading, counts: NDArray[np.bool_], log_demanded: float, confidence: float
 ) -> NDArray[np.int8]:
-    """Return `statistics.decide` for the processes that count, or for all if too few count; one measurement."""
+    """Return the decisions of `statistics.decide` for one measurement. counts: mask of the processes to use.
+
+    If too few processes count, all processes are used.
+    """
     enough = counts.sum(axis=-1) >= statistics.fewest_processes(confidence)
     counts = counts | ~enough[:, None]
     order = np.argsort(~counts, axis=-1, kind="stable")

@@ -1,4 +1,5 @@
-"""Publish the points of a simulation as compressed JSON and their tables as a page, and check them by repetition."""
+"""Publish the results ("points") of a simulation as compressed JSON and as a page with tables. Check them by a
+repetition."""
 
 from __future__ import annotations
 
@@ -17,15 +18,18 @@ from harness.judging.verdict import Status, Verdict
 from harness.numbers import dump_json
 
 FOLDER = Path(__file__).parents[2] / "reports" / "statistics"
-JUDGED_TWICE = 5  # number of experiments at each point that are also decided by the judge itself
+JUDGED_TWICE = 5  # number of experiments at each point that the judge also decides, from evidence
 ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 
 
 def require_the_judges_answers(decided: NDArray[np.int8], verdicts: Iterable[Verdict]) -> None:
-    """Raise RuntimeError if the judge decides one of the first experiments differently; verdicts: made when needed."""
+    """Raise RuntimeError if the judge decides one of the first experiments differently. verdicts: an iterator over
+    verdicts."""
     for index, (answer, verdict) in enumerate(zip(decided[:JUDGED_TWICE], verdicts, strict=False)):
         if ANSWER.get(verdict.status) != int(answer):
-            raise RuntimeError(f"experiment {index}: {answer} here, but the judge says {verdict.message}")
+            raise RuntimeError(
+                f"experiment {index}: the simulation decided {answer}, but the judge says {verdict.message}"
+            )
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def check(self) -> tuple[str, bool]:
-        """Return a summary, and True if today's judges reproduce the published points and no requirement is missed."""
+        """Return a summary, and True if the current judges reproduce the published points and all requirements are
+        met."""
         published = self.published()
         found = self.points(published["points"][0]["experiments"], published["seed"])
         again = json.loads(dump_json(self.whole(found, published["seed"])))

@@ -1,6 +1,6 @@
-"""Make evidence of a simulated throughput comparison, so that the judge itself can decide a simulated experiment.
+"""Make evidence of a simulated throughput comparison, so that the judge can decide a simulated experiment.
 
-The builders of the tests make the evidence. Everything that is not simulated is in order.
+The evidence is made by functions of the tests. Everything in it that is not simulated is correct.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ LEAST_PACE = 1e-3
 def contract_of_ratio(demanded: float, processes: int, blocks: int, measurements: int) -> Contract:
     """Return a contract that requires the speed ratio `demanded`.
 
-    measurements: number of measurements. processes: of each measurement. blocks: of each arm in a process.
+    measurements: number of measurements. processes: number of processes in each measurement. blocks: number of blocks
+    of each arm in a process.
     """
     ratio = {
         "id": "RATIO",
@@ -47,10 +48,10 @@ def contract_of_ratio(demanded: float, processes: int, blocks: int, measurements
 
 
 def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None = None) -> Verdict:
-    """Return the judge's verdict on step times [arms, processes, rounds, 2] in seconds; everything else is in order.
+    """Return the judge's verdict on step times [arms, processes, rounds, 2] in seconds. All other evidence is correct.
 
-    paces: of the processor beside the baseline's blocks, [processes, rounds, 2], relative to the least; None: not
-    measured.
+    paces: the paces of the processor next to the baseline's blocks, [processes, rounds, 2], divided by the smallest
+    pace. None means that no pace was measured.
     """
     runs = [
         _run(process, seconds[:, process], None if paces is None else paces[process])
@@ -60,7 +61,10 @@ def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[
 
 
 def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None) -> RunEvidence:
-    """Return the evidence of one process: ABBA rounds of step times [arms, rounds, 2], later than those before it."""
+    """Return the evidence of one process, with step times [arms, rounds, 2] in the order ABBA in each round.
+
+    Its times of day are after those of the process before it.
+    """
     candidate, baseline = seconds.reshape(2, -1).tolist()
     run = timed_run(process, candidate, baseline, steps=1)
     assert run.timing is not None  # noqa: S101 - the builder has just made both

@@ -27,13 +27,13 @@ class Shape(NamedTuple):
 
 
 Noise = Callable[[np.random.Generator, Shape, float], Array]
-# Factors on the wanted deviation s of a log ratio of two arms. The median of 8 normal values has 0.41 times the
-# deviation of one value. So blocks with a deviation of 1.22 s, and a process effect of s / 2 for each arm, give s in
-# total. Each of the two causes half of the variance.
+# Factors on s, the wanted deviation of the log ratio of two arms. The median of 8 normal values has 0.41 times the
+# deviation of one value. So blocks with a deviation of 1.22 * s, and an effect of s / 2 on each arm of a process, give
+# a deviation of s. Each of the two causes half of the variance.
 BLOCK_SHARE, PROCESS_SHARE = 1.22, 0.5
 OUTLIER = math.log(1.2)
 BUSY_SIBLING = math.log(1.7)  # on H200 hosts, a step of 32 ms took up to 55 ms
-STRETCH = 4  # average number of blocks of an arm that a disturbance lasts
+STRETCH = 4  # average number of blocks of an arm during which a disturbance lasts
 
 
 def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
@@ -45,7 +45,7 @@ def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) 
 
 
 def skewed(arm: int, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Make a process occasionally much slower in one arm: an exponential effect with median 0."""
+    """Draw noise in which one arm is sometimes much slower in a process: an exponential effect with median 0."""
     times = bell_shaped(generator, shape, deviation / 2)
     effect = deviation * (generator.exponential(1.0, (shape.experiments, shape.processes, 1, 1)) - math.log(2))
     times[:, arm] += effect
@@ -60,7 +60,8 @@ def two_humped(generator: np.random.Generator, shape: Shape, deviation: float) -
 
 
 def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw processes that become slower by 5 % from the first block to the last, in both arms (ABBA cancels it)."""
+    """Draw processes in which both arms become slower by 5 % from the first block to the last. The order ABBA cancels
+    this."""
     times = bell_shaped(generator, shape, deviation)
     positions = np.array([[0, 3], [1, 2]])  # positions in a round: first row candidate, second row baseline
     order = 4 * np.arange(shape.rounds)[None, :, None] + positions[:, None, :]
@@ -76,21 +77,22 @@ def common_to_both_arms(generator: np.random.Generator, shape: Shape, deviation:
 
 
 def outlier(arm: int, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Make one process slower by 20 % in one arm."""
+    """Draw noise in which one process is slower by 20 % in one arm."""
     times = bell_shaped(generator, shape, deviation)
     times[:, arm, 0] += OUTLIER
     return times
 
 
 def common_to_a_measurement(common: float, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Make the baseline slower or faster in all processes of a measurement: repeating processes cannot show this."""
+    """Draw noise in which the baseline is slower or faster in all processes of a measurement. More processes cannot
+    show this."""
     times = bell_shaped(generator, shape, deviation)
     times[:, 1] += generator.normal(0, common, (shape.experiments, 1, 1, 1))
     return times
 
 
 def busy(slower: float, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Make every block of the baseline slower by the share `slower`, as a busy machine does."""
+    """Draw noise in which every block of the baseline is slower by the share `slower`, as on a busy machine."""
     times = bell_shaped(generator, shape, deviation)
     times[:, 1] += math.log(1 + slower)
     return times
@@ -112,10 +114,11 @@ def disturbed(share: float, generator: np.random.Generator, shape: Shape, deviat
 
 
 def paces(generator: np.random.Generator, logs: Array) -> Array:
-    """Return the processor's paces beside the baseline's blocks, relative to the least: [experiments, P, rounds, 2].
+    """Return the paces of the processor next to the baseline's blocks, divided by the smallest: [experiments, P,
+    rounds, 2].
 
-    Beside a slowed block the pace is 1.5 to 2, as seen on H200 hosts, independent of the block's own slowing; otherwise
-    1.
+    Next to a disturbed block the pace is 1.5 to 2, as on H200 hosts. It does not depend on how much slower the block
+    is. Next to other blocks the pace is 1.
     """
     slow = logs[:, 1] > BUSY_SIBLING / 2
     return np.where(slow, generator.uniform(1.5, 2.0, slow.shape), 1.0)

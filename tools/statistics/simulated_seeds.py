@@ -1,7 +1,7 @@
-"""Random noise between a true difference and the differences of single seeds, and evidence of such a comparison.
+"""Random noise in the differences of single seeds, and evidence of a comparison with such noise.
 
-A noise function returns differences [experiments, N] with deviation 1 around a true difference of 0. If mean and median
-differ, the name of the noise says which of them is 0.
+A noise function returns differences [experiments, N] with deviation 1, for a true difference of 0. If the mean and the
+median of the noise differ, its name says which of them is 0.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from harness.judging.verdict import Verdict
 
 Array = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, int]], Array]
-HUMP = 0.25  # deviation of each of two humps, relative to half the distance between them
+HUMP = 0.25  # deviation within each of two groups of values, divided by half the distance between the groups
 OUTLIER, SHARE = 10.0, 0.05
-MARGIN, STEPS = 20.0, 4  # margin of the evidence, in standard deviations; and its number of steps
+MARGIN, STEPS = 20.0, 4  # margin of the claim in standard deviations, and number of steps in the evidence
 
 
 def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
@@ -36,13 +36,15 @@ def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def skewed(towards: float, middle: float, generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw exponential noise minus its middle, with the long tail towards worse (1) or better (-1) differences."""
+    """Draw exponential noise minus `middle`. towards: 1 if the long tail has worse differences, -1 if it has better
+    ones."""
     drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
     return drawn
 
 
 def heavy_tailed(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw from Student's t with three degrees of freedom, divided by its deviation, the root of three."""
+    """Draw from Student's t distribution with three degrees of freedom, divided by its standard deviation, the root of
+    3."""
     return np.asarray(generator.standard_t(3, shape) / math.sqrt(3))
 
 
@@ -52,7 +54,8 @@ def two_humped(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def outliers(sides: tuple[float, ...], generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw normally distributed seeds, one in twenty of which is moved by ten deviations, to one of these sides."""
+    """Draw normally distributed differences. One in twenty is moved by ten deviations, in one of the directions
+    `sides`."""
     off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
     drawn: Array = generator.normal(0.0, 1.0, shape) + OUTLIER * off
     return drawn
@@ -91,7 +94,8 @@ def contract_of_seeds(seeds: int, confidence: float) -> Contract:
 
 
 def verdict_of(contract: Contract, excess: Array) -> Verdict:
-    """Return the judge's verdict on differences [N], given as the excess over the margin; all else is in order."""
+    """Return the judge's verdict on differences [N], given as the excess over the margin. All other evidence is
+    correct."""
     arms = {
         "same_system": [_execution("same_system", seed, 0.0) for seed in range(len(excess))],
         "ungraphed": [_execution("ungraphed", seed, MARGIN + off) for seed, off in enumerate(excess.tolist())],

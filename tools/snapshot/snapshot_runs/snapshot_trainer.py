@@ -17,11 +17,12 @@ from harness.system.ranks import world_size
 from harness.system.step_function import StepFunction
 
 FEATURES = 6
-LAST_CALL = 3  # number of the call of the step in which a run ends in the way that its arm names
+LAST_CALL = 3  # number of the call of the step in which a run ends, in the way that the arm's option names
 
 
 class Training:
-    """A regression with momentum, written without torch.optim, whose import would take each worker a second."""
+    """A regression with momentum. It does not use torch.optim, because its import would take a second in each
+    worker."""
 
     def __init__(self, seed: int, rows: int, asked: Mapping[str, Any]) -> None:
         torch.manual_seed(seed)
