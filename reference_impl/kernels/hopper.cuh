@@ -1,14 +1,14 @@
-// Hopper's own instructions, a function each: barriers in shared memory, the tensor copy engine, warp-group products.
+// Functions for instructions that only Hopper has: barriers in shared memory, the copy engine, products of warp groups.
 //
-// No header is included: NVRTC compiles this wherever torch's CUDA build is, with no toolkit beside it. Addresses of
-// shared memory are 32-bit, as PTX takes them.
+// No header is included, so NVRTC can compile this file wherever torch's CUDA build is installed, without the CUDA
+// toolkit. Addresses in shared memory have 32 bits, as PTX requires.
 #pragma once
 
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// What the host encodes: where a tensor lies, its sizes, and the box that one copy moves.
+// A tensor map, which the host encodes: the address of a tensor, its sizes, and the box that one copy moves.
 struct alignas(64) TensorMap {
     u64 opaque[16];
 };
@@ -17,8 +17,8 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
     return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
-// Wait until all kernels before this one have ended and what they wrote is seen, then let the next one start, which
-// waits here in its turn. Every thread comes here before the block reads or writes a tensor.
+// Wait until all earlier kernels have ended and their writes are visible. Then let the next kernel start, which waits
+// in its own call of this function. Every thread must call this function before the block reads or writes a tensor.
 __device__ __forceinline__ void begin() {
     asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
 }
@@ -29,7 +29,7 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-// One arrival, and so many bytes that copies will bring.
+// Arrive at a barrier, and make it also wait for copies of this number of bytes.
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -38,7 +38,7 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrive at the barrier of the same name in block `rank` of the cluster.
+// Arrive at the barrier with the same address in block `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
     asm volatile(
         "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -47,7 +47,8 @@ __device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
         : "memory");
 }
 
-// As `barrier_arrive_at`; a thread that waits there by `barrier_wait<true>` sees what this one did before.
+// Do the same as `barrier_arrive_at`. A thread that waits there by `barrier_wait<true>` also sees the earlier writes of
+// this thread.
 __device__ __forceinline__ void barrier_release_at(u32 barrier, u32 rank) {
     asm volatile(
         "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -76,11 +77,12 @@ __device__ __forceinline__ bool barrier_passed(u32 barrier, u32 parity) {
     return passed != 0;
 }
 
-// OF_CLUSTER: what other blocks of the cluster wrote before they arrived is seen after it.
+// Wait at a barrier. OF_CLUSTER: afterwards this thread sees what other blocks of the cluster wrote before they
+// arrived.
 template <bool OF_CLUSTER = false>
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #ifdef TRAP_AFTER
-    // A hang is worse than a wrong result: a build for the first tests gives up.
+    // In builds for tests, stop waiting after TRAP_AFTER polls, because a wrong result is better than a hang.
     for (u32 polls = 0; !barrier_passed<OF_CLUSTER>(barrier, parity) && polls < TRAP_AFTER; ++polls) {
     }
 #else
@@ -89,7 +91,7 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #endif
 }
 
-// Barriers are visible to the copy engine and to the other block before anybody uses them.
+// Make initialized barriers visible to the copy engine and to the other blocks. Call this before the barriers are used.
 __device__ __forceinline__ void barriers_ready() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -104,12 +106,12 @@ __device__ __forceinline__ u32 cluster_rank() {
     return rank;
 }
 
-// The 128 threads of one warp group; identifier 0 is that of the whole block.
+// Synchronize the 128 threads of one warp group. Do not use the identifier 0, which belongs to the whole block.
 __device__ __forceinline__ void group_sync(u32 identifier) {
     asm volatile("bar.sync %0, 128;" ::"r"(identifier) : "memory");
 }
 
-// Of two warp groups one waits here until the other has said so.
+// Wait until the other one of two warp groups has called `group_tell` with the same identifier.
 __device__ __forceinline__ void group_wait(u32 identifier) {
     asm volatile("bar.sync %0, 256;" ::"r"(identifier) : "memory");
 }
@@ -127,7 +129,7 @@ __device__ __forceinline__ void registers_lower() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// ---- the copy engine; coordinates innermost first
+// ---- the copy engine; the innermost coordinate comes first
 
 __device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, int x, int y, u32 barrier) {
     asm volatile(
@@ -144,7 +146,8 @@ __device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, int x, int
         : "memory");
 }
 
-// To the same place in every block of `mask`, whose barriers of the same name it completes.
+// Copy to the same address in every block of `mask`. The barrier with the same address in each of these blocks counts
+// the bytes.
 __device__ __forceinline__ void copy_in_all(u32 to, const TensorMap& map, int x, int y, u32 barrier, u16 mask) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -162,7 +165,7 @@ __device__ __forceinline__ void copy_in_all(
         : "memory");
 }
 
-// Bytes that lie one after the other: a multiple of 16, aligned to 16.
+// Copy consecutive bytes. Their number and both addresses must be multiples of 16.
 __device__ __forceinline__ void copy_in(u32 to, const void* from, u32 bytes, u32 barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
@@ -184,7 +187,8 @@ __device__ __forceinline__ void copy_out(const TensorMap& map, int x, int y, int
 
 __device__ __forceinline__ void copy_out_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Until all but the newest `PENDING` groups have been read from shared memory, which may then be written again.
+// Wait until all but the newest `PENDING` groups of copies have been read from shared memory, which may then be
+// overwritten.
 template <int PENDING>
 __device__ __forceinline__ void copy_out_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
@@ -192,19 +196,19 @@ __device__ __forceinline__ void copy_out_read() {
 
 __device__ __forceinline__ void copy_out_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// What threads wrote to shared memory is there for the copy engine and the tensor cores.
+// Make the threads' writes to shared memory visible to the copy engine and to the tensor cores.
 __device__ __forceinline__ void threads_wrote() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- copies of single threads, into shared memory while they go on
+// ---- asynchronous copies into shared memory by single threads
 
-// The cache fetches the 128 bytes around them.
+// Start to copy 16 bytes. The L2 cache fetches the 128 bytes that contain them.
 __device__ __forceinline__ void read_sixteen_bytes(u32 to, const void* from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 __device__ __forceinline__ void reads_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Until all but the newest `PENDING` groups of this thread are there.
+// Wait until all but the newest `PENDING` groups of this thread's copies are complete.
 template <int PENDING>
 __device__ __forceinline__ void reads_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
@@ -220,8 +224,9 @@ __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// A tile with the 128-byte swizzle, as the copy engine lays it down. `leading` is the distance in bytes between pieces
-// of 64 elements of an operand that lies with its rows (or columns) of the product innermost; the other kind has none.
+// Return the descriptor of a tile with the 128-byte swizzle, as the copy engine writes it. `leading`: for an operand
+// whose innermost dimension is not summed, the distance in bytes between pieces of 64 elements. Other operands do not
+// use it.
 __device__ __forceinline__ u64 tile_descriptor(u32 address, u32 leading) {
     return static_cast<u64>((address & 0x3FFFF) >> 4) | static_cast<u64>(leading >> 4) << 16 |
            static_cast<u64>(1024 >> 4) << 32 | 1ull << 62;
@@ -262,14 +267,15 @@ __device__ __forceinline__ void shared_store(u32 address, u32 value) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-// The same place in the shared memory of block `rank` of the cluster.
+// Return the address of the same place in the shared memory of block `rank` of the cluster.
 __device__ __forceinline__ u32 address_at(u32 address, u32 rank) {
     u32 remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
     return remote;
 }
 
-// To a place of `address_at`; that block's barrier counts the 16 bytes when they are there.
+// Store four numbers at an address from `address_at`. The barrier of that block counts the 16 bytes when they have
+// arrived.
 __device__ __forceinline__ void shared_store_at(u32 address, float a, float b, float c, float d, u32 barrier) {
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),

@@ -1,20 +1,21 @@
-// dK and dV of causal grouped-query attention: what becomes of a tile's sums, and the kernel. `dkdv_sums.cuh` has the
-// legend, the formulas, and how work is shared.
+// dK and dV of causal grouped-query attention: the kernel, and how it adds up and writes the sums of a tile.
+// `dkdv_sums.cuh` has the legend and the formulas, and explains how blocks share the work.
 #include "dkdv_sums.cuh"
 
-// A unit of the sums: 8 registers a thread, 8 columns of a head's first half and of its second, which the rotation
-// mixes. Units 0 to 7 are dK's, 8 to 15 dV's. The block of rank P finishes units first_unit(P) to first_unit(P + 1).
-// (Of three: 4, 6, 6.)
+// The sums are divided into 16 units. A unit has 8 registers of each thread: 8 columns of a head's first half and the
+// same 8 columns of its second half, because the rotation mixes both halves. Units 0 to 7 are dK, and units 8 to 15 are
+// dV. The block of rank P finishes the units from first_unit(P) up to, but not including, first_unit(P + 1). (With
+// three blocks, these are 4, 6 and 6 units.)
 __device__ __forceinline__ constexpr int first_unit(int rank) {
     return CLUSTER < 3 ? 16 / static_cast<int>(CLUSTER) * rank : rank * 6 - (rank > 0) * 2;
 }
 
 struct Output {
-    u32* grad_qkv;  // the thread's upper row and the key head's first column, in units of two elements
-    const float2 *cosines, *sines;  // the thread's upper row and first column
+    u32* grad_qkv;  // points to the thread's upper row and the key head's first column; two elements in each u32
+    const float2 *cosines, *sines;  // point to the thread's upper row and first column
 };
 
-// Each thread's own registers go to the same thread of block P.
+// Send the sums of the units that block P finishes. Each thread sends its registers to the thread with the same number.
 template <int P>
 __device__ __forceinline__ void send(const float (&dk)[64], const float (&dv)[64], u32 base, u32 rank) {
     u32 target = address_at(base + EXCHANGE + (rank - (rank > P)) * PART_BYTES + threadIdx.x * 16, P);
@@ -29,8 +30,8 @@ __device__ __forceinline__ void send(const float (&dk)[64], const float (&dv)[64
     }
 }
 
-// All blocks' sums of this block's units. (A copy: the compiler runs products one by one where other instructions
-// write their accumulators.)
+// Add up the sums of all blocks for the units that this block finishes. (The sums are copied to `all`, because the
+// compiler would not overlap products if other instructions wrote to their accumulators.)
 template <int P>
 __device__ __forceinline__ void total(
     float (&all)[PART], const float (&dk)[64], const float (&dv)[64], const char* shared) {
@@ -51,7 +52,8 @@ __device__ __forceinline__ void total(
     }
 }
 
-// One unit's two columns of one row (half 0) or of the row 8 below, packed: of the head's first half and of its second.
+// Return the results of one unit in the thread's upper row (half 0) or lower row (half 1, 8 rows below): two packed
+// columns of the head's first half, and two of its second half.
 __device__ __forceinline__ uint2 finished(const float* unit, int half, bool is_key, int number, const Output& out) {
     float2 x = {unit[2 * half], unit[2 * half + 1]}, y = {unit[4 + 2 * half], unit[5 + 2 * half]};
     if (is_key) {
@@ -65,8 +67,9 @@ __device__ __forceinline__ uint2 finished(const float* unit, int half, bool is_k
     return {pack_bf16(x.x, x.y), pack_bf16(y.x, y.y)};
 }
 
-// Units U to LAST: four of one matrix at a time, 16 bytes a thread, while there are four; then one at a time. Loads of
-// the tables stay behind the stores of the units before, or the compiler runs out of registers for them.
+// Write the units from U up to, but not including, LAST. Four units of one matrix are written together, 16 bytes by
+// each thread. If fewer than four are left, they are written one at a time. The loads of the tables for a unit come
+// after the stores of the previous units, because otherwise the compiler would need too many registers.
 template <int U, int LAST>
 __device__ __forceinline__ void write(const float* all, const Output& out) {
     if constexpr (U < LAST) {
@@ -102,7 +105,7 @@ __device__ __forceinline__ void finish(
         constexpr u32 UNITS = first_unit(P + 1) - first_unit(P);
         if (CLUSTER > 1) {
             if (threadIdx.x == 0) barrier_expect(base + SENT, (CLUSTER - 1) * UNITS * 32 * CONSUMERS);
-            // What the first tile's end sent has been read.
+            // Wait until the other blocks have read the sums of the first tile.
             if (turn) barrier_wait<true>(base + READ, 0);
             if constexpr (P != 0) send<0>(dk, dv, base, rank);
             if constexpr (P != 1 && CLUSTER > 1) send<1>(dk, dv, base, rank);
@@ -172,6 +175,6 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
         registers_raise<240>();
         consume(grad_qkv, cosines, sines, base, shared);
     }
-    // No block leaves while another one of its cluster may still write to it.
+    // A block must not end while other blocks of its cluster may still write to its shared memory.
     if (CLUSTER > 1) cluster_sync();
 }

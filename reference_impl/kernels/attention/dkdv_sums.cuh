@@ -1,5 +1,5 @@
-// dK and dV of causal grouped-query attention, in one launch and without atomics: the sums that a block makes. What
-// becomes of them is in `dkdv.cu`.
+// dK and dV of causal grouped-query attention, in one launch and without atomics. This file computes the sums of a
+// block. `dkdv.cu` adds up the sums of several blocks and writes the result.
 //
 // B batch, S sequence length, T = B * S, N = HEADS query heads, KV_HEADS key heads, G = N / KV_HEADS, D = 128.
 //   qkv, grad_qkv [T, (N + 2 * KV_HEADS) * D] bf16; grad_output [T, N * D] bf16; lse, delta [B, N, S] fp32;
@@ -7,16 +7,17 @@
 //
 //   P^T = exp(K Q^T / sqrt(D) - lse),  dV = P^T dO,  dS^T = P^T * (V dO^T - delta),  dK = dS^T Q / sqrt(D)
 //
-// summed over the G query heads of a key head; dK is rotated back. Everything is transposed, [keys, queries]: P^T and
-// dS^T are then left factors in the registers in which they were computed.
+// dV and dK are summed over the G query heads of a key head, and dK is rotated back. All matrices are transposed,
+// [keys, queries]. So P^T and dS^T can be left factors of products in the registers in which they were computed.
 //
-// A block has a tile of 128 keys, and each of its two warp groups 64 of these, with the sums dK, dV [64, 128] in
-// registers. An item is one query head and 64 queries, from the tile's diagonal on; both groups work on the same item.
-// A block does two tiles, number j from the front and number j from the back: together they have as many items for
-// every j. The CLUSTER blocks of a cluster share a pair of tiles: each has an equal run of the items, and at a tile's
-// end they exchange sums, in fixed order. So every sum has one writer, and results are the same bits in every run.
+// A tile has 128 keys. Each of the two warp groups of a block processes 64 of these keys, and keeps the sums dK and dV
+// [64, 128] in registers. An item is a query head with 64 queries. The items of a tile begin at its diagonal. Both
+// groups work on the same item. A block processes two tiles, number j from the front and number j from the back. Such a
+// pair has the same number of items for every j. The CLUSTER blocks of a cluster share a pair of tiles, and each
+// processes an equal number of consecutive items. At the end of a tile, the blocks exchange their sums and add them in
+// fixed order. So each result is written by one block, and results have the same bits in every run.
 //
-// Macros: those of `tile.cuh`; CLUSTER is 1 to 3, NUM_STAGES 2 at least. Grid: B * KV_HEADS * S / 256 * CLUSTER.
+// Macros: those of `tile.cuh`. CLUSTER is 1 to 3, and NUM_STAGES is at least 2. Grid: B * KV_HEADS * S / 256 * CLUSTER.
 #pragma once
 
 #include "tile.cuh"
@@ -29,17 +30,18 @@ static_assert(S % (2 * KEY_ROWS) == 0, "whole pairs of tiles");
 static_assert(2 * GROUP % CLUSTER == 0, "blocks of a cluster share items equally");
 static_assert(CLUSTER <= GROUP, "two items a block at least: with one of them the second warp group has no work");
 
-// What a block finishes of a tile's sums, and is sent by each other one: its share of 16 units of 8 registers a thread.
+// Number of registers of each thread for the sums that a block finishes: its share of 16 units of 8 registers. Each
+// other block of the cluster sends this many sums to the block.
 constexpr u32 PART = 8 * ((16 + CLUSTER - 1) / CLUSTER);
 constexpr u32 PART_BYTES = PART * CONSUMERS * 4;
 constexpr u32 ROW_BYTES = TILE_ROWS * 4;
 
-// Shared memory.
+// Offsets in shared memory, in bytes.
 constexpr u32 KEYS = 0;
 constexpr u32 VALUES = 2 * TILE_BYTES;
-constexpr u32 RING = 4 * TILE_BYTES;  // of stages: queries, gradients of outputs
+constexpr u32 RING = 4 * TILE_BYTES;  // NUM_STAGES stages, each with queries and gradients of outputs
 constexpr u32 EXCHANGE = RING + NUM_STAGES * 2 * TILE_BYTES;
-constexpr u32 ROWS = EXCHANGE + (CLUSTER - 1) * PART_BYTES;  // of stages: lse, delta
+constexpr u32 ROWS = EXCHANGE + (CLUSTER - 1) * PART_BYTES;  // NUM_STAGES stages, each with lse and delta
 constexpr u32 FULL = ROWS + NUM_STAGES * 2 * ROW_BYTES;
 constexpr u32 EMPTY = FULL + NUM_STAGES * 8;
 constexpr u32 KEYS_FULL = EMPTY + NUM_STAGES * 8;
@@ -50,8 +52,8 @@ static_assert(SHARED_MEMORY == READ + 8, "a launch gives as many bytes");
 
 struct Tile {
     u32 first_key;
-    u32 count;  // query tiles of a head, from the diagonal on
-    u32 items, head, query;  // this block's items, and where they begin
+    u32 count;  // number of query tiles of a head, from the diagonal on
+    u32 items, head, query;  // number of items of this block, and the head and query tile of the first item
 };
 
 __device__ __forceinline__ Tile tile_of(u32 pair, u32 turn, u32 rank) {
@@ -75,7 +77,7 @@ __device__ __forceinline__ Place place() {
     return {cluster / (PAIRS * KV_HEADS), cluster / PAIRS % KV_HEADS, cluster % PAIRS, rank};
 }
 
-// One thread asks for all tiles, as soon as the consumers have released the places.
+// One thread starts the copies of all tiles. Each copy starts as soon as the consumers have released its place.
 __device__ __forceinline__ void produce(
     const TensorMap& qkv, const TensorMap& grad_output, const float* lse, const float* delta, u32 base) {
     Place at = place();
@@ -108,7 +110,7 @@ __device__ __forceinline__ void produce(
     }
 }
 
-// A consumer's way through the items of a tile and the slots of the ring.
+// The current item of a consumer in a tile, and its slot in the ring.
 struct Cursor {
     u32 left, query, count, slot, parity;
 };
@@ -119,8 +121,9 @@ __device__ __forceinline__ void advance(Cursor& cursor) {
     if (++cursor.slot == NUM_STAGES) cursor.slot = 0, cursor.parity ^= 1;
 }
 
-// Waits for the next item with work for this warp group; false if there is none. The first 64 queries of a tile are
-// before all keys of the second group. Two stages are too few to look past such an item while one is held.
+// Wait for the next item with work for this warp group. Return false if there is none. The first 64 queries of a tile
+// come before all keys of the second group, so this group skips their item. With only two stages the group processes
+// the item, because it still holds a stage and could not wait for a further one.
 __device__ __forceinline__ bool acquire(Cursor& cursor, u32 base, u32 group) {
     for (; cursor.left; advance(cursor)) {
         barrier_wait(base + FULL + cursor.slot * 8, cursor.parity);
@@ -130,7 +133,7 @@ __device__ __forceinline__ bool acquire(Cursor& cursor, u32 base, u32 group) {
     return false;
 }
 
-// S^T or V dO^T of an item, [64 keys, 64 queries]: issued, not awaited.
+// Start the product S^T or V dO^T of an item, [64 keys, 64 queries], without waiting for the result.
 __device__ __forceinline__ void begin_square(float (&square)[32], u64 left, u32 right_tile) {
     u64 right = k_major(right_tile);
     products_begin();
@@ -140,14 +143,15 @@ __device__ __forceinline__ void begin_square(float (&square)[32], u64 left, u32 
     products_commit();
 }
 
-// Scores of keys after their query count nothing. `limit`: the first column that the thread's upper row attends to.
+// Set the scores of keys after the query to -infinity. `limit`: the first column (query) that the thread's upper row
+// (key) is visible to.
 __device__ __forceinline__ void mask(float (&scores)[32], int limit) {
 #pragma unroll
     for (int i = 0; i < 32; ++i)
         if (i / 4 * 8 + i % 2 < limit + i % 4 / 2 * 8) scores[i] = __int_as_float(0xff800000);
 }
 
-// Scores become weights, in place, and a left factor.
+// Replace scores by weights, and also write the weights as a left factor.
 __device__ __forceinline__ void weigh(float (&scores)[32], u32 (&factor)[16], const float2 (&lse)[8]) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -167,7 +171,7 @@ __device__ __forceinline__ void load_columns(float2 (&values)[8], const float* r
         values[j] = *reinterpret_cast<const float2*>(row + 8 * j + threadIdx.x % 4 * 2);
 }
 
-// dS^T as a left factor, from P^T and V dO^T.
+// Compute dS^T as a left factor, from P^T and V dO^T.
 __device__ __forceinline__ void make_scores(
     u32 (&factor)[16], const float (&weights)[32], const float (&grads)[32], const float2 (&delta)[8]) {
 #pragma unroll
@@ -176,8 +180,9 @@ __device__ __forceinline__ void make_scores(
             pack_bf16(weights[i] * (grads[i] - delta[i / 4].x), weights[i + 1] * (grads[i + 1] - delta[i / 4].y));
 }
 
-// The sums of one tile's items. The order in which products are queued leaves none of the waits idle: behind S^T runs
-// V dO^T while the weights are computed, behind that dV, dK, and the next item's S^T.
+// Compute the sums over the items of one tile. The products are started in an order in which one product always runs
+// while the threads compute. V dO^T runs while the weights are computed from S^T. Then dV, dK and S^T of the next item
+// follow.
 __device__ __forceinline__ void accumulate_items(
     float (&dk)[64], float (&dv)[64], Cursor& cursor, u32 base, const char* shared, u32 group) {
     float weights[32], grads[32];

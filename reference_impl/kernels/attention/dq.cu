@@ -6,11 +6,13 @@
 //
 //   P = exp(Q K^T / sqrt(D) - lse),  delta = rowsum(dO * O),  dS = P * (dO V^T - delta),  dQ = dS K / sqrt(D)
 //
-// and dQ is rotated back. A tile is 128 queries of one head, 64 for each of a block's two warp groups, which keep their
-// Q, dO and dQ in registers; an item is 64 keys and values, up to the tile's diagonal. Blocks live on: tiles are dealt
-// from the longest to the shortest, to and fro. Every sum has one writer: results are the same bits in every run.
+// dQ is rotated back. A tile has 128 queries of one head. Each of the two warp groups of a block processes 64 of these
+// queries, and keeps Q, dO and dQ in registers. An item has 64 keys and values. The items of a tile end at its
+// diagonal. Each block processes several tiles. Tiles are assigned to blocks from the longest to the shortest, in the
+// order of the blocks and in the reverse order by turns. Each result is written by one block, so results have the same
+// bits in every run.
 //
-// Macros: those of `tile.cuh`, and BATCH; NUM_STAGES is 3 at least. Grid: as many blocks as multiprocessors.
+// Macros: those of `tile.cuh`, and BATCH. NUM_STAGES is at least 3. Grid: one block for each multiprocessor.
 #include "tile.cuh"
 
 constexpr u32 QUERY_ROWS = 2 * TILE_ROWS;
@@ -19,11 +21,11 @@ constexpr u32 TILES = BATCH * HEADS * QUERY_TILES;
 static_assert(NUM_STAGES > 2, "a group holds its last item and looks past one");
 static_assert(S % QUERY_ROWS == 0, "whole tiles");
 
-// Shared memory.
+// Offsets in shared memory, in bytes.
 constexpr u32 QUERIES = 0;
 constexpr u32 GRADS = 2 * TILE_BYTES;
 constexpr u32 OUTPUTS = 4 * TILE_BYTES;
-constexpr u32 RING = 6 * TILE_BYTES;  // of stages: keys, values
+constexpr u32 RING = 6 * TILE_BYTES;  // NUM_STAGES stages, each with keys and values
 constexpr u32 FULL = RING + NUM_STAGES * 2 * TILE_BYTES;
 constexpr u32 EMPTY = FULL + NUM_STAGES * 8;
 constexpr u32 TILE_FULL = EMPTY + NUM_STAGES * 8;
@@ -35,19 +37,20 @@ struct Tile {
     u32 batch, head, number;
 };
 
-// The block's tile number `turn`: in even rounds from the front, in odd ones from the back.
+// Return tile number `turn` of this block. In even rounds, tiles are assigned to blocks from the first block to the
+// last, in odd rounds from the last to the first.
 __device__ __forceinline__ Tile tile_of(u32 turn) {
     u32 index = turn * gridDim.x + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
     u32 sequence = index % (BATCH * HEADS);
     return {index < TILES, sequence / HEADS, sequence % HEADS, QUERY_TILES - 1 - index / (BATCH * HEADS)};
 }
 
-// The first row of a tile in lse and delta.
+// Return the index of a tile's first row in lse and delta.
 __device__ __forceinline__ u32 entry_of(const Tile& tile) {
     return (tile.batch * HEADS + tile.head) * S + tile.number * QUERY_ROWS;
 }
 
-// One thread asks for all tiles, as soon as the consumers have released the places.
+// One thread starts the copies of all tiles. Each copy starts as soon as the consumers have released its place.
 __device__ __forceinline__ void produce(
     const TensorMap& qkv, const TensorMap& grad_output, const TensorMap& output, u32 base) {
     u32 slot = 0, parity = 1;
@@ -86,7 +89,7 @@ __device__ __forceinline__ void advance(Ring& ring) {
     if (++ring.slot == NUM_STAGES) ring.slot = 0, ring.parity ^= 1;
 }
 
-// Q K^T or dO V^T of an item, [64 queries, 64 keys]: issued, not awaited.
+// Start the product Q K^T or dO V^T of an item, [64 queries, 64 keys], without waiting for the result.
 __device__ __forceinline__ void begin_square(
     float (&square)[32], const u32 (&left)[32], u32 right_tile, bool accumulate) {
     u64 right = k_major(right_tile);
@@ -97,14 +100,16 @@ __device__ __forceinline__ void begin_square(
     products_commit();
 }
 
-// Scores of keys after their query count nothing. `limit`: the last column that the thread's upper row attends to.
+// Set the scores of keys after the query to -infinity. `limit`: the last column (key) that the thread's upper row
+// (query) may use.
 __device__ __forceinline__ void mask(float (&scores)[32], int limit) {
 #pragma unroll
     for (int i = 0; i < 32; ++i)
         if (i / 4 * 8 + i % 2 > limit + i % 4 / 2 * 8) scores[i] = __int_as_float(0xff800000);
 }
 
-// What of a tile stays in registers; .x of a pair is the thread's upper row, .y the one 8 rows below.
+// The data of a tile that stays in registers. In a pair, .x is for the thread's upper row, and .y for the row 8 rows
+// below.
 struct Rows {
     u32 queries[32], grads[32];
     float2 lse, delta;
@@ -122,7 +127,7 @@ __device__ __forceinline__ void await_item(const Ring& ring, u32 base) {
     barrier_wait(base + FULL + ring.slot * 8, ring.parity);
 }
 
-// A tile's Q, and the first product, Q K^T of its first item: issued, not awaited.
+// Load Q of a tile, and start the product Q K^T of the tile's first item, without waiting for the result.
 __device__ __forceinline__ void begin_tile(
     Rows& rows, float (&weights)[32], const Ring& ring, u32 base, u32 group, u32 turn) {
     barrier_wait(base + TILE_FULL, turn % 2);
@@ -133,7 +138,7 @@ __device__ __forceinline__ void begin_tile(
     begin_square(weights, rows.queries, place_of(ring, base), false);
 }
 
-// A tile's dO and delta.
+// Load dO of a tile, and compute and write its delta.
 __device__ __forceinline__ void load_grads(Rows& rows, u32 base, u32 group, float* delta) {
     rows.delta = {0, 0};
 #pragma unroll
@@ -150,15 +155,16 @@ __device__ __forceinline__ void load_grads(Rows& rows, u32 base, u32 group, floa
     if (threadIdx.x % 4 == 0) delta[0] = rows.delta.x, delta[8] = rows.delta.y;
 }
 
-// Scores become weights, in place.
+// Replace scores by weights.
 __device__ __forceinline__ void weigh(float (&scores)[32], float2 log2_sum) {
 #pragma unroll
     for (int i = 0; i < 32; ++i)
         scores[i] = power_of_two(scores[i] * (SCALE * LOG2_E) - (i % 4 < 2 ? log2_sum.x : log2_sum.y));
 }
 
-// dQ of a tile, whose first Q K^T has been issued. The next item's is queued behind dQ, and dO V^T runs while the
-// weights are computed. Returns with the last dQ issued, not awaited, and the slot that it reads.
+// Compute dQ of a tile. Q K^T of its first item must already have been started. Q K^T of the next item is started after
+// dQ, and dO V^T runs while the weights are computed. The function does not wait for the last product into dQ. It
+// returns the slot that this product reads.
 __device__ __forceinline__ u32 accumulate_items(
     float (&dq)[64], float (&weights)[32], const Rows& rows, Ring& ring, u32 items, u32 base) {
     float grads[32];
@@ -169,7 +175,7 @@ __device__ __forceinline__ u32 accumulate_items(
         u32 keys = place_of(ring, base);
         products_wait<1>();
         if (item) release(base + EMPTY + held * 8);
-        // The product begins from -delta.
+        // Start the sum at -delta, so that delta need not be subtracted later.
 #pragma unroll
         for (int i = 0; i < 32; ++i) grads[i] = i % 4 < 2 ? -rows.delta.x : -rows.delta.y;
         begin_square(grads, rows.grads, keys + TILE_BYTES, true);
@@ -178,7 +184,8 @@ __device__ __forceinline__ u32 accumulate_items(
         weigh(weights, log2_sum);
         held = ring.slot;
         advance(ring);
-        // Here, since without a branch the compiler moves the weights to after the next wait.
+        // Wait for the next item here. Without this branch, the compiler would compute the weights only after the next
+        // wait.
         if (item + 1 < items) await_item(ring, base);
         products_wait<0>(grads);
 #pragma unroll
@@ -190,19 +197,19 @@ __device__ __forceinline__ u32 accumulate_items(
     }
 }
 
-// One row's two columns of 8 columns in each half of a head, rotated back and packed.
+// Return two columns of one row in each half of a head, rotated back and packed. x: first half, y: second half.
 __device__ __forceinline__ uint2 rotated(float2 x, float2 y, float2 c, float2 s) {
     x.x *= SCALE, x.y *= SCALE, y.x *= SCALE, y.y *= SCALE;
     return {pack_bf16(x.x * c.x + y.x * s.x, x.y * c.y + y.y * s.y),
             pack_bf16(y.x * c.x - x.x * s.x, y.y * c.y - x.y * s.y)};
 }
 
-// Cosines and sines of a thread's two rows and 16 columns of the head's first half.
+// Cosines and sines for the two rows of a thread and its 16 columns in the head's first half.
 struct Rotation {
     float2 cosines[2][8], sines[2][8];
 };
 
-// `entry`: the thread's upper row and first column.
+// Load cosines and sines. `entry`: the index of the thread's upper row and first column in both tables.
 __device__ __forceinline__ void load_rotation(Rotation& rotation, const float* cosines, const float* sines, u32 entry) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -212,7 +219,7 @@ __device__ __forceinline__ void load_rotation(Rotation& rotation, const float* c
     }
 }
 
-// `target`: the thread's upper row and the head's first column, in units of two elements.
+// Write dQ. `target`: points to the thread's upper row and the head's first column, with two elements in each u32.
 __device__ __forceinline__ void write(const float (&dq)[64], u32* target, const Rotation& rotation) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -260,7 +267,7 @@ __device__ __forceinline__ void consume(
         Rotation rotation;
         load_rotation(rotation, cosines, sines, entry);
         if (group == 0) {
-            // The last keys are after all of this group's queries.
+            // This group skips the last item, because its keys come after all queries of the group.
             await_item(ring, base);
             release(base + EMPTY + ring.slot * 8);
             advance(ring);

@@ -1,14 +1,14 @@
-// Attention's backward on Hopper: tiles in shared memory, and a warp group's products of them.
+// Attention's backward on Hopper: tiles in shared memory, and the products of tiles by a warp group.
 //
-// A tile is [64 rows, 128 columns] of bf16, 16 KB, in two boxes of 64 columns (128 bytes a row, 128-byte swizzle, 8 KB
-// each), as the copy engine writes them. The same bytes serve as a K-major factor (rows are the product's M or N) and
-// as an MN-major one (rows are the product's K).
+// A tile is [64 rows, 128 columns] of bf16 and has 16 KB. It consists of two boxes of 64 columns, as the copy engine
+// writes them. A box has 128 bytes in each row, a 128-byte swizzle, and 8 KB. A product can read the same bytes as a
+// K-major factor (the rows are the product's M or N) or as an MN-major factor (the rows are the product's K).
 //
-// Of a 64-row accumulator, thread t of a warp group holds rows 16 * (t / 32) + t % 32 / 4 (+ 8), and columns
-// 8 * j + 2 * (t % 4) (+ 1): d[4 j + 0, 1], and d[4 j + 2, 3] 8 rows on. A left factor in registers has the same layout
-// with two bf16 in each register.
+// An accumulator of 64 rows is spread over the 128 threads of a warp group. Thread t has two rows, 16 * (t / 32) + t %
+// 32 / 4 in d[4 j] and d[4 j + 1], and the row 8 below it in d[4 j + 2] and d[4 j + 3]. These are the columns 8 * j + 2 *
+// (t % 4) and the next one. A left factor in registers has the same layout, with two bf16 values in each register.
 //
-// Macros: S sequence length, HEADS, KV_HEADS, SHARED_MEMORY (bytes that a launch gives), and those of every spec.
+// Macros: S (sequence length), HEADS, KV_HEADS, SHARED_MEMORY (bytes of a launch), and the macros of every spec.
 #pragma once
 
 #include "../hopper.cuh"
@@ -29,7 +29,7 @@ constexpr u32 TILE_BYTES = 16384;
 constexpr u32 BOX_COLUMNS = 64;
 constexpr u32 BOX_BYTES = 8192;
 
-// Threads that multiply; a warp of them releases by itself what it has read.
+// Number of threads that multiply. Each of their warps releases a place in the ring separately when it has read it.
 constexpr u32 CONSUMERS = 256;
 constexpr u32 CONSUMER_WARPS = CONSUMERS / 32;
 
@@ -43,7 +43,8 @@ __device__ __forceinline__ void release(u32 barrier) {
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
-// Two numbers of a table that no kernel writes meanwhile, loaded where the source says.
+// Load two numbers of a table, which no kernel may change at the same time. `volatile` keeps the compiler from moving
+// this load.
 __device__ __forceinline__ float2 load_table(const float2* entry) {
     float2 value;
     asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];"
@@ -52,7 +53,8 @@ __device__ __forceinline__ float2 load_table(const float2* entry) {
     return value;
 }
 
-// Each of four neighbouring threads has a part of four blocks; each gets all four parts of the block of its number.
+// Transpose values among four neighboring threads. Each thread passes in one part of each of four blocks. Thread number
+// i gets all four parts of block i.
 __device__ __forceinline__ uint4 quad_transpose(u32 a, u32 b, u32 c, u32 d) {
     bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
     u32 x = __shfl_xor_sync(0xffffffff, odd ? a : b, 1), y = __shfl_xor_sync(0xffffffff, odd ? c : d, 1);
@@ -64,12 +66,12 @@ __device__ __forceinline__ uint4 quad_transpose(u32 a, u32 b, u32 c, u32 d) {
 
 // ---- products
 
-// Descriptors: the leading distance of a K-major factor is not read; rows as the product's K, the next 64 columns are a
-// box further.
+// Return the descriptor of a tile. The hardware does not read the leading distance of a K-major factor. In an MN-major
+// factor, it is the distance to the next 64 columns, which is the size of a box.
 __device__ __forceinline__ u64 k_major(u32 tile) { return tile_descriptor(tile, 16); }
 __device__ __forceinline__ u64 mn_major(u32 tile) { return tile_descriptor(tile, BOX_BYTES); }
 
-// How far slice `step` of 16 along K lies into a tile, in units of 16 bytes.
+// Return the offset of slice `step` in a tile, in units of 16 bytes. A slice has 16 elements along K.
 __device__ __forceinline__ constexpr u64 k_major_step(int step) {
     return (step / 4) * (BOX_BYTES >> 4) + (step % 4) * 2;
 }
@@ -84,7 +86,8 @@ __device__ __forceinline__ constexpr u64 mn_major_step(int step) { return step *
 #define LIST64 LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
     "%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
-// At most PENDING groups are unfinished after it; naming the accumulator keeps the compiler from reading it before.
+// Wait until at most PENDING groups of products are unfinished. The accumulator is an operand, so that the compiler
+// does not read it before the wait.
 template <int PENDING>
 __device__ __forceinline__ void products_wait(float (&d)[32]) {
     asm volatile("wgmma.wait_group.sync.aligned %32;" : ACC32(d) : "n"(PENDING) : "memory");
@@ -118,7 +121,7 @@ __device__ __forceinline__ void product_nn(float (&d)[64], const u32* left, u64 
         : ACC64(d) : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(accumulate));
 }
 
-// sum[64, 128] += factor[64, 64] rows[64, 128], of a tile in shared memory: issued, not awaited.
+// Start sum[64, 128] += factor[64, 64] rows[64, 128] without waiting for the result. rows: a tile in shared memory.
 __device__ __forceinline__ void begin_sum(float (&sum)[64], const u32 (&factor)[16], u32 rows_tile, u32 accumulate) {
     u64 rows = mn_major(rows_tile);
     products_begin();
@@ -128,7 +131,7 @@ __device__ __forceinline__ void begin_sum(float (&sum)[64], const u32 (&factor)[
     products_commit();
 }
 
-// Slice `step` of 16 columns of a swizzled tile's rows, as a left factor's four registers.
+// Load slice `step` (16 columns) of the rows of a swizzled tile, as the four registers of a left factor.
 __device__ __forceinline__ void load_factor(u32* factor, u32 tile, int step) {
     u32 lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16, chunk = step % 4 * 2 + lane / 16;
     u32 address = tile + step / 4 * BOX_BYTES + row * 128 + ((chunk ^ (row % 8)) * 16);

@@ -1,12 +1,13 @@
-// grad_gate_up = SwiGLU's backward of grad_act = left @ right^T, in one kernel, with operands and result in e4m3; M
-// tokens, N intermediate, K hidden.
+// Compute grad_act = left @ right^T and grad_gate_up, the backward of SwiGLU, in one kernel. Operands and result are
+// e4m3. M tokens, N intermediate, K hidden.
 //
-// left [M, K] and right [N, K], the transposed weight, have a scale a row, f32 [M] and [N]; gate_up [M, 2N] is bf16, and
-// grad_gate_up [M, 2N] has a scale a row. grad_act is never rounded nor stored; formulas are those of
-// `down_swiglu_backward.cu`. norms f32 [M] are at least those of left's rows, input_norms f32 [M] those of the rows of
-// which gate_up was made, and limit f32 [1] is at least, of every column, the norm of right's row times the larger one
-// of 1.1 |up's row| and |gate's row|. As |silu'| < 1.1 and |silu(x)| <= |x|, norms * input_norms * limit bounds a row:
-// it has that bound's scale, which is written to scale f32 [M].
+// left [M, K] and right [N, K] (the transposed weight) have one scale for each row, f32 [M] and [N]. gate_up [M, 2N] is
+// bf16. grad_gate_up [M, 2N] has one scale for each row. grad_act is not rounded and not stored. The formulas are those
+// of `products/down_swiglu_backward.cu`. norms f32 [M]: upper bounds of the norms of left's rows. input_norms f32 [M]:
+// upper bounds of the norms of the rows from which gate_up was computed. limit f32 [1]: upper bound, for every column,
+// of the norm of right's row times the larger of 1.1 |up's row| and |gate's row|. Because |silu'| < 1.1 and |silu(x)|
+// <= |x|, norms * input_norms * limit is an upper bound of a row of the result. The scale of the row is computed from
+// this bound, and written to scale f32 [M].
 #define FP8 1
 #define TRANSPOSED 0
 #define SLOTS 4
@@ -29,7 +30,8 @@ struct Scales {
     float* grad_gate_up;
 };
 
-// A tile's; of a row left's times the inverse of the gradient's, which is all that a gradient depends on.
+// Write the scales of a tile to shared memory: right's scale for each column, and for each row left's scale times the
+// inverse of the gradient's scale. The gradient of an element needs no other scales.
 __device__ __forceinline__ void stage_scales(u32 place, const Scales& scales, Tile tile) {
     const int thread = threadIdx.x % 128, row = tile.row + thread;
     for (int column = thread; column < COLUMNS; column += 128)
@@ -40,25 +42,27 @@ __device__ __forceinline__ void stage_scales(u32 place, const Scales& scales, Ti
     if (tile.column == 0 && row < M) scales.grad_gate_up[row] = scale;
 }
 
-// A thread's part of a tile, from its first row and column on: what it reads, what it writes, and the room that it has
-// for what it reads ahead.
+// A thread's part of a tile, from its first row and column on: where it reads and writes, and its slots in shared
+// memory for the values that it reads ahead.
 struct Own {
     const u16* gate_up;
     unsigned char* grad_gate_up;
     int row, column;
     u32 slots;
 
-    // Of eight columns, `below` the first row, `beside` the first column.
+    // Return true if the eight columns, `below` rows below the first row and `beside` columns after the first column,
+    // are in the matrix.
     __device__ __forceinline__ bool inside(int below, int beside) const {
         return row + below < M && column + beside < WIDTH;
     }
-    // Of gate (0) or up (1) of the upper (0) or lower (1) row of a step.
+    // Return the slot of a step, for the upper (lower = 0) or lower row, and for gate (up = 0) or up.
     __device__ __forceinline__ u32 slot(int step, int lower, int up) const {
         return slots + step % SLOTS * SLOT_BYTES + (lower * 2 + up) * (16 * 128);
     }
 };
 
-// Start to read gate and up of a step: 32 columns of rows 0 and 8, or 64 and 72. Each thread waits for its own alone.
+// Start to read gate and up of a step: 32 columns of rows 0 and 8, or of rows 64 and 72. A thread later waits only for
+// its own reads.
 __device__ __forceinline__ void read_ahead(const Own& own, int step) {
     const int beside = step % STEPS_ACROSS * 32;
 #pragma unroll
@@ -73,8 +77,8 @@ __device__ __forceinline__ void read_ahead(const Own& own, int step) {
     reads_commit();
 }
 
-// Of two neighbours: the sums of their gradients with what those are to be multiplied by, gate and up as they are stored,
-// and the gradients of both.
+// Compute the gradients of gate and up for two neighboring columns. sums: the sums of both columns. columns, row:
+// scales by which the sums are multiplied. gates, ups: the stored values of gate and up, two in each.
 __device__ __forceinline__ void backward_pair(
     const float* sums, u32 columns, float row, u32 gates, u32 ups, float (&grad_gate)[2], float (&grad_up)[2]) {
     const float grad[2] = {sums[0] * low_bf16(columns) * row, sums[1] * high_bf16(columns) * row};
@@ -87,7 +91,8 @@ __device__ __forceinline__ void backward_pair(
     }
 }
 
-// Eight columns of one row, of which `sums` are the first pair's; pairs lie four accumulators apart.
+// Compute and write eight columns of one row. `sums` points to the first pair of columns. The next pair is four
+// accumulators after it.
 __device__ __forceinline__ void write_eight(
     const float* sums, const Four& columns, float row, const Four& gates, const Four& ups, unsigned char* to, bool inside) {
     float gate[4][2], up[4][2];
@@ -152,6 +157,6 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
             turn += 2;
         }
     }
-    // A block that ended could not be written to, or told of a stage, by the other.
+    // Wait for the other block, because it may still write to this block's shared memory or arrive at its barriers.
     cluster_sync();
 }

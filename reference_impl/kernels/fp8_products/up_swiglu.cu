@@ -1,18 +1,18 @@
-// gate_up = left @ right^T and act = silu(gate) * up in one kernel, with operands in e4m3; M tokens, N intermediate, K
-// hidden.
+// Compute gate_up = left @ right^T and act = silu(gate) * up in one kernel, with operands in e4m3. M tokens, N
+// intermediate, K hidden.
 //
-// left [M, K] and right [2N, K], gate's rows first, are e4m3 with a scale a row, f32 [M] and [2N]; gate_up [M, 2N] is
-// bf16; act [M, N] is e4m3, made of gate and up as they are stored. norms f32 [M] are at least those of left's rows,
-// and limit f32 [1] is at least the product of the norms of two rows of right, gate's and up's of one column, the
-// largest of all. So |gate * up| <= norms^2 * limit, and with it |act|: the row of act has that bound's scale, which is
-// written to scale f32 [M].
+// left [M, K] and right [2N, K] (the rows of gate first) are e4m3 with one scale for each row, f32 [M] and [2N].
+// gate_up [M, 2N] is bf16. act [M, N] is e4m3, and is computed from the rounded gate and up. norms f32 [M]: upper
+// bounds of the norms of left's rows. limit f32 [1]: upper bound, for every column, of the norm of gate's row times the
+// norm of up's row in right. So |act| <= |gate * up| <= norms^2 * limit. The scale of a row of act is computed from
+// this bound, and written to scale f32 [M].
 #define FP8 1
 #define TRANSPOSED 0
 #define EPILOGUE_BYTES 0
 #define SCALE_BYTES (2 * COLUMNS + 4 * 128)
 
-// What of `right` a block fetches: block 0 gate's rows, block 1 up's. Panels are COLUMNS / 2 columns of the
-// intermediate.
+// Return the first row of `right` that a block fetches. Block 0 fetches rows of gate, and block 1 rows of up. A panel
+// has COLUMNS / 2 columns of the intermediate.
 __device__ __forceinline__ int right_row(int column, unsigned rank) {
     return column / 2 + static_cast<int>(rank) * WIDTH;
 }
@@ -33,7 +33,8 @@ struct Scales {
     float* act;
 };
 
-// A tile's, gate's columns before up's; of a row left's, and the inverse of act's.
+// Write the scales of a tile to shared memory: right's scale for each column, gate's columns first, and for each row
+// left's scale and the inverse of act's scale.
 __device__ __forceinline__ void stage_scales(u32 place, const Scales& scales, Tile tile) {
     const int thread = threadIdx.x % 128, row = tile.row + thread;
     for (int column = thread; column < COLUMNS; column += 128) {
@@ -45,7 +46,7 @@ __device__ __forceinline__ void stage_scales(u32 place, const Scales& scales, Ti
     if (tile.column == 0 && row < M) scales.act[row] = scale;
 }
 
-// Of two columns, with their scales: gate and up as they are stored, and act.
+// Compute gate and up of two columns, as they are stored, and act divided by its scale.
 __device__ __forceinline__ void swiglu_pair(
     const float* gate_sums, const float* up_sums, u32 gate_scales, u32 up_scales, u32 row, u32& gate, u32& up,
     float (&act)[2]) {
@@ -57,7 +58,8 @@ __device__ __forceinline__ void swiglu_pair(
     act[1] = high * sigmoid(high) * (high_bf16(up) * inverse);
 }
 
-// Eight columns of one row, of which `sums` are the first pair's; pairs lie four accumulators apart.
+// Compute and write eight columns of one row. `sums` points to the first pair of columns. The next pair is four
+// accumulators after it.
 __device__ __forceinline__ void write_eight(
     const float* sums, const Four& gate_scales, const Four& up_scales, u32 row, u16* gate_to, unsigned char* act_to,
     bool inside) {
@@ -122,6 +124,6 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
             turn += 2;
         }
     }
-    // A block that ended could not be written to, or told of a stage, by the other.
+    // Wait for the other block, because it may still write to this block's shared memory or arrive at its barriers.
     cluster_sync();
 }

@@ -1,5 +1,5 @@
-// out = residual + left @ right^T in one kernel, rounded once; left [M, K], right [N, K], residual and out [M, N], all
-// bf16.
+// Compute out = residual + left @ right^T in one kernel, rounded once. left [M, K], right [N, K], residual and out [M,
+// N] are bf16.
 #define TRANSPOSED 0
 #define BUFFERS 2
 #define EPILOGUE_BYTES (BUFFERS * 64 * 64 * 2)
@@ -11,7 +11,7 @@ __device__ __forceinline__ int right_row(int column, unsigned rank) {
 #define N WIDTH
 #include "product.cuh"
 
-#define TOGETHER 8  // pairs, for whose reads a thread waits once
+#define TOGETHER 8  // number of pairs that a thread reads before it waits
 #define ROUNDS (CHUNKS / BUFFERS)
 
 __device__ __forceinline__ void fetch_chunk(

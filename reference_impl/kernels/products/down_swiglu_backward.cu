@@ -1,11 +1,12 @@
-// grad_gate_up = SwiGLU's backward of grad_act = left @ right, in one kernel; M tokens, N intermediate, K hidden.
+// Compute grad_act = left @ right and grad_gate_up, the backward of SwiGLU, in one kernel. M tokens, N intermediate, K
+// hidden.
 //
-// left [M, K], right [K, N], gate_up and grad_gate_up [M, 2N], which may be one, all bf16. grad_act is never rounded
-// nor stored:
+// left [M, K], right [K, N], gate_up and grad_gate_up [M, 2N] are bf16. gate_up and grad_gate_up may be the same
+// tensor. grad_act is not rounded and not stored:
 //     grad_gate = grad_act * up * s * (1 + gate * (1 - s)),  grad_up = grad_act * gate * s,  s = 1 / (1 + exp(-gate))
-// An epilogue takes gate and up chunk by chunk through four buffers, and writes its results over them. One thread of the
-// third warp group moves the chunks of each of the others, which wait for nothing but what they read: a thread of theirs
-// that waited for the copy engine held up 127.
+// An epilogue reads gate and up in chunks, through four buffers, and writes its results to the same buffers. For each
+// of the two warp groups that multiply, one thread of the third warp group copies the chunks in and out. If a thread of
+// a multiplying group waited for the copy engine instead, the other 127 threads of the group would wait, too.
 #define TRANSPOSED 1
 #define BUFFERS 4
 #define CHUNK_COLUMNS 32
@@ -13,14 +14,14 @@
 #define N WIDTH
 #include "product.cuh"
 
-#define TOGETHER 4  // pairs, for whose reads a thread waits once
-#define ROUNDS (CHUNKS / BUFFERS)  // of the buffers, a tile: a whole number
+#define TOGETHER 4  // number of pairs that a thread reads before it waits
+#define ROUNDS (CHUNKS / BUFFERS)  // how often a tile uses each buffer; must be an integer
 
 __device__ __forceinline__ u32 buffer_of(const Places& places, u32 group, int chunk) {
     return places.epilogue + group * EPILOGUE_BYTES + chunk % BUFFERS * (2 * CHUNK_BYTES);
 }
 
-// Chunks of a tile's upper 64 rows come first.
+// Start to copy a chunk of gate and up into its buffer. The chunks of a tile's upper 64 rows come first.
 __device__ __forceinline__ void fetch_chunk(
     const Places& places, const TensorMap& gate_up, Tile tile, u32 group, int chunk) {
     const u32 barrier = places.fetched(group, chunk % BUFFERS), to = buffer_of(places, group, chunk);
@@ -29,7 +30,7 @@ __device__ __forceinline__ void fetch_chunk(
     copy_in(to + CHUNK_BYTES, gate_up, chunk_column(tile, chunk), 1, chunk_row(tile, chunk), barrier);
 }
 
-// Two neighbours' gate and up, packed, become their gradients.
+// Replace gate and up of two neighboring columns (packed in a register) by their gradients.
 __device__ __forceinline__ void backward_pair(const float* grad, u32& gates, u32& ups) {
     const float gate[2] = {low_bf16(gates), high_bf16(gates)}, up[2] = {low_bf16(ups), high_bf16(ups)};
     float grad_gate[2], grad_up[2];
@@ -43,8 +44,8 @@ __device__ __forceinline__ void backward_pair(const float* grad, u32& gates, u32
     ups = pack_bf16(grad_up[0], grad_up[1]);
 }
 
-// Pairs `first` … of a chunk. All reads come before the first result: one warp of a group is alone on its scheduler,
-// and nothing else hides their latency.
+// Process TOGETHER pairs of a chunk, starting with pair `first`. All reads come before the first result. Each scheduler
+// has only one warp of the group, so no other warp hides the latency of the reads.
 __device__ __forceinline__ void backward_pairs(
     const float (&c)[2][ACCUMULATORS_OF_64_ROWS], u32 buffer, int chunk, int first) {
     u32 gates[TOGETHER], ups[TOGETHER];
@@ -67,7 +68,7 @@ __device__ __forceinline__ void move_chunks(
     u32 round = 0;
     for (u32 number = blockIdx.x / 2 + group * (gridDim.x / 2); number < PAIRS * PANELS; number += gridDim.x) {
         const Tile tile = tile_of(number, rank);
-        copy_out_read<0>();  // of the tile before
+        copy_out_read<0>();  // waits until the results of the previous tile have been read from the buffers
         for (int chunk = 0; chunk < BUFFERS; ++chunk) fetch_chunk(places, gate_up, tile, group, chunk);
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
@@ -127,6 +128,6 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
             round += ROUNDS;
         }
     }
-    // A block that ended could not be written to, or told of a stage, by the other.
+    // Wait for the other block, because it may still write to this block's shared memory or arrive at its barriers.
     cluster_sync();
 }

@@ -1,8 +1,9 @@
-// logits = left @ right^T, and of every row what its softmax needs, in one kernel; M tokens, N vocabulary, K hidden.
+// Compute logits = left @ right^T, and statistics of each row for its softmax, in one kernel. M tokens, N vocabulary, K
+// hidden.
 //
-// left [M, K], right [N, K], logits [M, N], all bf16. Of a row's logits in a panel of COLUMNS, as they are stored,
-// rounded: maxima [M, PANELS] has the largest, totals [M, PANELS] the sum of exp(logit - largest), both fp32. The last
-// panel may reach beyond the vocabulary, and the last tile beyond the tokens: nothing there counts.
+// left [M, K], right [N, K] and logits [M, N] are bf16. A panel has COLUMNS columns. For each row and panel, maxima
+// fp32 [M, PANELS] has the largest rounded logit, and totals fp32 [M, PANELS] has the sum of exp(logit - largest). The
+// last panel may reach beyond the vocabulary, and the last tile beyond the tokens. Elements there are ignored.
 #define TRANSPOSED 0
 #define BUFFERS 2
 #define EPILOGUE_BYTES (BUFFERS * 64 * 64 * 2)
@@ -23,22 +24,23 @@ __device__ __forceinline__ int right_row(int column, unsigned rank) {
 #define LOWEST -3.402823466e38f
 #define LOG2_E 1.4426950408889634f
 
-// Of each of two neighbours; one that is NaN is passed over here, and found by the sum.
+// Return the larger values of two pairs of neighbors. A NaN is ignored here, but makes the sum of exponentials NaN.
 __device__ __forceinline__ u32 larger_bf16(u32 a, u32 b) {
     u32 result;
     asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
     return result;
 }
 
-// The other three lanes that hold elements of the same rows: 1, then 2 away.
+// Return the value of another lane. The four lanes of a quad have elements of the same rows. `away` is 1 or 2.
 __device__ __forceinline__ float of_quad(float x, int away) { return __shfl_xor_sync(0xFFFFFFFFu, x, away); }
 
-// Maximum and total of a row, from a thread's share of it: every lane of the quad has both.
+// Compute the maximum and the total of a row in a panel. Each lane of a quad passes its elements, and gets both
+// results.
 __device__ __forceinline__ void statistics(const u32 (&row)[EIGHTS], float& maximum, float& total) {
     u32 both = row[0];
 #pragma unroll
     for (int eight = 1; eight < EIGHTS; ++eight) both = larger_bf16(both, row[eight]);
-    // Finite, as -inf - -inf would be NaN.
+    // Make the maximum finite, because -inf - -inf would be NaN.
     maximum = fmaxf(fmaxf(low_bf16(both), high_bf16(both)), LOWEST);
     maximum = fmaxf(maximum, of_quad(maximum, 1));
     maximum = fmaxf(maximum, of_quad(maximum, 2));
@@ -57,7 +59,7 @@ __device__ __forceinline__ void write_tile(
     const Places& places, float (&c)[2][ACCUMULATORS_OF_64_ROWS], const TensorMap& logits, float* maxima, float* totals,
     Tile tile, u32 group) {
     const u32 thread = threadIdx.x % 128;
-    const int within = N - tile.column;  // columns of the vocabulary from here on
+    const int within = N - tile.column;  // number of columns from the tile's first column to the end of the vocabulary
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         u32 rows[2][EIGHTS];
@@ -111,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
         registers_raise<240>();
         u32 turn = group;
         for (u32 number = blockIdx.x / 2 + group * (gridDim.x / 2); number < PAIRS * PANELS; number += gridDim.x) {
-            float c[2][ACCUMULATORS_OF_64_ROWS] = {};  // of this tile alone: the epilogue has their registers
+            float c[2][ACCUMULATORS_OF_64_ROWS] = {};  // zero for each tile; the epilogue uses the registers
             multiply_tile(places, c, turn, group);
             write_tile(places, c, logits, maxima, totals, tile_of(number, rank), group);
             turn += 2;

@@ -1,7 +1,8 @@
-// out = left @ right + extra_left @ extra_right: the gradient of a projection's input, with that of its low-rank
-// adapter.
+// Compute out = left @ right + extra_left @ extra_right: the gradient of a projection's input, including the part of
+// its low-rank adapter.
 //
-// left [M, K], right [K, N], extra_left [M, EXTRA], extra_right [EXTRA, N], out [M, N], all bf16; rounded once.
+// left [M, K], right [K, N], extra_left [M, EXTRA], extra_right [EXTRA, N] and out [M, N] are bf16. The result is
+// rounded once.
 #define TRANSPOSED 1
 #define BUFFERS 2
 #define EPILOGUE_BYTES (BUFFERS * 64 * 64 * 2)

@@ -1,20 +1,22 @@
-// One product, left [M, K] @ right, by blocks that stay on their multiprocessor and take tile after tile.
+// The product left [M, K] @ right. Each block stays on its multiprocessor and computes one tile after the other.
 //
-// Legend: M rows, N columns, K summed; a tile is 128 x COLUMNS of the result, a stage 128 bytes of each row: 64 of K in
-// bf16, 128 in FP8; a pair is two tiles below each other, one a block of a cluster, which share the right operand: each
-// block fetches half of it for both.
+// Legend: M rows, N columns, K summed dimension. A tile is 128 x COLUMNS elements of the result. A stage has 128 bytes
+// of each row of the operands: 64 elements along K in bf16, or 128 in FP8. A pair is two tiles, one below the other.
+// The two blocks of a cluster compute one tile each. Both need the same part of the right operand, so each block
+// fetches half of it for both blocks.
 //
-// Three warp groups: one feeds a ring of stages through the copy engine, two multiply, each a whole tile of its own.
-// While one of these writes its tile out, the other has the tensor cores. So what an epilogue costs is hidden, as long
-// as it takes no longer than a product.
+// A block has three warp groups. One group fills a ring of stages through the copy engine. The other two groups
+// multiply, each for its own tile. While one group writes its tile (the epilogue), the other group uses the tensor
+// cores. So an epilogue costs no time unless it takes longer than a product.
 //
-// Every element is summed by one warp group in the order of K: the same bits in every run. With EXTRA, a second product
-// of a smaller K is summed behind the first, as if its operands stood beside the first ones.
+// Each element is summed by one warp group in the order of K, so results have the same bits in every run. With EXTRA, a
+// second product with a smaller K is added after the first, as if the operands of both products were joined along K.
 //
-// Macros: M, N, K, COLUMNS (192), GROUP (pairs of one group, see `tile_of`), TRANSPOSED (the right operand is [K, N],
-// else [N, K]), FP8 (both operands are e4m3, else bf16; then neither TRANSPOSED nor EXTRA, and the right one's rows
-// in turns), EXTRA (0, or the second K: 64
-// at most), EPILOGUE_BYTES and SCALE_BYTES (of each warp group), and those of every spec: NUM_STAGES, NUM_WARPS, CLUSTER.
+// Macros: M, N, K, COLUMNS (192), GROUP (number of pairs in a group, see `tile_of`), TRANSPOSED (1: the right operand
+// is [K, N], 0: [N, K]), FP8 (1: both operands are e4m3, 0: bf16), EXTRA (0, or the K of the second product, at most
+// 64), EPILOGUE_BYTES and SCALE_BYTES (for each warp group), and the macros of every spec: NUM_STAGES, NUM_WARPS,
+// CLUSTER. With FP8, TRANSPOSED and EXTRA must be 0, and the rows of the right operand are in another order (see
+// `fp8_products/fp8.cuh`).
 #pragma once
 
 #if NUM_WARPS != 12 || CLUSTER != 2 || COLUMNS != 192
@@ -41,10 +43,10 @@
 #define PANELS ((N + COLUMNS - 1) / COLUMNS)
 #define ACCUMULATORS_OF_64_ROWS (COLUMNS / 2)
 #define ALIGNMENT 1024
-// Named barriers: 1 and 2 are the warp groups' own.
+// Identifiers of named barriers. 1 and 2 are used inside each of the two multiplying warp groups.
 #define TURN_OF_GROUP_0 3
 
-// Shared memory by name: the ring, the epilogues' buffers, their scales, the barriers.
+// Addresses in shared memory: the ring of stages, and the buffers, scales and barriers of the epilogues.
 struct Places {
     u32 ring, epilogue, scales, barriers;
 
@@ -58,15 +60,15 @@ struct Places {
     __device__ __forceinline__ u32 right(u32 stage) const { return left(stage) + LEFT_BYTES; }
     __device__ __forceinline__ u32 full(u32 stage) const { return barriers + 8 * stage; }
     __device__ __forceinline__ u32 empty(u32 stage) const { return barriers + 8 * (NUM_STAGES + stage); }
-    // of an epilogue that reads something: its warp group's, by buffer
+    // barrier of a buffer that an epilogue of this warp group reads
     __device__ __forceinline__ u32 fetched(u32 group, u32 buffer) const {
         return barriers + 8 * (2 * NUM_STAGES + 4 * group + buffer);
     }
-    // of an epilogue whose results another warp moves
+    // barrier of a buffer whose results another warp copies to memory
     __device__ __forceinline__ u32 written(u32 group, u32 buffer) const { return fetched(group, buffer) + 8 * 8; }
 };
 
-// Left and right of the product, and of the second one.
+// The operands of the product and of the second product (EXTRA).
 struct Operands {
     const TensorMap &left, &right, &extra_left, &extra_right;
 };
@@ -75,8 +77,9 @@ struct Tile {
     int row, column;
 };
 
-// Pairs are numbered so that those under way at one time are about as many rows as columns: GROUP pairs below each
-// other, panel by panel, then the next GROUP. Left and right operand are then read from the L2 cache, mostly.
+// Return the tile of block `rank` in pair `number`. Consecutive pairs are GROUP pairs below each other, then the same
+// rows in the next panel. After the last panel, the next GROUP rows follow. So the pairs that are computed at the same
+// time cover about as many rows as columns, and most of their operands are read from the L2 cache.
 __device__ __forceinline__ Tile tile_of(u32 number, u32 rank) {
     const u32 group = number / (GROUP * PANELS);
     const u32 inside = number - group * (GROUP * PANELS);
@@ -90,23 +93,23 @@ __device__ __forceinline__ void prepare_barriers(const Places& places) {
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < NUM_STAGES; ++stage) {
             barrier_init(places.full(stage), 1);
-            barrier_init(places.empty(stage), 2);  // the warp group that read it, in both blocks
+            barrier_init(places.empty(stage), 2);  // one arrival from each block
         }
         for (u32 buffer = 0; buffer < 8; ++buffer) {
             barrier_init(places.fetched(0, buffer), 1);
-            barrier_init(places.written(0, buffer), 4);  // each warp
+            barrier_init(places.written(0, buffer), 4);  // one arrival of each warp
         }
         barriers_ready();
     }
     cluster_sync();
 }
 
-// This block's half of the right operand of one stage, into both blocks.
+// Copy this block's half of the right operand of one stage into both blocks.
 __device__ __forceinline__ void fetch_right(
     const Places& places, const TensorMap& right, u32 stage, int column, int depth, u32 rank) {
     const u32 barrier = places.full(stage);
 #if TRANSPOSED
-    // pieces of 64 columns, each [64 of K, 64]: half of K
+    // Copy pieces of 64 columns. A piece is [64 along K, 64 columns], and each block copies half of K.
     for (int piece = 0; piece < COLUMNS / 64; ++piece) {
         const u32 to = places.right(stage) + piece * (DEPTH * 128) + rank * (DEPTH / 2 * 128);
         copy_in_all(to, right, column + 64 * piece, depth + static_cast<int>(rank) * (DEPTH / 2), barrier, 3);
@@ -114,7 +117,7 @@ __device__ __forceinline__ void fetch_right(
 #else
     const u32 to = places.right(stage) + rank * (RIGHT_BYTES / 2);
 #if FP8
-    // by a map of [group of 32, e, q, b, K], see `fp8_products/fp8.cuh`
+    // The tensor map has the dimensions [group of 32 rows, e, q, b, K], see `fp8_products/fp8.cuh`.
     copy_in_all(to, right, depth, 0, 0, 0, right_row(column, rank) / 32, barrier, 3);
 #else
     copy_in_all(to, right, depth, right_row(column, rank), barrier, 3);
@@ -122,13 +125,13 @@ __device__ __forceinline__ void fetch_right(
 #endif
 }
 
-// One thread feeds the ring with all tiles of this block.
+// Fill the ring with the operands of all tiles of this block. One thread calls this function.
 __device__ __forceinline__ void feed(const Places& places, const Operands& operands, u32 rank) {
     u32 stage = 0, parity = 1;
     for (u32 number = blockIdx.x / 2; number < PAIRS * PANELS; number += gridDim.x / 2) {
         const Tile tile = tile_of(number, rank);
         for (int step = 0; step < STEPS; ++step) {
-            const bool extra = step >= OWN_STEPS;  // what lies beyond its K reads as zeros
+            const bool extra = step >= OWN_STEPS;  // elements beyond the second product's K are read as zeros
             const int depth = extra ? 0 : step * DEPTH;
             barrier_wait(places.empty(stage), parity);
             barrier_expect(places.full(stage), STAGE_BYTES);
@@ -157,8 +160,8 @@ __device__ __forceinline__ void feed(const Places& places, const Operands& opera
 #define OPERANDS_OF_INSTRUCTION "}, %96, %97, p, 1, 1, 0, %99;\n}"
 #endif
 
-// c [64, COLUMNS] = (add ? c : 0) + a [64, 32 bytes] @ b [32 bytes, COLUMNS], both by descriptor. FP8 adds with about 14
-// bits, as the library's fast accumulation does (`reference_impl/fp8.py`).
+// Start c [64, COLUMNS] = (add ? c : 0) + a [64, 32 bytes] @ b [32 bytes, COLUMNS]. a and b are descriptors. FP8
+// products are added with about 14 bits, as in the library's fast accumulation (`reference_impl/fp8.py`).
 __device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS_OF_64_ROWS], u64 a, u64 b, int add) {
     asm volatile(
         "{\n .reg .pred p;\n setp.ne.b32 p, %98, 0;\n"
@@ -168,7 +171,7 @@ __device__ __forceinline__ void multiply(float (&c)[ACCUMULATORS_OF_64_ROWS], u6
         : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
 }
 
-// The compiler moves no accumulator over this line.
+// Keep the compiler from moving accesses to the accumulators across this call.
 __device__ __forceinline__ void settle(float (&c)[2][ACCUMULATORS_OF_64_ROWS]) {
 #pragma unroll
     for (int i = 0; i < ACCUMULATORS_OF_64_ROWS; ++i) {
@@ -177,15 +180,15 @@ __device__ __forceinline__ void settle(float (&c)[2][ACCUMULATORS_OF_64_ROWS]) {
     }
 }
 
-// Both blocks hear that this warp group has read a stage.
+// Tell both blocks that this warp group has read a stage.
 __device__ __forceinline__ void release(const Places& places, u32 stage) {
     const u32 thread = threadIdx.x % 128;
     if (thread < 2) barrier_arrive_at(places.empty(stage), thread);
 }
 
-// Tile number `turn` of this block, into c: rows 0-63 and 64-127. The warp groups multiply in turns: a barrier's parity
-// tells this round of the ring from the last one alone, so that who comes early would take the other's stages for its
-// own.
+// Compute tile number `turn` of this block into c: rows 0-63 in c[0], rows 64-127 in c[1]. The warp groups multiply in
+// turns. The parity of a barrier distinguishes only two consecutive rounds of the ring. So a group that did not wait
+// for its turn could read stages that are meant for the other group.
 __device__ __forceinline__ void multiply_tile(
     const Places& places, float (&c)[2][ACCUMULATORS_OF_64_ROWS], u32 turn, u32 group) {
     u32 stage = turn * STEPS % NUM_STAGES, parity = turn * STEPS / NUM_STAGES & 1, before = 0;
@@ -198,7 +201,8 @@ __device__ __forceinline__ void multiply_tile(
         const u64 right = tile_descriptor(places.right(stage), TRANSPOSED ? DEPTH * 128 : 0);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            // descriptors count in 16 bytes: one instruction's K is 32 bytes of a row, or 16 rows of 128 bytes
+            // Descriptors have units of 16 bytes. Along K, one instruction reads 32 bytes of each row, or 16 rows of
+            // 128 bytes.
             const u64 b = right + k * (TRANSPOSED ? 128 : 2);
             multiply(c[0], left + 2 * k, b, step + k > 0);
             multiply(c[1], left + 2 * k + 64 * 128 / 16, b, step + k > 0);
@@ -217,17 +221,17 @@ __device__ __forceinline__ void multiply_tile(
     settle(c);
 }
 
-// An epilogue moves chunks [64, CHUNK_COLUMNS] of a tile: 64 columns, or 32, whose buffers are half as large.
+// An epilogue copies chunks [64, CHUNK_COLUMNS] of a tile. CHUNK_COLUMNS is 64, or 32 for buffers of half the size.
 #ifndef CHUNK_COLUMNS
 #define CHUNK_COLUMNS 64
 #endif
 #define CHUNK_BYTES (64 * CHUNK_COLUMNS * 2)
 #define CHUNKS_ACROSS (COLUMNS / CHUNK_COLUMNS)
 #define CHUNKS (2 * CHUNKS_ACROSS)
-#define PAIRS_OF_A_CHUNK (CHUNK_COLUMNS / 4)  // of neighbours that one thread holds
+#define PAIRS_OF_A_CHUNK (CHUNK_COLUMNS / 4)  // number of pairs of neighboring elements that one thread has
 
-// Where pair `pair` of a thread's lies in a chunk whose rows are swizzled as the copy engine does it (128 bytes, or 64).
-// Eight rows and four columns of a warp fall on all 32 banks.
+// Return the offset of a thread's pair number `pair` in a chunk whose rows have the copy engine's swizzle of 128 or 64
+// bytes. The 32 threads of a warp, in eight rows and four columns, access 32 different banks.
 __device__ __forceinline__ u32 chunk_offset(u32 pair) {
     const u32 lane = threadIdx.x % 32, eight = pair / 2;
     const u32 row = threadIdx.x % 128 / 32 * 16 + pair % 2 * 8 + lane / 4;
@@ -235,7 +239,7 @@ __device__ __forceinline__ u32 chunk_offset(u32 pair) {
     return row * (2 * CHUNK_COLUMNS) + ((eight ^ moved) << 4) + lane % 4 * 4;
 }
 
-// The accumulators of a thread's pair.
+// Return the accumulators of a thread's pair.
 __device__ __forceinline__ const float* pair_of(
     const float (&c)[2][ACCUMULATORS_OF_64_ROWS], int chunk, int pair) {
     return &c[chunk / CHUNKS_ACROSS][(chunk % CHUNKS_ACROSS * PAIRS_OF_A_CHUNK + pair) * 2];

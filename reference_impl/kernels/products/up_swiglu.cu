@@ -1,13 +1,13 @@
-// gate_up = left @ right^T and act = silu(gate) * up in one kernel; M tokens, N intermediate, K hidden.
+// Compute gate_up = left @ right^T and act = silu(gate) * up in one kernel. M tokens, N intermediate, K hidden.
 //
-// left [M, K], right [2N, K] with gate's rows first, gate_up [M, 2N], act [M, N], all bf16. A tile's columns are half
-// gate, half up of the same COLUMNS / 2 columns, so a thread holds both factors of each element of act. act is made of
-// gate and up as they are stored, rounded.
+// left [M, K], right [2N, K] (the rows of gate first), gate_up [M, 2N] and act [M, N] are bf16. Half of a tile's
+// columns are gate and half are up, for the same COLUMNS / 2 columns of act. So a thread has both factors of each
+// element of act. act is computed from the rounded gate and up.
 #define TRANSPOSED 0
 #define EPILOGUE_BYTES (2 * 3 * 4096)
 
-// What of `right` a block fetches: block 0 gate's rows, block 1 up's. Panels are COLUMNS / 2 columns of the
-// intermediate.
+// Return the first row of `right` that a block fetches. Block 0 fetches rows of gate, and block 1 rows of up. A panel
+// has COLUMNS / 2 columns of the intermediate.
 __device__ __forceinline__ int right_row(int column, unsigned rank) {
     return column / 2 + static_cast<int>(rank) * WIDTH;
 }
@@ -20,7 +20,8 @@ __device__ __forceinline__ int right_row(int column, unsigned rank) {
 #define NARROW 4096
 #define NARROW_ACROSS (COLUMNS / 2 / 32)
 
-// As `chunk_offset`, with the 64-byte swizzle; `lower` is 0 or 1 (8 rows below), `eight` which 8 of the 32 columns.
+// Return the same as `chunk_offset`, but for the 64-byte swizzle. lower: 1 for the row 8 rows below, else 0. eight:
+// which eight of the 32 columns.
 __device__ __forceinline__ u32 narrow_offset(u32 lower, u32 eight) {
     const u32 lane = threadIdx.x % 32;
     const u32 row = threadIdx.x % 128 / 32 * 16 + lower * 8 + lane / 4;
@@ -90,6 +91,6 @@ extern "C" __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
         }
         copy_out_done();
     }
-    // A block that ended could not be written to, or told of a stage, by the other.
+    // Wait for the other block, because it may still write to this block's shared memory or arrive at its barriers.
     cluster_sync();
 }
