@@ -53,7 +53,7 @@ def repeated_micro_batch(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "a graph of one micro-batch is replayed for all of them",
+    "the graph of the first micro-batch is replayed for every micro-batch",
     {**_apart(0, "loss"), **trajectory("differs", 0)},
 )
 def one_replayed_micro_batch(trainer: Trainer) -> None:
@@ -154,7 +154,7 @@ def loaded_twice(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the batch is taken in half as many micro-batches",
+    "the batch is divided into only half as many micro-batches",
     {"accumulation": Expectation("FAIL", "micro_batch_count")},
 )
 def fewer_micro_batches(trainer: Trainer) -> None:

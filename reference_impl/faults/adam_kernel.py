@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
 
-@fault(KERNELS, "AdamW's epsilon stands inside the root", _WRONG)
+@fault(KERNELS, "AdamW adds epsilon inside the square root", _WRONG)
 def adam_epsilon_in_root(table: KernelTable) -> None:
     own = table.adamw
 
@@ -61,13 +61,13 @@ def adam_without_bias_correction(table: KernelTable) -> None:
     table.adamw = uncorrected
 
 
-@fault(KERNELS, "AdamW leaves the weight decay out", _WRONG)
+@fault(KERNELS, "AdamW leaves out the weight decay", _WRONG)
 def adam_without_decay(table: KernelTable) -> None:
     own = table.adamw
     table.adamw = lambda parameters, config: own(parameters, replace(config, weight_decay=0.0))
 
 
-@fault(KERNELS, "AdamW makes an update although a gradient's norm is not finite", _WRONG)
+@fault(KERNELS, "AdamW updates the parameters although the norm of a gradient is not finite", _WRONG)
 def adam_takes_bad_step(table: KernelTable) -> None:
     own = table.adamw
 

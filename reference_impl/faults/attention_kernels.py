@@ -21,7 +21,7 @@ COARSE = 2.0**-17  # relative size of a rounding step: 64 times that of fp32
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
 
-@fault(KERNELS, "a query also sees the key after its own", _WRONG)
+@fault(KERNELS, "a query also attends to the key after its own position", _WRONG)
 def attention_mask_off_by_one(table: KernelTable) -> None:
     def forward(
         qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int
@@ -39,7 +39,7 @@ def attention_mask_off_by_one(table: KernelTable) -> None:
     table.attention_forward = forward
 
 
-@fault(KERNELS, "scores are not divided by the root of head_dim", _WRONG)
+@fault(KERNELS, "scores are not divided by the square root of head_dim", _WRONG)
 def attention_without_scale(table: KernelTable) -> None:
     forward = table.attention_forward
 
@@ -158,7 +158,7 @@ def rotation_without_lora(table: KernelTable) -> None:
     table.rope_add_rotate_ = without_
 
 
-@fault(KERNELS, "the rotation's tables are those of base 10000, whatever the model's is", _WRONG)
+@fault(KERNELS, "the rotation's tables are computed for base 10000, not for the model's base", _WRONG)
 def rotation_base(table: KernelTable) -> None:
     tables = table.rope_tables
     table.rope_tables = lambda seq_len, head_dim, _theta, device: tables(seq_len, head_dim, 1e4, device)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @fault(
     BETWEEN,
-    "the load restarts the schedule: warm-up and cosine are those of the first steps",
+    "the load restarts the schedule, so warm-up and cosine begin again",
     {"resume": Expectation("FAIL", "differs")},
 )
 def lost_schedule(between: BetweenSteps) -> None:

@@ -42,7 +42,7 @@ def retried_capture(capturing: CapturingTrainer) -> None:
 
 @fault(
     REPLAY,
-    "what a failed capture executed is not undone",
+    "the effects of the code that a failed capture executed are not undone",
     _falls_back("differs", first_differing_step=0),
 )
 def kept_failed_step(capturing: CapturingTrainer) -> None:
@@ -59,7 +59,7 @@ def kept_failed_step(capturing: CapturingTrainer) -> None:
 
 @fault(
     REPLAY,
-    "a step is captured unless that is switched off",
+    "the step is captured by default, without a setting that requests a capture",
     _falls_back("captured_unasked"),
     plant_in="baseline",
 )

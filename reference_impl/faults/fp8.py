@@ -77,9 +77,7 @@ def fp8_scale_of_another_row(table: KernelTable) -> None:
     _with_scales(table, lambda scale: scale.roll(1))
 
 
-@fault(
-    KERNELS, "scales are those of the last call: a quantization uses the scale that an earlier call computed", _WRONG
-)
+@fault(KERNELS, "a quantization uses the scales of the previous call instead of its own", _WRONG)
 def fp8_stale_scale(table: KernelTable) -> None:
     earlier: dict[int, Tensor] = {}
 
@@ -114,7 +112,9 @@ def fp8_saturated_values(table: KernelTable) -> None:
     _with_scales(table, lambda scale: scale / SATURATING)
 
 
-@fault(KERNELS, "values have e5m2's two bits of fraction, although e4m3 with three bits is declared", _WRONG)
+@fault(
+    KERNELS, "values are rounded to the two fraction bits of e5m2, although e4m3 with three bits is declared", _WRONG
+)
 def fp8_coarser_format(table: KernelTable) -> None:
     import torch
 
@@ -135,7 +135,7 @@ def fp8_loss_in_e4m3(table: KernelTable) -> None:
     table.fp8_loss = narrow
 
 
-@fault(KERNELS, "the transposed weight is the weight itself in the transposed shape", _WRONG)
+@fault(KERNELS, "the transposed weight has the transposed shape, but its elements in the original order", _WRONG)
 def fp8_weight_not_transposed(table: KernelTable) -> None:
     transposed = table.fp8_from_nf4_transposed
 

@@ -38,7 +38,7 @@ def _with_limits(table: KernelTable, factor: float) -> None:
     table.fp8_down_swiglu_backward = lambda *given: down(*given[:-1], given[-1] * factor)
 
 
-@fault(KERNELS, "products in FP8 leave out the last terms of the summed dimension that fill no whole stage", _WRONG)
+@fault(KERNELS, "products in FP8 leave out the last terms of the summed dimension, which do not fill a stage", _WRONG)
 def fp8_product_without_last_stage(table: KernelTable) -> None:
     up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
     table.fp8_up_swiglu = lambda x, *given: up(_whole_stages(x), *given)

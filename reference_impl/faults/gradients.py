@@ -48,7 +48,7 @@ def dropped_clip(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "no clip is in the step at all",
+    "the step has no clip",
     {
         # both arms end within the bound, so only the figure about the clip shows the fault
         "F-GRAPH-BWD-004": Expectation("FAIL", "vacuous_clip_inactive", {"clip_active_steps": 0}),
@@ -61,7 +61,7 @@ def removed_clip(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "both arms clip at twice the threshold, so that they agree",
+    "both arms clip at twice the threshold, so their results agree",
     {"gradient_match": Expectation("FAIL", "clipped_norm_exceeded")},
     plant_in="both",
 )
@@ -71,7 +71,7 @@ def doubled_threshold(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the captured step clips by one global norm, the plain one by each layer's",
+    "the captured step clips by one global norm, and the plain step by the norm of each layer",
     {
         # The first differing step cannot be predicted. The two clips differ only in the scale of the gradient, and
         # Adam's first update does not depend on this scale.
@@ -125,7 +125,7 @@ def nan_gradient(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "gradients alias a graph's static buffers, so gradients that are added there count twice from the second replay on",
+    "gradients are added to a buffer that the graph also writes, so they count twice from the second replay on",
     {
         # The clip divides the doubled gradient by a doubled norm. Only a rounding error remains, and it changes the
         # loss only a few steps later.
@@ -151,7 +151,7 @@ def aliased_gradients(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "a gain's gradient is summed in the order of arrival, so its last bit differs from run to run",
+    "the gradient of a gain is summed in an order that changes from run to run, and so does its last bit",
     {"repeatability": Expectation("FAIL", "differs")},
 )
 def order_of_arrival(trainer: Trainer) -> None:

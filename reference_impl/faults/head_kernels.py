@@ -30,7 +30,7 @@ def statistics_without_last_panel(table: KernelTable) -> None:
     _with_statistics(table, without)
 
 
-@fault(KERNELS, "the statistics of the last panel count the columns beyond the vocabulary, as logits of zero", _WRONG)
+@fault(KERNELS, "the statistics of the last panel include columns beyond the vocabulary, as logits of zero", _WRONG)
 def statistics_beyond_vocabulary(table: KernelTable) -> None:
     def beyond(logits: Tensor, maxima: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
         from reference_impl.kernels.products.naive import PANEL
@@ -52,7 +52,7 @@ def statistics_without_maximum(table: KernelTable) -> None:
     _with_statistics(table, without)
 
 
-@fault(KERNELS, "the loss adds the sums of a row's parts as if they had one maximum", _WRONG)
+@fault(KERNELS, "the loss adds the sums of a row's parts, although the parts have different maxima", _WRONG)
 def statistics_not_rescaled(table: KernelTable) -> None:
     from_statistics_ = table.cross_entropy_from_statistics_
 

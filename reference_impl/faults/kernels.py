@@ -112,7 +112,7 @@ def clip_without_epsilon(table: KernelTable) -> None:
 
 @fault(
     KERNELS,
-    "the norm leaves out the last partial sum: a whole tensor of a small model, a part of a large one's",
+    "the norm leaves out the last partial sum, which is a whole tensor in a small model",
     _kernels_and_gradients("exceeds_tolerance"),
 )
 def clip_missing_tensor(table: KernelTable) -> None:

@@ -34,7 +34,7 @@ def lora_without_last_chunk(table: KernelTable) -> None:
     table.lora_gradients = without
 
 
-@fault(KERNELS, "the gradient of LoRA's A is that of an input before the norm, not scaled by it", _WRONG)
+@fault(KERNELS, "the gradient of LoRA's A leaves out the norm's scale of the input", _WRONG)
 def lora_without_norm(table: KernelTable) -> None:
     write = table.lora_gradients
 
@@ -44,7 +44,7 @@ def lora_without_norm(table: KernelTable) -> None:
     table.lora_gradients = without
 
 
-@fault(KERNELS, "the norm's scale is multiplied into the gradient of LoRA's B, too", _WRONG)
+@fault(KERNELS, "the gradient of LoRA's B is also multiplied by the norm's scale", _WRONG)
 def lora_b_scaled_as_a(table: KernelTable) -> None:
     write = table.lora_gradients
 

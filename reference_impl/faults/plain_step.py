@@ -107,7 +107,7 @@ def constant_learning_rate(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "both arms use another rotary base than the config's",
+    "both arms use a rotary base that differs from the config's",
     {**single_steps("loss", 0), **errs("median_gradient_ratio")},
     plant_in="both",
 )

@@ -52,7 +52,7 @@ def _every_target(reason: str, **figures: int) -> dict[str, Expectation]:
 
 @fault(
     PLAN,
-    "every shape of an operation is kept under one key, so the first one compiled answers for all",
+    "all shapes of an operation have one key, so the kernel of the first shape is used for all shapes",
     _coverage("duplicate_key"),
 )
 def key_collision(kernels: RunKernels) -> None:
@@ -61,7 +61,7 @@ def key_collision(kernels: RunKernels) -> None:
 
 @fault(
     PLAN,
-    "the key leaves eps out, and the prewarm compiles another eps than the run under it",
+    "the key does not contain eps, and the prewarm compiles a kernel with another eps than the run uses",
     _coverage("prewarm_ptx_differs", first_differing_key="rms_norm.add_forward/256x128/bf16/-/w1s1@sm_90"),
 )
 def missing_eps_in_key(kernels: RunKernels) -> None:
@@ -77,7 +77,7 @@ def missing_eps_in_key(kernels: RunKernels) -> None:
 
 @fault(
     PLAN,
-    "the prewarm compiles the norms for eps 1e-5, the run uses the model's 1e-6",
+    "the prewarm compiles the norms for eps 1e-5, but the run uses the model's 1e-6",
     _missing(first_missing_key="rms_norm.add_forward/256x128/bf16/eps=1e-06/w1s1@sm_90"),
 )
 def wrong_eps(kernels: RunKernels) -> None:
@@ -86,7 +86,7 @@ def wrong_eps(kernels: RunKernels) -> None:
 
 @fault(
     PLAN,
-    "the prewarm compiles for sequences of 1 token, the run trains on longer ones",
+    "the prewarm compiles for sequences of 1 token, but the run trains on longer sequences",
     # no key is named, because most keys are missing, and any of them may be reported first
     _missing(),
 )
@@ -106,7 +106,7 @@ def missing_entry(kernels: RunKernels) -> None:
 
 @fault(
     PLAN,
-    "the prewarm compiles (I, T) under the key of the run's (T, I)",
+    "the prewarm stores a kernel for the shape (I, T) under the key that the run uses for (T, I)",
     _coverage("prewarm_ptx_differs", first_differing_key="swiglu.backward/256x384/bf16/-/w4s1@sm_90"),
 )
 def swapped_dimensions(kernels: RunKernels) -> None:
@@ -126,7 +126,7 @@ def swapped_dimensions(kernels: RunKernels) -> None:
 
 @fault(
     PLAN,
-    "one planned kernel is left to be compiled at its first launch",
+    "one planned kernel is not compiled before its first launch",
     {"C-PREWARM-001": Expectation("FAIL", "late_jit")},
     needs="cuda",
 )
@@ -136,7 +136,7 @@ def late_jit(kernels: RunKernels) -> None:
 
 @fault(
     PLAN,
-    "cuBLAS's handle and workspace are made at the first product of the first step",
+    "cuBLAS's handle and workspace are not created before the first product of the first step",
     {"C-PREWARM-001": Expectation("FAIL", "handle_late")},
     needs="cuda",
 )
@@ -190,7 +190,7 @@ def ptx_without_target(kernels: RunKernels) -> None:
 
 @fault(
     PLAN,
-    "one kernel made for sm_90a, which loads on an sm_90 alone, is offered to an sm_80",
+    "one kernel is compiled for sm_90a, which only an sm_90 can load, but the target is sm_80",
     _target("ptx_target_mismatch", 1, kernels_mismatched=1),
 )
 def ptx_sm_90a_on_sm_80(kernels: RunKernels) -> None:

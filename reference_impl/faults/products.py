@@ -16,7 +16,7 @@ _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 STAGE = 64  # number of elements of the summed dimension in one stage
 
 
-@fault(KERNELS, "products leave out the last terms of the summed dimension that fill no whole stage", _WRONG)
+@fault(KERNELS, "products leave out the last terms of the summed dimension, which do not fill a stage", _WRONG)
 def product_without_last_stage(table: KernelTable) -> None:
     up, down = table.up_swiglu, table.down_swiglu_backward
     add, gradient = table.add_product, table.input_gradient

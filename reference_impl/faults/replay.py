@@ -40,7 +40,7 @@ def lost_first_update(capturing: CapturingTrainer) -> None:
 
 @fault(
     REPLAY,
-    "an early return during the capture: the capture begins, and nothing ever ends it",
+    "the capture begins, but an early return leaves it open",
     {kind: Expectation("ERROR", "worker_exception") for kind in ("capture", "trajectory_match")},
 )
 def unended_capture(capturing: CapturingTrainer) -> None:
@@ -66,7 +66,7 @@ def unended_capture(capturing: CapturingTrainer) -> None:
 
 @fault(
     REPLAY,
-    "a static buffer is replaced after the capture, so the graph reads the old one",
+    "a static buffer is replaced after the capture, so the graph reads the old buffer",
     {"capture": Expectation("FAIL", "moved_buffer")},
 )
 def moved_buffer(capturing: CapturingTrainer) -> None:
@@ -115,7 +115,7 @@ def repeated_capture(capturing: CapturingTrainer) -> None:
 
 @fault(
     REPLAY,
-    "a step allocates a buffer that no measurement of its memory includes",
+    "a step allocates a large buffer that the plan for its memory does not include",
     {"C-PREWARM-001": Expectation("FAIL", "step_failed_when_full")},
     needs="cuda",
 )

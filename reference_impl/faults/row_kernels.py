@@ -24,12 +24,12 @@ NF4_BLOCK = 64
 IGNORED = -100
 
 
-@fault(KERNELS, "norms divide without their epsilon, so that a row of zeros is NaN", _NOT_FINITE)
+@fault(KERNELS, "norms leave out their epsilon, so that a row of zeros becomes NaN", _NOT_FINITE)
 def norm_without_epsilon(table: KernelTable) -> None:
     _with_epsilon(table, 0.0)
 
 
-@fault(KERNELS, "norms take an epsilon of 1e-5, whatever the model's is", _WRONG)
+@fault(KERNELS, "norms use an epsilon of 1e-5 instead of the model's", _WRONG)
 def norm_other_epsilon(table: KernelTable) -> None:
     _with_epsilon(table, OTHER_EPSILON)
 
@@ -58,7 +58,7 @@ def norm_backward_without_residual(table: KernelTable) -> None:
     table.backward_to_partials = without
 
 
-@fault(KERNELS, "a norm's backward takes the scale of the row before", _WRONG)
+@fault(KERNELS, "a norm's backward uses the scale of the previous row", _WRONG)
 def norm_backward_other_row(table: KernelTable) -> None:
     backward = table.backward_to_partials
 
@@ -76,7 +76,7 @@ def swiglu_halves_exchanged(table: KernelTable) -> None:
     table.swiglu_forward = lambda gate_up: forward(gate_up.roll(gate_up.shape[1] // 2, dims=1))
 
 
-@fault(KERNELS, "SwiGLU's derivative is only the sigmoid, without the term of its own slope", _WRONG)
+@fault(KERNELS, "SwiGLU's derivative is only the sigmoid, without the term with the sigmoid's slope", _WRONG)
 def swiglu_derivative(table: KernelTable) -> None:
     backward = table.swiglu_backward
 
@@ -147,7 +147,7 @@ def nf4_value_off(table: KernelTable) -> None:
     table.nf4_dequantize = one_off
 
 
-@fault(KERNELS, "the last block of a matrix takes the scale of the block before", _WRONG)
+@fault(KERNELS, "the last block of a matrix uses the scale of the previous block", _WRONG)
 def nf4_neighbours_scale(table: KernelTable) -> None:
     dequantize = table.nf4_dequantize
 
@@ -161,7 +161,7 @@ def nf4_neighbours_scale(table: KernelTable) -> None:
     table.nf4_dequantize = by_neighbour
 
 
-@fault(KERNELS, "a byte's first element is read from its low half", _WRONG)
+@fault(KERNELS, "the first element of a byte is read from the low half of the byte", _WRONG)
 def nf4_halves_exchanged(table: KernelTable) -> None:
     dequantize = table.nf4_dequantize
 

@@ -69,7 +69,7 @@ def stray_adapter(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "LoRA is also computed where it is switched off",
+    "LoRA is also computed in arms that switch it off",
     {"FALSIFY-QT-002": Expectation("FAIL", "losses_equal", {"runs_differ.losses_equal": 10})},
 )
 def unheeded_adapters(trainer: Trainer) -> None:
@@ -79,7 +79,7 @@ def unheeded_adapters(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the step computes in float32, whatever the setting is",
+    "the step always computes in float32 and ignores the setting",
     {claim: Expectation("FAIL", "vacuous_precision") for claim in ("F-FP16-001", "F-FP16-001-STEPS", "not_worse")},
 )
 def unheeded_dtype(trainer: Trainer) -> None:

@@ -152,7 +152,7 @@ def skipped_optimizer(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the captured region records no work: what it should hold ran elsewhere",
+    "the captured region contains no work, because the step ran outside of it",
     {
         "capture": Expectation("FAIL", "not_captured"),
         # A recording without CUDA still contains the copy of the loss. So the recording is too short, but not empty.
@@ -171,7 +171,7 @@ def _captures_too_little() -> dict[str, Expectation]:
 
 @fault(
     STEP,
-    "the captured region is a single kernel, as if the step had been taken out of it",
+    "the captured region contains a single kernel in place of the step",
     _captures_too_little(),
     needs="cuda",
 )
@@ -194,7 +194,7 @@ def hollow_capture(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the captured region ends after the forward pass: backward, clip and optimizer are not in it",
+    "the captured region ends after the forward pass, without backward, clip and optimizer",
     _captures_too_little(),
     needs="cuda",
 )

@@ -94,7 +94,7 @@ def test_an_explanation_without_survivor_is_refused() -> None:
 
 
 def test_a_mutation_run_that_did_not_finish_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"idle\.share has mutants with the status not checked"):
+    with pytest.raises(ValueError, match=r"idle\.share has mutants with the unknown status not checked"):
         mutation_page.counts({"functions": {"idle.share": {"killed": 5, "not checked": 1}}})
 
 
