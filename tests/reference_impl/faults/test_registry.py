@@ -58,7 +58,7 @@ def test_two_faults_of_one_name_are_refused() -> None:
     before = dict(FAULTS)
     with pytest.raises(
         ValueError,
-        match=r"rename one fault: two are named 'stale_batch', in "
+        match=r"two faults are named 'stale_batch', in "
         r"reference_impl.faults.step and here",
     ):
         fault(STEP, "another", BREAKS)(stale_batch)
