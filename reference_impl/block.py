@@ -93,7 +93,7 @@ class Block:
         self.adapters = adapters
         self.weights = weights
         self.trainable = trainable
-        # If set, this function computes LoRA's backward products, one at a time, in place of the fused kernels.
+        # If set, this function computes LoRA's backward products, one at a time, instead of the fused kernels.
         # `reference_impl.gemm.install` sets this function.
         self.write_product_: Callable[[Tensor, Tensor, Tensor], None] | None = None
 

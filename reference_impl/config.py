@@ -190,7 +190,7 @@ class TrainConfig:
 
     @classmethod
     def preset(cls, model: str, **overrides: Any) -> TrainConfig:
-        """Return the preset configuration for ``model``, with ``overrides`` in place of its fields. A model without a
+        """Return the preset configuration for ``model``, with the fields in ``overrides`` replaced. A model without a
         preset gets the fields' defaults."""
         return cls(**{"model": model, **_TRAIN_PRESETS.get(model, {}), **overrides})
 

@@ -25,7 +25,7 @@ from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 # kernel.
 LOAD_ROUTE = "cubin, cuModuleLoadData"
 UNPLANNED = "unplanned"
-"""Prefix of the key of an event, if a kernel was compiled or loaded by something else than a `KernelCache`."""
+"""Prefix of the key of an event, if a kernel was compiled or loaded without a `KernelCache`."""
 
 
 class PtxTargetError(KernelRefusedError):
@@ -33,7 +33,7 @@ class PtxTargetError(KernelRefusedError):
 
 
 class KeyCollisionError(KernelRefusedError):
-    """Two different kernels have the same key. Without this error, the first would be launched in place of the
+    """Two different kernels have the same key. Without this error, the first would be launched instead of the
     second."""
 
 

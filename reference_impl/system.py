@@ -63,7 +63,7 @@ class QLoRASystem:
     def describe(self) -> SystemDescription:
         return SystemDescription(
             name="reference QLoRA trainer",
-            summary="Qwen2-style decoder in NF4, LoRA on q and v, norm gains trained; step captured or plain",
+            summary="Qwen2-style decoder in NF4, trains LoRA on q and v and the norms' gains; captured or plain",
             models=tuple(MODEL_PRESETS),
             arm_options=ARM_OPTIONS | RUN_OPTIONS,
             workload_options=WORKLOAD_OPTIONS,

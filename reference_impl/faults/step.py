@@ -171,7 +171,7 @@ def _captures_too_little() -> dict[str, Expectation]:
 
 @fault(
     STEP,
-    "the captured region contains a single kernel in place of the step",
+    "the captured region contains a single kernel instead of the step",
     _captures_too_little(),
     needs="cuda",
 )

@@ -34,7 +34,7 @@ class TransformersPeer:
     def describe(self) -> SystemDescription:
         return SystemDescription(
             name="transformers peer",
-            summary="transformers + peft + bitsandbytes + torch.optim, told nothing but what the contract declares",
+            summary="transformers + peft + bitsandbytes + torch.optim, with only the settings of the contract",
             models=(),
             arm_options=ARM_OPTIONS,
             workload_options=WORKLOAD_OPTIONS,

@@ -23,7 +23,7 @@ class TransformersTwin:
     def describe(self) -> SystemDescription:
         return SystemDescription(
             name="transformers twin",
-            summary="transformers + peft + bitsandbytes + torch.optim, told nothing but what the contract declares",
+            summary="transformers + peft + bitsandbytes + torch.optim, with only the settings of the contract",
             models=(),
             arm_options=ARM_OPTIONS,
             workload_options=WORKLOAD_OPTIONS,

@@ -1,4 +1,4 @@
-"""Print the command of the newest supported Python on this machine, other than the Python that runs this script.
+"""Print the command of the newest supported Python on this machine, without the version that runs this script.
 
     python tools/ci/newest_python.py
 

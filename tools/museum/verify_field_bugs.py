@@ -5,7 +5,7 @@
 NAME is an entry, or the path of an entry in another folder. Without NAME, all entries are tried. The buggy and the
 fixed form of an entry are tried, and the result of each claim is printed. `--short` skips the long run. `--first-try`
 stores the results in examples/field_bugs/results.csv as the first try, and the date in first_tries.csv. A stored first
-try is never replaced. `--record` stores the results as the current results, in place of earlier results with these
+try is never replaced. `--record` stores the results as the current results. They replace earlier results with these
 seeds. docs/field-bugs.md is written from them. With several seeds, the long run is tried only with the first seed, and
 with other seeds if no other claim found the bug.
 
@@ -138,7 +138,7 @@ def main() -> int:
     parser.add_argument(
         "--first-try", action="store_true", help="store the results as the first try, if none is stored"
     )
-    parser.add_argument("--record", action="store_true", help="store the results in place of earlier results")
+    parser.add_argument("--record", action="store_true", help="store the results and replace earlier results")
     arguments = parser.parse_args()
     named = [Path(each) if each.endswith(".py") else field_bugs.ENTRIES / f"{each}.py" for each in arguments.entries]
     forked_runs.prepare()

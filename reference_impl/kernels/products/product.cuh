@@ -180,7 +180,7 @@ __device__ __forceinline__ void settle(float (&c)[2][ACCUMULATORS_OF_64_ROWS]) {
     }
 }
 
-// Tell both blocks that this warp group has read a stage.
+// Signal to both blocks that this warp group has read a stage.
 __device__ __forceinline__ void release(const Places& places, u32 stage) {
     const u32 thread = threadIdx.x % 128;
     if (thread < 2) barrier_arrive_at(places.empty(stage), thread);
