@@ -134,7 +134,8 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Return the part of these tokens in the mean loss over ``mean_over`` tokens, and the gradient of ``final``.
+        """Return the sum of the tokens' losses divided by ``mean_over`` (0-d), and its gradient with respect to
+        ``final``.
 
         final [T, H]: the last norm's output. targets [T]: the next tokens. The gradient [T, H] overwrites ``final``
         chunk by chunk, so that logits exist for one chunk of tokens at a time.

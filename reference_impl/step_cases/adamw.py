@@ -71,8 +71,8 @@ def update(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _drawn(inputs: Inputs, shape: _Shape, magnitude: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a gradient, and the state before the update, by name. The moments fit to earlier gradients of the same
-    size."""
+    """Return a gradient, and the state before the update, by name. The moments have the sizes that earlier gradients of
+    the same size would cause."""
     sizes = magnitude * 10 ** -inputs.uniform(shape.count, below=_DECADES)
     sizes[3::7] = 0.0
     gradient = inputs.between_nans(inputs.normal(shape.count) * sizes)
