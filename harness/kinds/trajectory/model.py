@@ -54,8 +54,7 @@ class ParameterDtypes(Strict):
     candidate: Annotated[ParameterDtype, Demand("vacuous_parameter_dtype")]
     """The data type of every trainable tensor of the optimized arm."""
     baseline: Annotated[ParameterDtype, Demand("vacuous_parameter_dtype")]
-    """The data type of every trainable tensor of the plain arm. It must be different from that of the optimized
-    arm."""
+    """The data type of every trainable tensor of the plain arm. It must be different from that of the optimized arm."""
 
     def coarser(self) -> str:
         """Return the data type that represents fewer values."""
