@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -29,6 +30,7 @@ RULE = "--baseline must name a commit of the repository that contains the system
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _SUBMODULE = "160000"  # git's file mode of a submodule, an entry that names a commit of another repository
 MOST_NAMED = 5
+_HASH = re.compile(r"[0-9a-f]{7,64}")
 
 
 class GitFailed(Exception):  # noqa: N818 - it is always caught, and reported as another error
@@ -61,8 +63,16 @@ class Repository:
         try:
             return _git(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         except GitFailed as error:
-            remedy = f"fetch the commit first (`git fetch origin {name}`; in CI, check out the whole history)"
+            fetched = self._fetched(name)
+            remedy = f"fetch the commit first (`git fetch {fetched}`; in CI, check out the whole history)"
             raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
+
+    def _fetched(self, name: str) -> str:
+        """Return the arguments with which `git fetch` makes the revision `name` known under this name."""
+        for remote in _git(self.root, "remote").splitlines():
+            if name.startswith(f"{remote}/"):
+                return f"{remote} {name.removeprefix(f'{remote}/')}"
+        return f"origin {name}" if _HASH.fullmatch(name) else f"origin {name}:{name}"
 
     def facts(self, commit: str) -> CommitFacts:
         """Return the commit and the first line of its message."""

@@ -179,6 +179,11 @@ def test_only_code_of_this_repository_may_comment_and_sign() -> None:
     )
 
 
+def test_a_caller_of_the_gate_may_ask_for_the_history_that_a_baseline_needs() -> None:
+    checkout = jobs("gate.yml")["verify"]["steps"][0]
+    assert checkout["with"]["fetch-depth"] == "${{ inputs.history }}"
+
+
 def test_every_part_of_the_gate_is_attested() -> None:
     parts = json.loads(jobs("gpu-gate.yml")["gpu"]["with"]["parts"])
     assert jobs("attest.yml")["attest"]["strategy"]["matrix"]["part"] == [f"part-{at}" for at in range(len(parts))]

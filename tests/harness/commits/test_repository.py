@@ -104,8 +104,26 @@ def refusal(name: str, *systems: str) -> str:
     return str(refused.value)
 
 
-def test_an_unknown_baseline_commit_is_refused_with_a_remedy(repository: UserRepository) -> None:
-    assert "no commit `mian`; fetch the commit first (`git fetch origin mian`" in refusal("mian", "trainer:Trainer")
+@pytest.mark.parametrize("name", ["main", "origin/main", "hash"])
+def test_an_unknown_baseline_commit_is_refused_with_a_command_that_fetches_it(
+    repository: UserRepository, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In CI a checkout has one commit of one branch."""
+    name = repository.git("rev-parse", "HEAD") if name == "hash" else name
+    repository.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    repository.git("checkout", "--quiet", "-b", "faster")
+    repository.commit("Faster, they say")
+    shallow = tmp_path / "shallow"
+    repository.git("clone", "--quiet", "--depth=1", "--no-single-branch", repository.root.as_uri(), str(shallow))
+    for branch in ("main", "HEAD"):
+        subprocess.run(["git", "update-ref", "-d", f"refs/remotes/origin/{branch}"], cwd=shallow, check=True)
+    subprocess.run(["git", "gc", "--quiet", "--prune=now"], cwd=shallow, check=True)
+    monkeypatch.chdir(shallow)
+    monkeypatch.syspath_prepend(shallow)
+    refused = refusal(name, "trainer:Trainer")
+    assert f"no commit `{name}`; fetch the commit first (`git fetch " in refused
+    subprocess.run(refused.split("`")[3], cwd=shallow, shell=True, check=True)
+    assert Repository(shallow).commit(name) == repository.git("rev-parse", "main")
 
 
 def test_a_commit_name_that_looks_like_an_option_is_not_passed_to_git_as_an_option(repository: UserRepository) -> None:
