@@ -9,17 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 import yaml
 from needed_programs import absent
 
 from harness.errors import ExitCode
-from harness.first_contract.draft import kept_files
-
-if TYPE_CHECKING:
-    from harness.first_contract.draft import Draft
+from harness.first_contract.draft import LONG, STEPS, Arms, Draft, kept_files
+from harness.first_contract.step_source import read_step_source
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {"gitlab-ci": ROOT / "docs" / "ci" / "gitlab-ci.yml", "buildkite": ROOT / "docs" / "ci" / "buildkite.yml"}
@@ -131,6 +129,32 @@ def test_a_closed_gate_fails_the_build(service: str, folder: Path, code: ExitCod
 def test_a_ci_gate_without_parts_is_closed(service: str, folder: Path) -> None:
     """As for foreign code, which no GPU machine executes."""
     assert run(service, "gate", folder) != 0
+
+
+def test_a_refused_gate_keeps_its_exit_code(service: str, folder: Path) -> None:
+    """A refusal writes no page, so nothing may stand between it and the build's result."""
+    (folder / "parts").mkdir()
+    assert run(service, "gate", folder) == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("name", ["ci.md", "ci/gitlab-ci.yml", "ci/buildkite.yml", "ci/kueue-job.yml"])
+def test_copied_pipelines_select_workloads_that_init_writes(name: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def make_step(seed=0):\n    return step, batch, model\n")
+    source = read_step_source("train.py:make_step", "make_step", tmp_path / "train.py", tmp_path, "train")
+    draft = Draft(source, STEPS, Arms(compiled=False, timed=False, memory=False), long=LONG)
+    written = yaml.safe_load(draft.contract())["workloads"].keys()
+    text = (ROOT / "docs" / name).read_text()
+    [listed] = re.findall(r"(?:matrix: \[|WORKLOAD: \[|parts=\(|parts: )(.*)", text)
+    selected = re.findall(r"[a-z]+", listed.partition("#")[0].replace("--workload", ""))
+    assert set(selected) == set(written)
+
+
+def test_the_jenkins_recipe_reads_the_run_directory_that_its_command_names() -> None:
+    [block] = re.findall(r"```groovy\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
+    [reports, name] = re.findall(r"--reports (\S+) --name \$(\w+)", block)[0]
+    assert re.findall(r'^(?:junit|archiveArtifacts) "(.+)"$', block, re.MULTILINE) == [
+        f"{reports}/${{env.{name}}}/{files}" for files in ("junit.xml", "**")
+    ]
 
 
 def test_the_nightly_ci_drill_reports_a_violation(service: str, folder: Path) -> None:
