@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -93,9 +97,13 @@ def given(inputs: Mapping[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, checkout: Path, known: tuple[Path, Path]) -> Path:
-    """Run the step `install` once; returns the folder that it made."""
+    """Run the step `install` once, with requirements that have hashes; returns the folder that it made."""
     runner = Runner(tmp_path_factory.mktemp("action"), checkout, known)
-    assert runner.start("install", {"extras": "run,attest", "install": "--quiet"}).wait(timeout=300) == 0
+    [wheel] = known[1].glob("torch-*.whl")
+    pinned = f"torch=={version('torch')} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    (runner.workspace / "requirements.txt").write_text(pinned)
+    inputs = {"extras": "run,attest", "install": "--quiet --no-deps --requirement requirements.txt"}
+    assert runner.start("install", inputs).wait(timeout=300) == 0
     return runner.temporary / "contract-harness"
 
 
@@ -163,6 +171,24 @@ def test_a_runner_that_stops_the_action_gets_an_incomplete_directory_to_upload(r
         assert process.wait(timeout=60) == ExitCode.TERMINATED
     assert runner.outputs() == {"exit-code": str(int(ExitCode.TERMINATED))}
     assert [each.name for each in runner.to_upload({}) if each.name == "INCOMPLETE"] == ["INCOMPLETE"]
+
+
+@pytest.mark.slow
+def test_versions_that_the_project_requires_are_never_replaced(
+    tmp_path: Path, checkout: Path, known: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    runner = Runner(tmp_path, checkout, known)
+    tools, wheels = tmp_path / "tools", shutil.copytree(known[1], tmp_path / "wheels")
+    tools.mkdir()
+    for entry in known[0].glob("setuptools*"):  # to build the harness
+        (tools / entry.name).symlink_to(entry)
+    [new] = wheels.glob("torch-*.whl")
+    with zipfile.ZipFile(new) as read, zipfile.ZipFile(wheels / "torch-2.0.0-py3-none-any.whl", "w") as old:
+        for name in read.namelist():
+            old.writestr(*(text.replace(version("torch"), "2.0.0") for text in (name, read.read(name).decode())))
+    runner.environment |= {"PIP_FIND_LINKS": str(wheels), "PYTHONPATH": str(tools)}
+    assert runner.start("install", {"install": "torch==2.0.0"}).wait(timeout=300) == 1
+    assert "The user requested (constraint) torch==2.0.0" in capfd.readouterr().out
 
 
 def test_every_input_is_described_used_and_reaches_scripts_by_a_variable() -> None:
