@@ -41,7 +41,7 @@ from harness.run_directory.verdict_file import (
     Triple,
     record_text,
 )
-from harness.run_directory.writer import KEPT, BundleWriter, require_place
+from harness.run_directory.writer import BundleWriter, require_place
 from harness.system.described import describe, describe_all
 
 
@@ -181,7 +181,7 @@ def drill(
             if ended and ended.cases:
                 error.add_note(_keep_rows(ended, contracts, writer, machine, started))
             else:
-                error.add_note(f"{KEPT}: {writer.abandon()}")
+                error.add_note(session.abandoned(writer, header, contracts, gate=False))
             raise
 
 

@@ -359,12 +359,24 @@ def _verified(
             write_judgement(writer.path, judgement)
             directory = writer.finish()
         except BaseException as error:
-            error.add_note(f"{KEPT}: {writer.abandon()}")
+            error.add_note(abandoned(writer, header, contracts, gate=options.gate))
             raise
     if options.where:
         locates = partial(locate_all, checkout=checkout, redacted=redacted, tell=watch.moves if watch else None)
         judgement = _located(writer, contracts, judgement, locates)
     return Judgement(judgement.view, directory, writer.digest)
+
+
+def abandoned(writer: BundleWriter, header: Header, contracts: Sequence[LoadedContract], *, gate: bool) -> str:
+    """Keep an unfinished directory, with a `junit.xml` that says so. Return a note that names the directory."""
+    from harness.report.junit import render_junit
+
+    kept = writer.abandon()
+    models = [loaded.contract for loaded in contracts]
+    unfinished = ReportView(header, models, (), {}, incomplete=(kept.name,), gate=gate)
+    with suppress(OSError):  # a full disk may have ended the run
+        write_text(kept / layout.JUNIT, render_junit(unfinished))
+    return f"{KEPT}: {kept}"
 
 
 def _located(

@@ -11,7 +11,7 @@ import importlib
 import io
 import os
 import sys
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 from harness.cli import interruption
 from harness.errors import ExitCode, HarnessError
 from harness.platform.signals_noted import CODES, noted
-from harness.platform.standard_streams import print_line, print_lines, print_quoted, surviving_streams
+from harness.platform.standard_streams import (
+    print_line,
+    print_lines,
+    print_quoted,
+    print_workflow_command,
+    surviving_streams,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,9 +161,7 @@ def main() -> None:
             _collect_from_now_on()
             code = run(standalone_mode=False) or ExitCode.HELD
         except HarnessError as error:
-            first, *more = error.lines()
-            print_lines([f"error: {first}", *more, *_notes(error)], sys.stderr)
-            sys.exit(error.exit_code)
+            sys.exit(_ended(error, error))
         except OSError as error:
             sys.exit(_refused(error) or _broken(error))
         except Exception as error:  # otherwise Python would exit with code 1, which means a violated claim
@@ -215,6 +219,22 @@ def _collect_from_now_on() -> None:
         gc.enable()
 
 
+def _ended(error: HarnessError, noted_on: BaseException) -> int:
+    """Print an error and the notes of the exception that ended the command, and return the error's exit code."""
+    first, *more = error.lines()
+    notes = _notes(noted_on)
+    print_lines([f"error: {first}", *more, *notes], sys.stderr)
+    return _shown(error.exit_code, ["; ".join([first, *notes]), *more])
+
+
+def _shown(code: ExitCode, errors: list[str]) -> ExitCode:
+    """Show on GitHub Actions why the command ends without results, and return the exit code."""
+    from harness.report.workflow_commands import show_end
+
+    show_end(code, errors, partial(print_workflow_command, file=sys.stderr))
+    return code
+
+
 def _usage(error: Exception) -> int:
     """Print an error about the command line and return its exit code.
 
@@ -226,24 +246,27 @@ def _usage(error: Exception) -> int:
         return 0
     buffer = io.StringIO()
     show(buffer)
-    print_lines(buffer.getvalue().rstrip("\n").split("\n"), sys.stderr)
-    return ExitCode.USAGE
+    lines = buffer.getvalue().rstrip("\n").split("\n")
+    print_lines(lines, sys.stderr)
+    return _shown(ExitCode.USAGE, lines[-1:])
 
 
-def _notes(error: Exception) -> list[str]:
-    """Return the notes of an error. A note says, for example, where the evidence so far is kept."""
+def _notes(error: BaseException) -> list[str]:
+    """Return the notes of an error, such as where the evidence so far is kept."""
     return list(getattr(error, "__notes__", []))
 
 
-def _left(leaving: SystemExit) -> int | str | None:
-    """Return the exit code for a SystemExit that reached `main`. It is the code of a signal, or otherwise ERROR.
+def _left(leaving: SystemExit) -> int:
+    """Return the exit code for a SystemExit that reached `main`: the code of a signal, otherwise ERROR.
 
     Commands return their exit codes. A SystemExit without a signal was raised by code that must not end the command.
     """
-    if noted or leaving.code in CODES.values():
-        return leaving.code
-    print_line(f"error: the command was ended before it had finished: {leaving!r}", file=sys.stderr)
-    return ExitCode.ERROR
+    code = CODES[noted[0]] if noted else next((code for code in CODES.values() if code == leaving.code), None)
+    if code is not None:
+        return _shown(code, ["; ".join([code.name.lower(), *_notes(leaving.__cause__ or leaving)])])
+    text = f"the command was ended before it had finished: {leaving!r}"
+    print_line(f"error: {text}", file=sys.stderr)
+    return _shown(ExitCode.ERROR, [text])
 
 
 def _refused(error: OSError) -> int:
@@ -265,15 +288,14 @@ def _refused(error: OSError) -> int:
     )
     remedy = _REMEDIES.get(error.errno, "fix this and call the command again")
     refused = HarnessError(rule, where=where, got=error.strerror, remedy=remedy)
-    print_lines([f"error: {refused}", *_notes(error)], sys.stderr)
-    return refused.exit_code
+    return _ended(refused, error)
 
 
 def _broken(error: Exception) -> int:
     import traceback
 
     print_quoted("".join(traceback.format_exception(error)))
-    return ExitCode.ERROR
+    return _shown(ExitCode.ERROR, traceback.format_exception_only(error)[:1])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,8 @@ from harness.errors import ContractError, ContractErrors, ExitCode
 from harness.lint import Finding, lint, lint_drill, lint_power, lint_rules, lint_together
 from harness.numbers import counted, dump_json
 from harness.platform.paths import require_existing
-from harness.platform.standard_streams import print_json, print_line, print_lines
+from harness.platform.standard_streams import print_json, print_line, print_lines, print_workflow_command
+from harness.report.workflow_commands import show_end
 from harness.run_directory.verdict_file import record_of, records_below
 from harness.system.described import describe, describe_all
 
@@ -149,6 +151,9 @@ def print_findings(
         findings = [Finding("error", error.where, error.sentence()) for error in problem.errors]
         loaded = []
     errors = [finding for finding in findings if finding.level == "error"]
+    if errors:
+        texts = [f"{finding.where}: {finding.message}" for finding in errors]
+        show_end(ExitCode.INVALID_CONTRACT, texts, partial(print_workflow_command, file=sys.stderr))
     only = selected(loaded, tags) if loaded else ()
     claims = sum(not only or claim.id in only for contract in loaded for claim in contract.contract.claims)
     unchecked = sum(len(contract.contract.unchecked) for contract in loaded)

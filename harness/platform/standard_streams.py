@@ -119,9 +119,9 @@ def print_json(text: str) -> None:
     sys.stdout.write(escaped_json(text.rstrip("\n")) + "\n")
 
 
-def print_workflow_command(command: str) -> None:
-    """Print a workflow command for GitHub Actions."""
-    sys.stdout.write(escaped_command(command) + "\n")
+def print_workflow_command(command: str, file: TextIO | None = None) -> None:
+    """Print a workflow command for GitHub Actions, by default on stdout. GitHub reads both streams."""
+    (file or sys.stdout).write(escaped_command(command) + "\n")
 
 
 class _Survivor(io.TextIOWrapper):

@@ -3,51 +3,84 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.errors import ExitCode
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
 from harness.report import cards
 from harness.report.headline import HELD_SEPARATELY, PARTLY_DECIDED, headline, of_the_whole
-from harness.report.text import line
 from harness.report.view import ReportView
+from harness.report.workflow_commands import AT_MOST, Place, on_github, workflow_command
+from harness.run_directory.shards import name_of
 
 # Annotations for GitHub are workflow commands on standard output, at most ten, the worst first.
-
-# For each step, GitHub shows at most ten annotations of a kind, and drops all others without a message.
-AT_MOST = 10
 
 
 def github_annotations(view: ReportView) -> list[str]:
     """Return lines for the log of a GitHub job: broken and violated units and, if the run is a gate, undecided units.
 
     Only broken and violated units are errors. Each line has the file and the line number of its claim if these are
-    known. The headline comes first if it says more than the lines of the units.
+    known. Units that the same exception broke share one line, at the line of code that raised the exception. The
+    headline comes first if no other line shows why the exit code is not 0, or if it says more than the other lines.
     """
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
     worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
     # waived units come last, because only few lines are shown
     worst.sort(key=lambda unit: view.waiver(unit) is not None)
+    groups: dict[object, list[Verdict]] = {}
+    for unit in worst:
+        groups.setdefault(_raised(view, unit) or name_of(unit), []).append(unit)
     room = AT_MOST - 1 if _untold(view, worst) else AT_MOST
-    shown = worst if len(worst) <= room else worst[: room - 1]
+    shown = [*groups.values()][: room if len(groups) <= room else room - 1]
     level = "error" if result.code else "warning"
     planted = f"FIRE DRILL, {view.header.fault} planted: " if view.header.fault else ""
-    lines = [_command(level, planted + result.word, result.sentence)] if room < AT_MOST else []
-    lines += [
-        _command(
-            "error" if view.word(verdict) in {"error", "violated"} else "warning",
-            f"{planted}{verdict.claim} on {verdict.workload}: {view.word(verdict)}",
-            verdict.message,
-            view.places.get((verdict.contract, verdict.claim)),
-        )
-        for verdict in shown
-    ]
-    if len(shown) < len(worst):
-        lines.append(_command(level, "More units", f"the report has {counted(len(worst) - len(shown), 'more unit')}"))
+    lines = [workflow_command(level, planted + result.word, result.sentence)] if room < AT_MOST else []
+    lines += [_annotation(view, planted, units) for units in shown]
+    if left := len(worst) - sum(map(len, shown)):
+        lines.append(workflow_command(level, "More units", f"the report has {counted(left, 'more unit')}"))
     return lines
+
+
+def _annotation(view: ReportView, planted: str, units: Sequence[Verdict]) -> str:
+    """Return the line for one unit, or for the units that the same exception broke."""
+    first, raised = units[0], _raised(view, units[0])
+    names = [f"{unit.claim} on {unit.workload}" for unit in units]
+    title = names[0] if len(units) == 1 else counted(len(units), "unit")
+    message = raised.text if raised else first.message
+    listed = f"; breaks {', '.join(names)}" if len(units) > 1 else ""
+    place = raised.place if raised else view.places.get((first.contract, first.claim))
+    return workflow_command(_level(view, first), f"{planted}{title}: {view.word(first)}", f"{message}{listed}", place)
+
+
+def _level(view: ReportView, unit: Verdict) -> str:
+    return "error" if view.word(unit) in {"error", "violated"} else "warning"
+
+
+class _Raised(NamedTuple):
+    """An exception of user code: the line that raised it, and a text with this line, its function and the message."""
+
+    place: Place
+    text: str
+
+
+_IN_USERS_CODE = re.compile(r"([^\s:]+\.py):(\d+) in ")  # how a recorded exception begins (`message_of`)
+
+
+def _raised(view: ReportView, unit: Verdict) -> _Raised | None:
+    """Return the exception of user code that broke a unit; None if there is none."""
+    if unit.status is not Status.ERROR:
+        return None
+    runs = view.runs_of(unit.contract, unit.claim, unit.workload)
+    for end in (end for run in runs for end in (run.death, *run.failed.values()) if end is not None):
+        found = _IN_USERS_CODE.match(end.detail)
+        if found and found[0] in unit.message:
+            return _Raised((found[1], int(found[2])), end.detail)
+    return None
 
 
 def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
@@ -58,31 +91,13 @@ def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
     if result.code is ExitCode.ERROR:
         return all(unit.status is not Status.ERROR for unit in units)
     if result.code is not ExitCode.HELD:
-        return all(view.waiver(unit) is not None for unit in units)
+        return all(_level(view, unit) != "error" for unit in units)
     return result.word in {PARTLY_DECIDED, HELD_SEPARATELY}
 
 
-def _command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
-    where = f"file={_property(place[0])},line={place[1]}," if place else ""
-    return f"::{level} {where}title={_property(title)}::{_data(line(message, 600))}"
-
-
-def _data(text: str) -> str:
-    """Return the message of a workflow command in escaped form."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    """Return a property of a workflow command in escaped form.
-
-    Characters that would end the property are escaped too.
-    """
-    return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")
-
-
 def annotate(view: ReportView, write: Callable[[str], object]) -> None:
-    """Call `write` with each annotation, which is a line for the log. Outside of GitHub Actions, do nothing."""
-    if not _here():
+    """Call `write` with each annotation (a line for the log); do nothing outside of GitHub Actions."""
+    if not on_github():
         return
 
     for annotation in github_annotations(view):
@@ -95,7 +110,7 @@ def append_step_summary(view: ReportView) -> None:
     GitHub drops a summary that is too large. So the Markdown uses at most the bytes that earlier texts left free.
     """
     place = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not _here() or not place:
+    if not on_github() or not place:
         return
     from harness.report.markdown import LIMIT_BYTES, render_markdown
 
@@ -104,7 +119,3 @@ def append_step_summary(view: ReportView) -> None:
         text = render_markdown(view, room)
         if len(text.encode()) <= room:
             file.write(f"{text}\n")
-
-
-def _here() -> bool:
-    return os.environ.get("GITHUB_ACTIONS") == "true"

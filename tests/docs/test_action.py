@@ -185,7 +185,8 @@ def test_versions_that_the_project_requires_are_never_replaced(
     [new] = wheels.glob("torch-*.whl")
     with zipfile.ZipFile(new) as read, zipfile.ZipFile(wheels / "torch-2.0.0-py3-none-any.whl", "w") as old:
         for name in read.namelist():
-            old.writestr(*(text.replace(version("torch"), "2.0.0") for text in (name, read.read(name).decode())))
+            text = read.read(name).decode().replace(version("torch"), "2.0.0")
+            old.writestr(name.replace(version("torch"), "2.0.0"), text)
     runner.environment |= {"PIP_FIND_LINKS": str(wheels), "PYTHONPATH": str(tools)}
     assert runner.start("install", {"install": "torch==2.0.0"}).wait(timeout=300) == 1
     assert "The user requested (constraint) torch==2.0.0" in capfd.readouterr().out

@@ -12,6 +12,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import run as started  # what it starts is no fork
+from xml.etree import ElementTree as ET
 
 import pytest
 from calls_made import LIBRARIES, calls_of_program
@@ -19,6 +20,7 @@ from limits_passed import clock_ahead
 from waiting import eventually
 
 from harness.cli import application
+from harness.errors import ExitCode
 from harness.execution.recorder import HEARTBEAT
 
 ROOT = Path(__file__).parents[2]
@@ -275,6 +277,62 @@ def test_verify_under_github_actions_writes_summary_and_annotations(
     summary = Path("summary.md").read_text()
     assert summary.startswith("what another step wrote\n**VIOLATED**: ")
     assert "2 units · 1 held · 1 violated" in summary
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "place"),
+    [
+        (("verify", "nowhere"), 2, ""),
+        (("verify", "contracts", "--nothing"), 2, ""),
+        (("verify", "contracts"), 11, "file=contracts/scripted-v1.yaml,line=2,"),
+        (("check", "contracts"), 11, "file=contracts/scripted-v1.yaml,line=2,"),
+        (("judge", "--gate", "contracts"), 12, ""),
+    ],
+)
+def test_an_end_without_results_is_an_annotation_and_in_the_summary_of_the_step(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, place: str
+) -> None:
+    write_contract(contracts, "held")
+    path = contracts / "scripted-v1.yaml"
+    path.write_text(path.read_text().replace("\nid:", "\nidd: a\nid:", 1))
+    assert "::" not in called(*arguments).stderr
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    done = called(*arguments)
+    [annotation, *_] = [line for line in done.stderr.splitlines() if line.startswith("::error ")]
+    title = f"{ExitCode(code).name.replace('_', ' ')} (exit code {code})"
+    assert done.returncode == code
+    assert annotation.startswith(f"::error {place}title={title}::")
+    assert Path("summary.md").read_text().startswith(f"**{title}**: `` ")
+
+
+def test_an_interrupted_run_is_an_annotation_and_leaves_a_junit_file(
+    contracts: Path, played: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("harness.api.session.execute", interrupted)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    write_contract(contracts, "held")
+    done = called("verify", contracts, "--gate", "--name", "run")
+    assert done.returncode == ExitCode.TERMINATED
+    [annotation] = [line for line in done.stderr.splitlines() if line.startswith("::")]
+    assert annotation.startswith("::error title=TERMINATED (exit code 143)::terminated; kept the evidence so far, ")
+    [case] = ET.parse("harness-reports/run/junit.xml").iter("testcase")  # noqa: S314 - our own output
+    assert [each.get("message") for each in case.iter("error")] == [
+        "ERROR: The gate is closed: the run did not finish, so nothing here is proven."
+    ]
+
+
+def test_annotations_do_not_disturb_json_on_stdout(
+    contracts: Path, played: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    write_contract(contracts, "violated")
+    done = called("verify", contracts, "--json")
+    assert json.loads(done.stdout)["counts"]["violated"] == 1
+    assert "::error file=contracts/scripted-v1.yaml,line=" in done.stderr
 
 
 def test_a_drill_prints_its_counts_and_is_stored_under_its_name(contracts: Path, played: None) -> None:

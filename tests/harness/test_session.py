@@ -173,7 +173,8 @@ def test_a_run_whose_name_was_taken_keeps_no_finished_pages(contracts: Path, mon
         session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
     [kept] = Path("harness-reports").glob("run.incomplete-*")
     left = sorted(path.name for path in kept.iterdir())
-    assert left == ["INCOMPLETE", "contracts", "evidence", "journal.json", "journal.lock", "run.json"]
+    assert left == ["INCOMPLETE", "contracts", "evidence", "journal.json", "journal.lock", "junit.xml", "run.json"]
+    assert "the run did not finish" in (kept / "junit.xml").read_text().lower()
 
 
 def test_the_printed_json_extends_the_stored_verdicts(contracts: Path) -> None:

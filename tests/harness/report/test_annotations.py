@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations_with_replacement
 
 import pytest
-from report_views import header, planted, verdict, view_of, view_with, waiver, whole_drill_view
+from report_views import CONTRACT, header, planted, verdict, view_of, view_with, waiver, whole_drill_view
 
+from harness.evidence.run_evidence import Death, RunEvidence
 from harness.judging.verdict import Status
 from harness.report.github_actions import github_annotations
+from harness.report.headline import headline
 from harness.report.view import ReportView
+from harness.system.users_code import message_of
 
 
 def test_errors_and_violations_are_annotated_the_worst_first() -> None:
@@ -17,9 +21,10 @@ def test_errors_and_violations_are_annotated_the_worst_first() -> None:
     ]
 
 
-def test_open_units_of_a_gate_are_annotated_as_warnings() -> None:
+def test_a_gate_closed_by_open_units_is_an_error_and_the_units_are_warnings() -> None:
     lines = github_annotations(view_of(Status.INCONCLUSIVE, Status.NOT_RUN, gate=True))
     assert lines == [
+        "::error title=NOT DECIDED::Nothing at all was decided.",
         "::warning title=F-GRAPH-BWD-001 on w0%3A undecided::message 0",
         "::warning title=F-GRAPH-BWD-001 on w1%3A not run::message 1",
     ]
@@ -86,8 +91,42 @@ def test_text_cannot_start_a_command_or_end_a_property() -> None:
 def test_failing_units_are_annotated_before_waived_units() -> None:
     signed = header(waivers=[waiver(f"w{place}") for place in range(12)])
     lines = github_annotations(view_of(*[Status.FAIL] * 12, Status.INCONCLUSIVE, gate=True, header=signed))
-    assert lines[0] == "::warning title=F-GRAPH-BWD-001 on w12%3A undecided::message 12"
-    assert (len(lines), lines[1][:9]) == (10, "::warning")
+    assert lines[:2] == [
+        "::error title=NOT DECIDED::Nothing but waived claims was decided.",
+        "::warning title=F-GRAPH-BWD-001 on w12%3A undecided::message 12",
+    ]
+    assert (len(lines), lines[2][:9]) == (10, "::warning")
+
+
+@pytest.mark.parametrize("statuses", [*combinations_with_replacement(Status, 2)])
+@pytest.mark.parametrize("gate", [False, True])
+def test_an_error_is_annotated_exactly_if_the_exit_code_is_not_0(statuses: tuple[Status, ...], gate: bool) -> None:
+    view = view_of(*statuses, gate=gate)
+    annotated = [each for each in github_annotations(view) if each.startswith("::error ")]
+    assert bool(annotated) == bool(headline(view).code)
+
+
+def broken_step() -> None:
+    raise RuntimeError("no memory")
+
+
+def test_units_broken_by_one_exception_share_an_annotation_at_the_line_that_raised_it() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        broken_step()
+    detail = message_of(raised.value)
+    names = {"a": detail, "b": detail, "c": "KeyError: 0"}
+    runs = {
+        name: RunEvidence(name, "paired", {}, death=Death(cause="exception", detail=text, phase="step", stack=""))
+        for name, text in names.items()
+    }
+    units = [{"contract": CONTRACT["id"], "claim": "C", "workload": name, "runs": [name]} for name in names]
+    broken = [verdict("C", name, Status.ERROR, message=f"it died: {text}") for name, text in names.items()]
+    view = replace(view_with(*broken, units=units), evidence=runs)
+    file, line = detail.split()[0].split(":")
+    assert github_annotations(view) == [
+        f"::error file={file},line={line},title=2 units%3A error::{detail}; breaks C on a, C on b",
+        "::error title=C on c%3A error::it died: KeyError: 0",
+    ]
 
 
 @pytest.mark.parametrize(
