@@ -31,12 +31,13 @@ from harness.judging.verdict import Status, Verdict
 from harness.kinds.trajectory.model import TrajectoryMatch
 from harness.lint import refuse_lint_errors
 from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns, plan_file
-from harness.report.advice import advice_of
+from harness.report.advice import advice_of, brief, telling_figures
 from harness.report.github_actions import annotate, append_step_summary
 from harness.report.text import figure, line, words
 
 # Figures that contain the step at which two series first differ. The most informative figure comes first.
 _STEPS = ("first_differing_step", "first_exceeding_step", "first_non_finite_step", "max_abs_difference_step")
+FIGURES = 6  # largest number of figures in the text of a failure
 STATUS = "contract.status"  # name of a property that every test with a verdict gets
 
 
@@ -49,13 +50,14 @@ def properties(verdict: Verdict) -> list[tuple[str, object]]:
 
 
 def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
-    """Return the text of the failure of a unit that did not hold."""
+    """Return the lines that describe a unit that did not hold. The properties of the test have all figures."""
     lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
     lines += [f"    {text}" for text in _both_values(claim, verdict, evidence)]
-    lines += [f"    {words(name)}: {figure(value)}" for name, value in verdict.figures.items()]
-    lines += [f"    {words(name)} (denominator): {number}" for name, number in verdict.denominators.items()]
+    lines += [
+        f"    {words(name)}: {figure(value)}" for name, value in list(telling_figures(verdict, claim).items())[:FIGURES]
+    ]
     asked = ("harness", "verify", str(loaded.path))
-    told = advice_of(verdict, claim, evidence, asked, loaded.contract.systems())
+    told = brief(advice_of(verdict, claim, evidence, asked, loaded.contract.systems()))
     return "\n".join([*lines, "", *(f"{each.label}: {each.text}" for each in told)])
 
 

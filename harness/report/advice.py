@@ -210,6 +210,7 @@ _FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\n]+)')
 
 
 LIKELY, USUAL, FIRST = "likely cause", "what usually causes this", "first difference"
+BEGINS, DIFFERS = "where it begins", "what differs"
 
 
 @dataclass(frozen=True)
@@ -263,8 +264,8 @@ def advice_of(
     if (known.own or not known.cause) and claim is not None:
         causes.append(Advice("what the contract says" if known.cause else USUAL, claim.if_fails))
     found = causes[:1]
-    found += [Advice("where it begins", text) for text in _begins(verdict, claim, runs)]
-    found += [Advice("what differs", text) for text in _apart(verdict, claim, runs)]
+    found += [Advice(BEGINS, text) for text in _begins(verdict, claim, runs)]
+    found += [Advice(DIFFERS, text) for text in _apart(verdict, claim, runs)]
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
     found += causes[1:]
     if known.remedy and verdict.status is not Status.INCONCLUSIVE:
@@ -278,6 +279,12 @@ def split(told: list[Advice]) -> tuple[list[Advice], list[Advice]]:
     """Return two lists: the first piece of advice if it is a cause, and all other pieces."""
     first = 1 if told and told[0].is_cause else 0
     return told[:first], told[first:]
+
+
+def brief(told: list[Advice]) -> list[Advice]:
+    """Return the advice for a short text: one cause, and no details of a difference. Pages have all of it."""
+    causes, others = split(told)
+    return [*causes, *(each for each in others if each.label not in (USUAL, BEGINS, DIFFERS))]
 
 
 def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figure]:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from harness.errors import ExitCode
+from harness.evidence.layout import PAGE
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted
-from harness.report.advice import advice
+from harness.report.advice import advice, brief, telling_figures
+from harness.report.deciding import decided
 from harness.report.first_screen import identity, machine
-from harness.report.headline import HELD, Headline, headline, of_the_whole
+from harness.report.headline import HELD, Headline, headline, of_the_whole, remedy_of
 from harness.report.sections.kill_matrix import survived
 from harness.report.text import clean, figure, line, sentence
 from harness.report.together import of_each_part
@@ -26,7 +28,7 @@ from harness.run_directory.shards import name_of
 MESSAGE = 240
 BODY = 2000
 OUTPUT = 20_000
-FIGURES = 60  # largest number of figures in a test case
+FIGURES = 12  # largest number of figures in a test case
 
 
 def render_junit(view: ReportView) -> str:
@@ -118,7 +120,7 @@ def _facts(view: ReportView, verdict: Verdict) -> Iterator[str]:
     facts |= {"status": verdict.status.value, "reason": verdict.reason, "mechanism": verdict.mechanism}
     facts |= {"fault": view.header.fault, "part": view.origins.get(name_of(verdict))}
     yield from (f"{key}: {line(value, MESSAGE)}" for key, value in facts.items() if value)
-    for key, number in list(verdict.figures.items())[:FIGURES]:
+    for key, number in list(telling_figures(verdict, claim).items())[:FIGURES]:
         yield f"{line(key, 80)}: {line(figure(number), MESSAGE)}"
     if (left := len(verdict.figures) - FIGURES) > 0:
         yield f"{counted(left, 'figure')} more, in verdicts.json"
@@ -137,8 +139,19 @@ def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
     result = ET.SubElement(case, tag, message=line(message, MESSAGE))
     if tag != "skipped":
         result.set("type", line(verdict.reason, 80))
-        told = [f"{sentence(each.label)}: {each.text}" for each in advice(view, verdict)]
-        result.text = clean("\n".join([verdict.message, *told]), BODY)
+        result.text = clean("\n".join(_told(view, verdict)), BODY)
+
+
+def _told(view: ReportView, verdict: Verdict) -> Iterator[str]:
+    """Yield what decides a unit that did not hold: the message, the figure, the first cause, what to do, and where the
+    rest is."""
+    yield verdict.message
+    if (found := decided(verdict)) is not None:
+        yield f"Decided by: {' '.join(word for word in (found.text, found.name) if word)}"
+    yield from (f"{sentence(each.label)}: {each.text}" for each in brief(advice(view, verdict)))
+    if verdict.status is Status.INCONCLUSIVE and (remedy := remedy_of(verdict, view)):
+        yield f"To decide: {remedy}"
+    yield f"All figures and causes: {PAGE}, in the folder of this file"
 
 
 def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:

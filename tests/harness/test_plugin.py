@@ -268,6 +268,10 @@ def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: W
         ]
     )
     result.stdout.no_fnmatch_line("*contract_items.py*")
+    shown = result.outlines
+    start = next(at for at, line in enumerate(shown) if line.startswith("FAIL differs: "))
+    end = next(at for at, line in enumerate(shown) if line.startswith("to run it again: "))
+    assert end - start < 15
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from report_views import (
     full_view,
     header,
     planted,
+    ratio_of,
     verdict,
     view_of,
     view_with,
@@ -63,6 +64,24 @@ def test_a_junit_failure_states_status_reason_message_and_causes() -> None:
     assert failure.get("message") == "FAIL reason_0: message 0"
     assert failure.get("type") == "reason_0"
     assert str(failure.text).startswith("message 0\nWhat usually causes this: A batch that was rebound")
+
+
+def test_a_case_that_did_not_hold_is_short_and_names_the_page() -> None:
+    """A tracker shows the text of each case whole."""
+    texts = [found.text or "" for tag in ("failure", "error") for found in parsed(full_view()).iter(tag)]
+    assert max(text.count("\n") for text in texts) < 8
+    assert {text.splitlines()[-1] for text in texts} == {
+        "All figures and causes: report.html, in the folder of this file"
+    }
+    assert max(len(output(case)) for case in parsed(full_view()).iter("testcase")) < 25
+
+
+def test_a_junit_failure_has_the_figure_that_decided_and_what_would_decide() -> None:
+    view = view_with(verdict("F", status=Status.INCONCLUSIVE, reason="baseline_idle", **ratio_of(1.1)))
+    [failure] = parsed(replace(view, gate=True)).iter("failure")
+    text = failure.text or ""
+    assert "\nDecided by: 1.1" in text
+    assert "\nTo decide: " in text
 
 
 def test_figures_and_denominators_are_the_output_of_a_case() -> None:
@@ -225,6 +244,6 @@ def test_a_fault_that_survived_is_named_in_the_case_of_the_run() -> None:
 def test_junit_counts_the_figures_beyond_the_listed_ones() -> None:
     many = {f"ratio.process_{place}": Figure(value=1.0, unit="x") for place in range(64)}
     [case] = parsed(view_with(verdict("F", figures={**many, "mean_ratio": Figure(value=1.0)}))).iter("testcase")
-    assert "5 figures more, in verdicts.json" in output(case)
+    assert "53 figures more, in verdicts.json" in output(case)
     [case] = parsed(view_with(verdict("F"))).iter("testcase")
     assert not [told for told in output(case) if "more" in told]
