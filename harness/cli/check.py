@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from harness.contract.shared import folders_read
 from harness.contract.signed_entries import Signed, expired_on, unmatched
 from harness.contract.waivers import FilesRead
 from harness.errors import ContractError, ContractErrors, ExitCode
+from harness.evidence.sources import broken_modules
 from harness.lint import Finding, lint, lint_drill, lint_power, lint_rules, lint_together
 from harness.numbers import counted, dump_json
 from harness.platform.paths import require_existing
@@ -89,7 +91,21 @@ def findings_of(
     unused = [
         Finding("warning", f"{file}:1:1", "no contract uses this shared file") for file in unused_files(paths, loaded)
     ]
-    return loaded, [*_old_versions(loaded), *findings, *lint_together(loaded), *unused, *stale]
+    broken = _uncompilable(loaded)
+    return loaded, [*_old_versions(loaded), *findings, *broken, *lint_together(loaded), *unused, *stale]
+
+
+def _uncompilable(contracts: Sequence[LoadedContract]) -> list[Finding]:
+    """Return an error for each module that the contracts' systems import and that Python cannot compile."""
+    systems = {system for loaded in contracts for system in loaded.contract.systems()}
+    return [
+        Finding(
+            "error",
+            f"{os.path.relpath(path)}:{error.lineno or 1}:{error.offset or 1}",
+            f"Python cannot compile the file: {error.msg}",
+        )
+        for path, error in broken_modules(systems)
+    ]
 
 
 def _last_timings(contracts: Sequence[LoadedContract]) -> Sequence[LastTiming]:

@@ -14,20 +14,25 @@ import hashlib
 import os
 import re
 import subprocess
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.evidence.environment_records import CHANGES, TrainerFacts
 from harness.evidence.modules import INSTALLED, is_library, module_spec, place_in, places_of
 
-# Find the imports of Python sources in their text, without executing the sources. An import names a module, uses a
-# folder that the source adds to the import path, or loads a file by its path. Imports in functions count, too. A path
-# is known only if the source builds it from constants, `__file__`, `Path` and `os.path`. Relative imports are not
-# searched for, because all files of a package count anyway.
+if TYPE_CHECKING:
+    from harness.evidence.environment_records import TrainerFacts
+
+# Find the imports of Python sources in their text, without executing the sources. An import names a module, or uses a
+# folder that the source adds to the import path, or loads a file by its path.
+#
+# Imports count wherever they stand, also in functions. A path is known only if the source composes it from constants,
+# `__file__`, `Path` and `os.path`. Relative imports are not searched for, because all files of a package count anyway.
 
 _START = r"(?:^|[;:])[ \t\f]*"
 _FROM = re.compile(rf"{_START}from[ \t]+([^\W\d]\w*)[\w.]*[ \t]+import\b", re.MULTILINE)
@@ -220,10 +225,14 @@ def trainers(systems: Iterable[str]) -> dict[str, TrainerFacts]:
     A system whose file is not tracked counts as changed. A system has no commit if its module is not found, if its file
     is in no repository, or if it belongs to an installed package. No system is imported.
     """
+    from harness.evidence.environment_records import TrainerFacts  # `check` does without these models
+
     return {system: TrainerFacts(commit=_commit(system.partition(":")[0])) for system in systems}
 
 
 def _commit(module: str) -> str | None:
+    from harness.evidence.environment_records import CHANGES
+
     spec = module_spec(module)
     if spec is None or not spec.has_location or spec.origin is None:
         return None
@@ -274,6 +283,27 @@ def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
         package: "".join(f"{package}/{inner} {digest}\n" for inner, digest in sorted(listed[package]))
         for package in sorted(listed)
     }
+
+
+def broken_modules(systems: Iterable[str]) -> Iterator[tuple[Path, SyntaxError]]:
+    """Yield each module that the systems import and that Python cannot compile, and the error. Nothing is executed.
+
+    The modules are those of one file each that are no library. The files of a package are not compiled, because it may
+    have files that nothing imports. Raises HarnessError as `listed_sources` does.
+    """
+    named = {name.partition(":")[0].partition(".")[0] for name in systems}
+    reached, read, places = Imports(), set[Path](), cache(places_of)
+    while waiting := sorted({place for _, place in _places(named, reached, places) if not place.is_dir()} - read):
+        for place in waiting:
+            source = _content(place)
+            reached.add(source, place)
+            with warnings.catch_warnings(), suppress(ValueError, RecursionError, MemoryError):
+                warnings.simplefilter("ignore")
+                try:
+                    compile(source, place, "exec", dont_inherit=True)
+                except SyntaxError as error:
+                    yield place, error
+        read.update(waiting)
 
 
 def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list[Path]]) -> Iterator[tuple[str, Path]]:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from installed_packages import record_installed
 
+from harness.cli.check import print_findings
 from harness.devices import environment
-from harness.errors import HarnessError
+from harness.errors import ExitCode, HarnessError
 from harness.evidence import sources
 from harness.evidence.modules import module_installed, module_spec
 from harness.evidence.sources import source_digest
-from harness.first_contract.draft import Arms, Draft
+from harness.first_contract.draft import Arms, Draft, keep
 from harness.first_contract.step_source import find_step_source
 
 
@@ -318,3 +319,18 @@ def test_the_adapter_written_by_init_makes_the_trainer_a_source(
         Path(draft.adapter_name).write_text(draft.adapter(tmp_path))
         system = draft.adapter_name.removesuffix(".py")
         assert set(sources.listed_sources([f"{system}:System"])) == {"harness", system, trainer}
+
+
+def test_check_reports_a_module_that_python_cannot_compile_and_executes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The drafted adapter imports the trainer when it builds the step, so nothing else reads the trainer before."""
+    write(tmp_path, train="def make_step():\n    return step, batch, model\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keep(Draft(find_step_source("train.py:make_step"), 43, Arms(False, False, memory=False)), tmp_path, force=False)
+    assert print_findings([Path("contracts")], as_json=False) == ExitCode.HELD
+    write(tmp_path, train="open('executed', 'w')\ndef make_step(:\n    return step, batch, model\n")
+    assert print_findings([Path("contracts")], as_json=False) == ExitCode.INVALID_CONTRACT
+    assert "\ntrain.py:2:15: error: Python cannot compile the file: invalid syntax\n" in capsys.readouterr().err
+    assert not Path("executed").exists()
