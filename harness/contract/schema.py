@@ -204,7 +204,7 @@ class Needs(Strict):
     """
 
     device: Literal["cpu", "cuda"] | None = None
-    """The device on which the workload runs; default: any device."""
+    """The device on which the workload runs; default: a GPU, or the CPU of a machine without a GPU."""
     memory_gib: Positive | None = None
     """Free memory that the device must have, in GiB."""
     gpus: Count | None = None

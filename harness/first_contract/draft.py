@@ -66,6 +66,7 @@ class Arms:
     compiled: bool  # True: draft an arm that uses torch.compile, which needs a C++ compiler
     timed: bool  # True: draft claims about speed, which need a CUDA device
     memory: bool  # True: draft the claim MEMORY about the memory of the captured step on a CUDA device
+    cuda: bool = False  # True: the machine has a CUDA device, so the workloads need one
 
 
 @dataclass(frozen=True)
@@ -271,6 +272,10 @@ class Draft:
         sizes = {name: self.source.defaults.get(name, 1) for name in ("batch_size", "seq_len")}
         unknown = [name for name in sizes if name not in self.source.arguments]
         comment = f"  # {named} chooses its own {' and '.join(unknown)}\n" if unknown else ""
+        needs = ", needs: {device: cuda}" if self.arms.cuda else ""
+        comment += (
+            "" if needs else "  # drafted without a GPU: a CPU decides, too, unless you add `needs: {device: cuda}`\n"
+        )
         return (
             f'schema: {SCHEMA_VERSION}\nrules: "{current_rules()}"\n'
             f"id: {identity}\n"
@@ -279,7 +284,7 @@ class Draft:
             f"workloads:\n{comment}"
             + "".join(
                 f"  {name}: {{model: {yaml_text(self.source.function)}, batch_size: {sizes['batch_size']}, "
-                f"seq_len: {sizes['seq_len']}, steps: {steps}}}\n"
+                f"seq_len: {sizes['seq_len']}, steps: {steps}{needs}}}\n"
                 for name, steps in workloads.items()
             )
             + "\narms:\n"
@@ -440,11 +445,12 @@ def compiler_missing() -> str:
 
 
 def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
-    """Return those of the requested arms that this machine can run."""
-    timed = speed and environment.machine().cuda
+    """Return the requested arms that this machine can run."""
+    cuda = environment.machine().cuda
     # MEMORY is never drafted. For a small step, the memory that libraries allocate for each stream can be four times
-    # the memory of the plain step. The ratio must first be measured on GPUs. The museum of field bugs has this claim.
-    return Arms(compiled=compiled and not compiler_missing(), timed=timed, memory=False)
+    # the memory of the plain step. The ratio must first be measured on GPUs. The museum of field bugs contains the
+    # claim.
+    return Arms(compiled=compiled and not compiler_missing(), timed=speed and cuda, memory=False, cuda=cuda)
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:

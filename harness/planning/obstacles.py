@@ -200,9 +200,15 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
     reads_device = machine.gpu_unreadable and all(
         kind_of(part.kind).judges_unreadable_device for part in parts_of(claim)
     )
-    if machine.cuda or reads_device or not needs_cuda(contract, claim, workload):
+    if machine.cuda or reads_device:
         return None
-    return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
+    if needs_cuda(contract, claim, workload):
+        return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
+    # A machine whose GPU broke must not decide on its CPU, as if it had no GPU.
+    if machine.gpu_unreadable and workload.needs.device is None:
+        message = f"needs this machine's GPU, as the workload has no `needs: {{device: cpu}}`: {machine.cuda_message}"
+        return Obstacle(reason="needs_cuda", message=message)
+    return None
 
 
 def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:

@@ -132,6 +132,19 @@ def test_an_unreadable_gpu_is_no_obstacle_because_the_ptx_judge_reports_it() -> 
     assert [unit.obstacle is None for unit in result.units] == [True, False]
 
 
+@pytest.mark.parametrize(("device", "runs"), [(None, False), ("cuda", False), ("cpu", True)])
+def test_a_machine_whose_gpu_broke_decides_nothing_on_its_cpu_unless_the_workload_names_it(
+    device: str | None, runs: bool
+) -> None:
+    """On a runner whose driver broke, the gate must stay closed."""
+    broken = replace(NO_GPU, gpu_unreadable=True, cuda_message="the NVIDIA driver does not answer: cuInit gave 999")
+    [unit] = planned(TRAJECTORY, machine=broken, workloads_=on(device=device)).units
+    assert (unit.obstacle is None) == runs
+    if unit.obstacle is not None:
+        assert unit.obstacle.reason == "needs_cuda"
+        assert unit.obstacle.message.endswith(": the NVIDIA driver does not answer: cuInit gave 999")
+
+
 @pytest.mark.parametrize(
     ("claim", "missing"),
     [

@@ -12,12 +12,13 @@ from report_views import verdict, view_with
 
 import harness
 from harness.api import session
+from harness.contract.load import load_contracts
 from harness.devices.cuda_driver import Gpu
 from harness.devices.environment import Machine
 from harness.evidence.run_evidence import RunEvidence
 from harness.first_contract.advice import advice, places_in, places_in_stack
 from harness.first_contract.answers import Answers
-from harness.first_contract.draft import Arms, Draft, arms_here
+from harness.first_contract.draft import Arms, Draft, arms_here, keep
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried
 from harness.judging.verdict import Figure, Status
@@ -74,6 +75,20 @@ def test_a_trial_without_timing_reports_the_speed_question_as_not_run(project: P
     assert arms_here(compiled=False).timed
     lines = Answers().rest(replace(tried(verdict("TRAIN-SAME")), draft=asked))
     assert "  not run  is not slower              --no-speed" in lines
+
+
+@pytest.mark.parametrize(("has_gpu", "device"), [(True, "cuda"), (False, None)])
+def test_a_contract_drafted_on_a_gpu_needs_a_gpu(
+    has_gpu: bool, device: str | None, project: Path, request: pytest.FixtureRequest
+) -> None:
+    """Otherwise the gate could open later on a runner that has lost its GPU."""
+    if has_gpu:
+        request.getfixturevalue("gpu")
+    source = find_step_source("train.py:make_step")
+    keep(Draft(source, 43, arms_here(compiled=False, speed=False), long=600), project, force=False)
+    [loaded] = load_contracts([project / "contracts"])
+    assert {workload.needs.device for workload in loaded.contract.workloads.values()} == {device}
+    assert ("unless you add `needs: {device: cuda}`" in loaded.text) == (not has_gpu)
 
 
 def test_an_early_answer_is_repeated_at_the_end_only_if_it_changed(project: Path, gpu: None) -> None:
