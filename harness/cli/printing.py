@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +26,9 @@ if TYPE_CHECKING:
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
-    """Print results on stdout, as one JSON object or as text. Under GitHub Actions also print annotations, which are on
-    stderr if stdout is JSON."""
+    """Print results on stdout: as one JSON object, or as text, with annotations under GitHub Actions."""
     if as_json:
         print_json(session.judgement_json(judgement))
-        annotate(judgement.view, partial(print_workflow_command, file=sys.stderr))
         return
     from harness.report.terminal import print_results
 

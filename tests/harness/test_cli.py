@@ -325,16 +325,6 @@ def test_an_interrupted_run_is_an_annotation_and_leaves_a_junit_file(
     ]
 
 
-def test_annotations_do_not_disturb_json_on_stdout(
-    contracts: Path, played: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    write_contract(contracts, "violated")
-    done = called("verify", contracts, "--json")
-    assert json.loads(done.stdout)["counts"]["violated"] == 1
-    assert "::error file=contracts/scripted-v1.yaml,line=" in done.stderr
-
-
 def test_a_drill_prints_its_counts_and_is_stored_under_its_name(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
     path = contracts / "scripted-v1.yaml"
