@@ -92,6 +92,7 @@ def _tried(
 
     as_text: True to print each answer as soon as it is known.
     """
+    answers = Answers()
     names = {FIRST: options.name, CHOSEN: None if options.name is None else f"{options.name}-chosen"}
 
     def run(other: Draft, which: str) -> Tried:
@@ -100,7 +101,7 @@ def _tried(
             return try_step_of(other, reports=reports, options=given, watch=watch)
         if which == CHOSEN:
             print_line("")
-        return _answered(other, reports, given, watch, Answers(headed=which == CHOSEN))
+        return _answered(other, reports, given, watch, answers)
 
     def compared(fair: Draft) -> None:
         if as_text:

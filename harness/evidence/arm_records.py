@@ -149,6 +149,9 @@ class ArmEnd(ArmRecord):
     updates: list[Count] | None = None
     # Operators that compute: in the captures of the arm, or in one step of an arm without a capture. None: not watched.
     operators: list[str] | None = None
+    # Operators that compute, in the first step after the warm steps of an arm without a capture. A capture records this
+    # step. None: the arm is captured, or older evidence.
+    first_operators: list[str] | None = None
     draws: Draws | None = None  # None: no step was watched, or older evidence
     sketches: dict[str, Sketch] | None = None  # sketches of the whole floating-point state; None: not requested
     # For each watched step, the sum of the absolute values of the terms of its loss; here the largest of these sums.

@@ -30,6 +30,7 @@ from harness.execution.watchers.state_watch import Ends, StateWatch, median_move
 from harness.kinds import probe_named
 from harness.system.protocol import CaptureRecord, CountsSkippedSteps, HasParameters, Scalar, TrainingRun
 from harness.system.replay.found_state import plain_name
+from harness.system.replay.operations import OperatorWatch
 
 Digest = Callable[[Mapping[str, Tensor]], str]
 # the observations of a few steps of a captured arm, and the observations of every step (None if there are none)
@@ -78,6 +79,7 @@ class ArmLife:
         self.input_names: list[str] | None = None  # names of the last step's inputs
         self.input_shapes: int | None = None
         self._drawing: DrawWatch | None = None
+        self._first: OperatorWatch | None = None  # of the step that another arm would capture
         self.last_loss: Tensor | None = None
         self.loss_terms: float | None = None  # the largest value that a watcher saw
         self.clip: Clip | None = None  # the observations of a watcher that looks for gradient clipping
@@ -206,12 +208,16 @@ class ArmLife:
             self._ask(watcher, watcher.before, index)
         # Watch the second step after the warm steps, because lazy initialization is over by then. If there are fewer
         # steps, watch the last step.
-        is_second = self.steps_called == min(1 + self.planned.arm.warm_steps, max(self._announced, 1) - 1)
+        warm = self.planned.arm.warm_steps
+        is_second = self.steps_called == min(1 + warm, max(self._announced, 1) - 1)
         drawing = self.watch_of_draws(index) if is_second else None
+        first = OperatorWatch() if self.steps_called == warm and self.planned.arm.capture == "none" else None
+        self._first = first or self._first
         watching = self._watching(index) if self.watchers else _NO_WATCHER
         followed, left = self.state.steps, self._announced - self.steps_called - 1
         following = followed.step(left=left) if followed else _NO_WATCHER
-        with drawing or _NO_WATCHER, following, watching, drawing.watch if drawing else _NO_WATCHER:
+        observing = drawing.watch if drawing else _NO_WATCHER
+        with drawing or _NO_WATCHER, following, watching, observing, first or _NO_WATCHER:
             loss = (step or self.training.step)(index)
         if followed:
             followed.stepped(loss, left=left)
@@ -271,6 +277,7 @@ class ArmLife:
             loss_terms=self.loss_terms,
             clip=self.clip,
             operators=sorted(operators) or None,
+            first_operators=None if self._first is None else sorted(self._first.names),
             step_form=uncaptured and uncaptured.form,
             draws=drawing and drawing.record(attempts.draws),
             moved=median_moved(self._sampled, sampled(named_parameters(self.training))),

@@ -15,6 +15,7 @@ from harness.devices import environment
 from harness.evidence.arm_records import OnAGpu
 from harness.evidence.modules import is_harness, is_library
 from harness.evidence.run_evidence import RunEvidence
+from harness.report.wording import reason_text
 
 _PLACE = re.compile(r"(?<![\w./-])([\w./-]+\.py):(\d+)")
 _FRAME = re.compile(r'File "([^"<]+)", line (\d+)')
@@ -23,7 +24,6 @@ _SHOWN = 100  # largest number of characters of a quoted line
 
 _TABLE: Any = read(Path(__file__).with_name("advice.yaml"), "a table of advice").value
 BY_LINE: Mapping[str, str] = {row["pattern"]: row["advice"] for row in _TABLE["by_line"]}
-BY_REASON: Mapping[str, str] = _TABLE["by_reason"]
 BY_QUESTION: Mapping[str, Mapping[str, str]] = _TABLE["by_question"]
 UNEQUAL_STARTS: Mapping[str, str] = {row["pattern"]: row["advice"] for row in _TABLE["unequal_starts"]}
 WITHOUT_FUSED = (
@@ -64,10 +64,11 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Yield the lines below an answer: the code at each place, how to fix it, and advice for the reason code.
+    """Yield the lines to print below an answer: the code at each place, and how to fix it, by the code or the reason.
 
     folders: where to search for the files. question: the name of the answered question. message: the judge's message.
     """
+    mended = False
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)
         if not code:
@@ -77,8 +78,9 @@ def advice(
         if "always reads values on the host" in message and "`fused=True`" in mend:
             mend = WITHOUT_FUSED
         if mend and reason in _WAITS:
+            mended = True
             yield f"-> {mend}"
-    asked = _asked(reason, question, message)
+    asked = "" if mended else _asked(reason, question, message)
     if asked:
         yield f"-> {asked}"
 
@@ -89,7 +91,7 @@ def _asked(reason: str, question: str, message: str) -> str:
         found = next((text for pattern, text in UNEQUAL_STARTS.items() if re.search(pattern, message)), "")
         if found:
             return found
-    return BY_QUESTION.get(question, {}).get(reason, BY_REASON.get(reason, ""))
+    return BY_QUESTION.get(question, {}).get(reason) or reason_text(reason).remedy or ""
 
 
 def places_in(message: str) -> list[Place]:

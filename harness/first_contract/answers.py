@@ -18,7 +18,7 @@ from harness.first_contract.draft import AT_COMMIT, Draft, compiler_missing
 from harness.first_contract.trying import Tried
 from harness.judging.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT
 from harness.judging.verdict import Status, Verdict
-from harness.report.advice import asked_of_a_capture, left_to_the_host
+from harness.report.advice import asked_of_a_capture, left_to_the_host, remedy
 from harness.report.headline import Headline
 from harness.report.text import line
 
@@ -43,6 +43,7 @@ WORDS = {
     Status.ERROR: "error",
 }
 WIDTH = 120
+AS_ABOVE = ("-> as above",)
 _GIB = 2**30
 
 
@@ -92,15 +93,17 @@ def heading(tried: Tried) -> list[str]:
 
 
 class Answers:
-    """Returns the lines of a trial: each answer when its verdict is known, and all other lines at the end."""
+    """Returns the lines of one or more trials of a step: answers as soon as they are known, and the rest at the end.
 
-    def __init__(self, *, headed: bool = False) -> None:
-        """Start without answers.
+    Nothing is returned twice: no answer that an earlier trial has given in the same words, and no line below an answer
+    that is already below another one.
+    """
 
-        headed: True if an earlier trial has printed the heading. It is then not printed again.
-        """
-        self._answered: dict[str, Verdict] = {}  # name of a question -> the verdict that answered it
-        self._headed = headed
+    def __init__(self) -> None:
+        """Set up without answers."""
+        self._answered: dict[str, list[str]] = {}  # name of a question -> its answer
+        self._told: set[str] = set()  # all other lines
+        self._waiting: list[Answer] = []
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
         """Return the lines to print for a new verdict, or none if the step itself did not run."""
@@ -109,8 +112,18 @@ class Answers:
         questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
         lines = self._heading(tried)
         if verdict.claim in questions:
-            lines += self._unprinted(_answer(questions[verdict.claim], verdict, tried))
+            asked, self._waiting = [_answer(questions[verdict.claim], verdict, tried), *self._waiting], []
+            for answer in asked:
+                if self._waits(answer):
+                    self._waiting.append(answer)
+                else:
+                    lines += self._unprinted(answer)
         return lines
+
+    def _waits(self, answer: Answer) -> bool:
+        """Return True for gradients that differ while nothing is known of the losses, which show the same cause."""
+        is_of_gradients = answer.question == QUESTIONS["GRADIENTS"] and bool(answer.below)
+        return is_of_gradients and not {QUESTIONS["SAME"], QUESTIONS["AS-COMMIT"]} & self._answered.keys()
 
     def rest(self, tried: Tried) -> list[str]:
         """Return the lines that `early` has not returned: heading, answers, memory, and predictions for a GPU."""
@@ -119,20 +132,24 @@ class Answers:
             return lines + failure
         for answer in answers_of(tried):
             lines += self._unprinted(answer)
-        return [*lines, *_line("", "memory", _memory(tried)), *on_a_gpu(tried)]
+        return [*lines, *self._untold([*_line("", "memory", _memory(tried)), *on_a_gpu(tried)])]
 
     def _heading(self, tried: Tried) -> list[str]:
-        if self._headed:
-            return []
-        self._headed = True
-        return [*heading(tried), ""]
+        lines = self._untold(heading(tried))
+        return [*lines, ""] if lines else []
 
     def _unprinted(self, answer: Answer) -> list[str]:
-        if answer.verdict is not None and self._answered.get(answer.question) == answer.verdict:
+        if self._answered.get(answer.question) == (lines := [*answer.lines()]):
             return []
-        if answer.verdict is not None:
-            self._answered[answer.question] = answer.verdict
-        return [*answer.lines()]
+        self._answered[answer.question] = lines
+        below = self._untold(answer.below)
+        return [*replace(answer, below=below or AS_ABOVE if answer.below else ()).lines()]
+
+    def _untold(self, lines: Sequence[str]) -> list[str]:
+        """Return the lines that were not returned before."""
+        found = [each for each in dict.fromkeys(lines) if each not in self._told]
+        self._told.update(found)
+        return found
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
@@ -180,7 +197,10 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
     )
     host, asked = [*left_to_the_host(*about)], [*asked_of_a_capture(*about)]
     seen = [f"-> {text}" for text in (*host, *asked)]
-    if asked and not host:
+    if host:
+        places = places_in(" ".join([verdict.message, *host]))
+        return [*seen, *advice("", places, folders(tried)), f"-> {remedy(*about)}"]
+    if asked:
         seen.append("-> if rounding alone explains the difference, write `equality: within` in the contract's claim")
         reason = ""
     question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")

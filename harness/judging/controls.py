@@ -149,13 +149,25 @@ def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Ju
 
 
 def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
-    """Return two lists: operators that only the arm ran, and operators that only the baseline ran. If the operators of
-    one are unknown, return two empty lists."""
-    ours, theirs = (
-        {name for each in executions if each.end is not None for name in each.end.operators or ()}
-        for executions in (arm, baseline)
-    )
-    return (sorted(ours - theirs), sorted(theirs - ours)) if ours and theirs else ([], [])
+    """Return the operators that only the arm ran, and those that only the baseline ran. Both are empty if an arm's
+    operators are unknown.
+
+    An operator that an arm runs only in some of its watched steps was chosen by a Python condition. Replays repeat the
+    condition's result, so such operators show a difference between steps, not between the arms' kernels.
+    """
+    ours, theirs = _watched_operators(arm), _watched_operators(baseline)
+    if not all(ours) or not all(theirs):
+        return [], []
+    in_all, in_any = set.intersection, set.union
+    return sorted(in_all(*ours) - in_any(*theirs)), sorted(in_all(*theirs) - in_any(*ours))
+
+
+def _watched_operators(executions: Sequence[ArmEvidence]) -> list[set[str]]:
+    """Return the operators of the arm's captures or of its watched step, and those of its first step if recorded."""
+    ends = [each.end for each in executions if each.end is not None]
+    firsts = [each.first_operators for each in ends if each.first_operators is not None]
+    watched = {name for each in ends for name in each.operators or ()}
+    return [watched, *([{name for names in firsts for name in names}] if firsts else [])]
 
 
 def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[str]) -> str:

@@ -31,6 +31,12 @@ from harness.report.wording import reason_text
 # With these reason codes the judge compared only losses, although the evidence also has the end states of both arms.
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
 TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
+# For these reasons an arm did not train. A number that its replays do not change is the cause only if the step reads it.
+UNTRAINED = ("vacuous_parameters_unchanged", "vacuous_training_effect", "vacuous_constant_loss")
+KEEP_UP_TO_DATE = (
+    "put what changes from step to step into the batch, or keep it in a tensor that is changed in place; choose by it "
+    "with `torch.where`, not with a Python `if`"
+)
 
 
 def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
@@ -49,11 +55,14 @@ def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield a sentence for each captured arm whose step changed host state, if the claim's arms trained differently."""
+    """Yield a sentence on the host state that each captured arm's step changed, if the claim's arms trained
+    differently, or if an arm did not train and its step reads this state."""
     for name, capture in _captures(verdict, claim, runs):
-        if capture.host_changes:
+        read = [f"{each.name} ({each.read})" for each in capture.host_numbers or () if each.read]
+        if capture.host_changes and (read or verdict.reason not in UNTRAINED):
             changed = some(capture.host_changes, 5)
-            yield f"while it was captured, the step of {name} changed {changed}; no replay does that again"
+            though = f", although the step reads {some(read)}" if read else ""
+            yield f"while it was captured, the step of {name} changed {changed}; no replay does that again{though}"
 
 
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
@@ -62,16 +71,21 @@ def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[
     Nothing is yielded unless the claim's arms trained differently.
     """
     for name, capture in _captures(verdict, claim, runs):
-        if capture.asked_whether_captured:
+        if capture.asked_whether_captured and verdict.reason not in UNTRAINED:
             asked = some(capture.asked_whether_captured, 3)
             yield f"while it was captured, the step of {name} asked whether it is, and may do otherwise then: {asked}"
+
+
+def remedy(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> str | None:
+    """Return what to do about the cause that the evidence shows, or else about the reason code."""
+    return KEEP_UP_TO_DATE if any(left_to_the_host(verdict, claim, runs)) else reason_text(verdict.reason).remedy
 
 
 def _captures(
     verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]
 ) -> Iterator[tuple[str, CaptureEvidence]]:
     found = failing_part(verdict, claim)
-    if found is None or verdict.reason not in TRAINED_APART:
+    if found is None or verdict.reason not in {*TRAINED_APART, *UNTRAINED}:
         return
     for name in dict.fromkeys(found[1].arms().values()):
         execution = first_execution(runs, name)
@@ -259,7 +273,7 @@ def advice_of(
     known = reason_text(verdict.reason)
     seen = [*left_to_the_host(verdict, claim, runs), *asked_of_a_capture(verdict, claim, runs)]
     causes = [Advice(LIKELY, text) for text in seen]
-    if cause := known.cause_of(verdict):
+    if not seen and (cause := known.cause_of(verdict)):
         causes.append(Advice(USUAL if cause == known.cause else LIKELY, cause))
     if (known.own or not known.cause) and claim is not None:
         causes.append(Advice("what the contract says" if known.cause else USUAL, claim.if_fails))
@@ -268,8 +282,8 @@ def advice_of(
     found += [Advice(DIFFERS, text) for text in _apart(verdict, claim, runs)]
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
     found += causes[1:]
-    if known.remedy and verdict.status is not Status.INCONCLUSIVE:
-        found.append(Advice("next", f"{known.remedy}."))
+    if verdict.status is not Status.INCONCLUSIVE and (todo := remedy(verdict, claim, runs)):
+        found.append(Advice("next", f"{todo}."))
     if command := command_for(verdict, asked):
         found.append(Advice("to run it again", command, command=True))
     return [Advice(each.label, line(each.text, 1000), each.command) for each in found]

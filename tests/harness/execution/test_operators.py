@@ -69,3 +69,13 @@ def test_a_bitwise_difference_names_the_operators_that_only_one_arm_ran() -> Non
 def test_the_comparison_of_operators_leaves_out_unrecorded_operators() -> None:
     verdict = trajectory(ran(graphed(nudged(4)), "aten.mm"), arm("ungraphed"))
     assert "operators" not in verdict.message
+
+
+def test_an_operator_of_some_steps_only_is_no_operator_of_the_arm() -> None:
+    plain = ran(arm("ungraphed"), "aten.mm", "aten.relu")
+    assert plain.end is not None
+    chosen = plain.end.model_copy(update={"first_operators": ["aten.mm", "aten.norm"]})
+    verdict = trajectory(ran(graphed(nudged(4)), "aten.mm", "aten.norm"), replace(plain, end=chosen))
+    assert "operators" not in verdict.message
+    verdict = trajectory(ran(graphed(nudged(4)), "flash", "aten.norm"), replace(plain, end=chosen))
+    assert verdict.figures["other_operators"].value == "flash, aten.mm"

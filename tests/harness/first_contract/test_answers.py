@@ -64,7 +64,7 @@ def test_trial_answers_on_a_gpu_include_speed_and_memory(project: Path, gpu: Non
         "      yes  is not slower              1.37 times as fast as the plain step: m",
         "  not run  compiled, trains the same  --no-compile",
         "       NO  compiled, is not slower    0.90 times as fast as the plain step: n",
-        "             -> the step is so long that launches cost almost nothing, or another program used the GPU",
+        "             -> compare the device's time in a step of each arm, and what else the step takes",
         "           memory                     plain 3.000 GiB, captured 1.500 GiB allocated after a step",
     ]
 
@@ -100,6 +100,23 @@ def test_an_early_answer_is_repeated_at_the_end_only_if_it_changed(project: Path
     assert lines.rest(tried(other, repeats))[:1] == ["       NO  captured, trains the same  n"]
 
 
+def test_gradients_that_differ_are_answered_after_the_losses_and_repeat_no_finding(project: Path, gpu: None) -> None:
+    failed = {"status": Status.FAIL, "reason": "differs"}
+    losses = verdict("TRAIN-SAME", message="m", **failed)
+    gradients, syncs = verdict("TRAIN-GRADIENTS", message="g", **failed), verdict("TRAIN-SYNCS", message="s")
+    lines = Answers()
+    assert lines.early(gradients, tried(gradients))[2:] == []
+    assert lines.early(syncs, tried(syncs)) == ["      yes  never waits for the device s"]
+    first, *below, second, again = lines.early(losses, tried(losses))
+    assert first == "       NO  captured, trains the same  m"
+    assert below[0].strip().startswith("-> look at the first step that differs")
+    assert (second, again.strip()) == ("       NO  leaves the same gradients  g", "-> as above")
+    assert all("NO" not in line for line in lines.rest(tried(losses, gradients)))
+    alone = Answers()
+    assert alone.early(gradients, tried(gradients))[2:] == []
+    assert alone.rest(tried(gradients))[0] == "       NO  leaves the same gradients  g"
+
+
 WAITING = {
     "losses.append(loss.item())": "keep the tensor",
     "total += float(loss)": "keep the tensor",
@@ -133,18 +150,18 @@ def test_an_optimizer_without_a_fused_form_gets_no_advice_to_use_it(project: Pat
 OF_A_START = "candidate optimized and baseline plain start from different state: "
 ASKED = {
     ("exceeds_tolerance", "COMPILED", ""): "the compiled step trains differently",
-    ("exceeds_tolerance", "WITHIN", ""): "this arm trains differently: start at the named step",
-    ("exceeds_tolerance", "", ""): "this arm trains differently",
-    ("end_differs", "SAME", ""): "the named tensors are changed by code that a replay does not repeat",
+    ("exceeds_tolerance", "WITHIN", ""): "start at the named step and tensor",
+    ("exceeds_tolerance", "", ""): "start at the named step and tensor",
+    ("end_differs", "SAME", ""): "look at how the named tensor is updated in both arms",
     ("end_differs", "WITHIN", ""): "the optimized step makes a different number of updates",
     ("end_differs", "REPEATS", ""): "the plain step ends with different values each time",
-    ("differs", "SAME", ""): "a value that changes from step to step did not reach the replays",
+    ("differs", "SAME", ""): "look at the first step that differs",
     ("differs", "REPEATS", ""): "the plain step trains differently each time",
     (
         "unequal_start",
         "WITHIN",
         "start from different trainable parameters: their values differ",
-    ): "the arms start from different weights",
+    ): "set the seed inside the function",
     (
         "unequal_start",
         "WITHIN",
@@ -154,7 +171,7 @@ ASKED = {
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.fused_kernel"): "a setting of the optimizer differs",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer opt.group12.mode, optimizer group1.mode"): "a setting of the",
     ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (only in baseline plain)"): "one arm keeps state",
-    ("unequal_start", "WITHIN", f"{OF_A_START}buffers 1.running_mean"): "the arms start from different weights",
+    ("unequal_start", "WITHIN", f"{OF_A_START}buffers 1.running_mean"): "set the seed inside the function",
 }
 
 

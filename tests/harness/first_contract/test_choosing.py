@@ -126,6 +126,19 @@ def test_init_compares_a_capture_with_different_kernels_within_rounding(project:
     assert code in (1, 10), printed
 
 
+CHOSEN_AT_CAPTURE = "calls.append(1); len(calls) % 2 or torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)"
+
+
+def test_a_python_condition_that_a_capture_froze_does_not_relax_the_comparison(project: Path) -> None:
+    written(project, before="calls = []", before_update=CHOSEN_AT_CAPTURE)
+    code, printed, _ = called(project, "try", "train.py:make_step", "--no-compile", "--steps", "12")
+    assert code == 1
+    assert "compares: every bit\n" in printed
+    assert "operators of the arms differ" not in printed
+    assert printed.count("no replay does that again") == 1
+    assert printed.count("keep it in a tensor that") == 1
+
+
 SAVES = """    def save(path):
         torch.save([model.state_dict(), optimizer.state_dict()], path)
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 import typer.main
-from evidence_builders import LOSSES, TRAJECTORY, contract_of, cuda_graph, graphed, paired, twice, untrained
+from evidence_builders import LOSSES, TRAJECTORY, arm, contract_of, cuda_graph, graphed, paired, twice, untrained
 from judge_cases_between_steps import RESUME
 from pydantic import ValidationError
 from report_views import CONTRACT, contract, header, verdict, view_with
@@ -22,6 +22,7 @@ from report_views import view_of as view_of_units
 
 from harness.cli.application import application
 from harness.contract.strict_yaml import read
+from harness.evidence.arm_records import HostNumber
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
 from harness.judging.reasons import REASONS
 from harness.judging.registry import judge_unit
@@ -228,6 +229,28 @@ def test_host_state_changed_by_a_captured_step_is_named_as_the_likely_cause() ->
     assert told_of.endswith("moments.3 (another Tensor) and 2 more; no replay does that again")
     _, otherwise = judged(graphed(capture=capture, start="elsewhere"))
     assert labelled(otherwise, "likely cause") == []
+
+
+def test_an_arm_that_a_frozen_condition_kept_from_training_is_not_advised_about_its_optimizer() -> None:
+    """The optimizer is right: its update is under a Python condition, which the replays do not evaluate again."""
+    number = HostNumber(name="calls", read="compared at train.py:22")
+    counted = cuda_graph(host_changes=["calls (0, then 1)"])
+    still = of_code("vacuous_parameters_unchanged")
+
+    def told(capture: Any) -> list[Advice]:
+        run = paired(graphed(capture=capture), arm("ungraphed"), untrained())
+        return advice_of(still, contract().claims[0], [run], ASKED)
+
+    found = told(counted.model_copy(update={"host_numbers": [number]}))
+    assert labelled(found, "likely cause") == [
+        "while it was captured, the step of graphed changed calls (0, then 1); no replay does that again, although the "
+        "step reads calls (compared at train.py:22)"
+    ]
+    assert labelled(found, "what usually causes this") == []
+    assert labelled(found, "next")[0].startswith("put what changes from step to step into the batch")
+    # a count that the step does not read does not keep an optimizer from its update
+    assert labelled(told(counted), "likely cause") == []
+    assert labelled(told(counted), "next")[0].startswith("create the optimizer from the model's parameters")
 
 
 def test_a_captured_step_that_asks_whether_it_is_captured_is_named_as_the_likely_cause() -> None:
