@@ -41,7 +41,7 @@ def init(
     horizon = Horizon(steps, None if budget is None else seconds_of(budget))
     draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled))
     require_free(kept_files(draft, Path.cwd()), force=force)
-    with interruptible(), Progress() as watch:
+    with interruptible(), Progress(stages=True) as watch:
         draft, untried, foreseen = _measured(draft, horizon, watch)
     print_line(f"{compares(draft)}{'; this was not measured' if untried else ''}")
     print_lines(compared_steps(draft))

@@ -65,7 +65,7 @@ def try_step(
         command=("harness", *sys.argv[1:]),
         where=baseline is not None,
     )
-    with interruptible(), Progress() as watch:
+    with interruptible(), Progress(stages=True) as watch:
         tried, draft = _tried(draft, reports, options, watch, as_text=not json and not markdown)
     if json:
         print_json(trial_json(tried, draft))

@@ -6,6 +6,7 @@ Below a `no`, show code and how to fix it.
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,7 +133,7 @@ class Answers:
             return lines + failure
         for answer in answers_of(tried):
             lines += self._unprinted(answer)
-        return [*lines, *self._untold([*_line("", "memory", _memory(tried)), *on_a_gpu(tried)])]
+        return [*lines, *self._untold([*_line("", "memory", _memory(tried)), *_times(tried), *on_a_gpu(tried)])]
 
     def _heading(self, tried: Tried) -> list[str]:
         lines = self._untold(heading(tried))
@@ -324,6 +325,17 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
         return compiler_missing() or "--no-compile"
     return ""
+
+
+def _times(tried: Tried) -> list[str]:
+    """Return a line with the seconds that the trial spent on each arm, and outside of arms, the most first."""
+    costs, spent = tried.judgement.view.costs, defaultdict[str, float](float)
+    for each in (phase for run in costs.by_run.values() for phase in run):
+        execution, is_of_an_arm, _ = each.phase.partition(": ")
+        spent[execution.partition(".")[0] if is_of_an_arm else each.kind.words] += each.seconds
+    most_first = sorted(spent.items(), key=lambda each: -each[1])
+    told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in most_first if seconds >= 0.1)
+    return _line("", "time", f"{costs.wall_seconds:.0f} s by the clock: {told}") if told else []
 
 
 def _memory(tried: Tried) -> str:

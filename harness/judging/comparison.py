@@ -144,8 +144,7 @@ class Comparison:
             self._sheet.figure("host_values", len(read), "numbers")
             self._sheet.leave_open(
                 reasons.HOST_VALUE_UNEXPLAINED,
-                f"no replay of arm {arm} changes {some(read)}, which the step of this arm reads: keep each number in a "
-                "tensor, or explain under `host_values` of the contract why this is right",
+                f"no replay of arm {arm} changes {some(read)}, which the step of this arm reads",
             )
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:

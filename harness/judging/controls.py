@@ -158,8 +158,12 @@ def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence])
     ours, theirs = _watched_operators(arm), _watched_operators(baseline)
     if not all(ours) or not all(theirs):
         return [], []
-    in_all, in_any = set.intersection, set.union
-    return sorted(in_all(*ours) - in_any(*theirs)), sorted(in_all(*theirs) - in_any(*ours))
+    return _only_first(ours, theirs), _only_first(theirs, ours)
+
+
+def _only_first(one: Sequence[set[str]], other: Sequence[set[str]]) -> list[str]:
+    """Return the operators that are in every set of `one`, and in no set of `other`."""
+    return sorted(one[0].intersection(*one) - set[str]().union(*other))
 
 
 def _watched_operators(executions: Sequence[ArmEvidence]) -> list[set[str]]:

@@ -31,7 +31,7 @@ from harness.report.wording import reason_text
 # With these reason codes the judge compared only losses, although the evidence also has the end states of both arms.
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
 TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
-# For these reasons an arm did not train. A number that its replays do not change is the cause only if the step reads it.
+# For these reasons an arm did not train. A number that no replay changes is the cause only if the step reads it.
 UNTRAINED = ("vacuous_parameters_unchanged", "vacuous_training_effect", "vacuous_constant_loss")
 KEEP_UP_TO_DATE = (
     "put what changes from step to step into the batch, or keep it in a tensor that is changed in place; choose by it "

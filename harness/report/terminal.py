@@ -147,17 +147,20 @@ QUIET_S = 300.0  # Seconds between two lines in a log. Some CI services end a jo
 class Progress:
     """Shows the progress of a session within a `with` block. Several threads call its methods.
 
-    recorded: a function that is called once, in the thread `lookup`, while the first runs execute.
+    recorded: a function that is called once, in the thread `lookup`, while the first runs execute. stages: True to
+    print what will be trained, and a line with the time when an arm begins, also in a log.
     """
 
-    def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
+    def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None, *, stages: bool = False) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._tally = Counter[str]()  # number of units and planted faults by outcome
         self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
         self._recorded, self._to_go = recorded, TimeToGo([])
         # for each run that is executing: its phase, and the start of the phase
         self._phases: dict[str, tuple[str, float]] = {}
-        self._began = self._logged = time.monotonic()
+        self._began = self._logged = self._opened = time.monotonic()
+        self._entered: set[tuple[str, str]] = set()  # run ids and executions of arms that have begun
+        self._tells_stages = stages
         self.lookup = threading.Thread()
 
     def __enter__(self) -> Self:
@@ -171,6 +174,10 @@ class Progress:
 
     def begins(self, runs: Sequence[Run]) -> None:
         self._to_go, self._began = TimeToGo(runs), time.monotonic()
+        self._entered = set()
+        for run in runs:
+            arms = [f"{arm} {each.replicas} times" if each.replicas > 1 else arm for arm, each in run.arms.items()]
+            self._tell(f"{run.probe}: to train {', '.join(arms)}, {counted(run.workload.steps, 'step')} each")
         if self._recorded is not None and runs:
             self.lookup = threading.Thread(target=self._look_up, args=(self._recorded, runs), daemon=True)
             self.lookup.start()
@@ -179,11 +186,28 @@ class Progress:
         with self._lock:
             if self._has_begun(run.id):
                 self._to_go.moves(run.id, seconds, over=not phase)
+            self._enters(run, phase)
             if phase:
                 self._phases[run.id] = phase, time.monotonic() - seconds
             else:
                 self._phases.pop(run.id, None)
             self._show()
+
+    def _enters(self, run: Run, phase: str) -> None:
+        """Tell that an execution of an arm has begun. Its phases are named `ARM.REPLICA: …`."""
+        execution, is_of_an_arm, _ = phase.partition(": ")
+        if is_of_an_arm and (run.id, execution) not in self._entered:
+            self._entered.add((run.id, execution))
+            arm, _, replica = line(execution, 60).partition(".")
+            self._tell(f"{run.probe}: {arm} begins{' again' if replica.strip('0') else ''}")
+
+    def _tell(self, text: str) -> None:
+        """Print a line of the time line, with the time since this object was made."""
+        if self._tells_stages:
+            minutes, seconds = divmod(int(time.monotonic() - self._opened), 60)
+            self._status.clear()
+            print_line(f"{minutes:3}:{seconds:02}  {text}", file=self._stream)
+            self._stream.flush()
 
     def judged(self, verdict: Verdict) -> None:
         self._counts(WORDS[verdict.status])

@@ -22,6 +22,7 @@ from harness.first_contract.draft import Arms, Draft, arms_here, keep
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried
 from harness.judging.verdict import Figure, Status
+from harness.run_directory.costs import Costs, PhaseSeconds, kind_of
 
 GIB = 2**30
 
@@ -100,8 +101,19 @@ def test_an_early_answer_is_repeated_at_the_end_only_if_it_changed(project: Path
     assert lines.rest(tried(other, repeats))[:1] == ["       NO  captured, trains the same  n"]
 
 
+def test_a_trial_says_where_its_time_went(project: Path, gpu: None) -> None:
+    spent = {"plain.0: steps": 2.0, "plain.1: steps": 1.5, "compiled.0: open": 0.25, "start": 3.0, "end": 0.04}
+    phases = [PhaseSeconds(phase=phase, kind=kind_of(phase), seconds=seconds) for phase, seconds in spent.items()]
+    costs = Costs(wall_seconds=4.2, by_run={"train-v1+small+paired": phases})
+    seen = tried(verdict("TRAIN-SAME", message="m"))
+    timed = replace(seen, judgement=replace(seen.judgement, view=replace(seen.judgement.view, costs=costs)))
+    told = " ".join(line.strip() for line in Answers().rest(timed)).partition(" time ")[2].strip()
+    assert told.startswith("4 s by the clock: plain 3.5 s, interpreter start and imports 3.0 s, compiled 0.2 s")
+    assert "digests" not in told
+
+
 def test_gradients_that_differ_are_answered_after_the_losses_and_repeat_no_finding(project: Path, gpu: None) -> None:
-    failed = {"status": Status.FAIL, "reason": "differs"}
+    failed: Any = {"status": Status.FAIL, "reason": "differs"}
     losses = verdict("TRAIN-SAME", message="m", **failed)
     gradients, syncs = verdict("TRAIN-GRADIENTS", message="g", **failed), verdict("TRAIN-SYNCS", message="s")
     lines = Answers()

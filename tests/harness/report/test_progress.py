@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 from report_views import verdict
 
-from harness.contract.schema import Workload
+from harness.contract.schema import Arm, Workload
 from harness.evidence.base import ProbeName
-from harness.evidence.plan_records import Run
+from harness.evidence.plan_records import PlannedArm, Run
 from harness.judging.verdict import Status
 from harness.platform.standard_streams import StatusLine
 from harness.report.terminal import Progress
@@ -65,6 +65,23 @@ def test_a_log_stays_quiet_while_runs_end_and_units_are_judged(monkeypatch: pyte
         watch.moves(run("b"), "steps", 2.0)
     first = stream.getvalue().splitlines()[0]
     assert re.fullmatch(r"1 of 2 runs · 1 violated, 1 SURVIVED · about \d+ s to go · b · steps, 2 s", first)
+
+
+def test_a_time_line_tells_what_is_trained_and_when_each_arm_begins() -> None:
+    """The processes of a run train different arms at the same time, so phases of arms alternate."""
+    plain = PlannedArm(arm=Arm(capture="none"), system="s:S", replicas=2)
+    trial = run("a").model_copy(update={"arms": {"plain": plain, "fast": plain.model_copy(update={"replicas": 1})}})
+    stream = io.StringIO()
+    with Progress(stream=stream, stages=True) as watch:
+        watch.begins([trial])
+        for phase in ("start", "plain.0: open", "plain.1: open", "plain.0: steps", "fast.0: open", "plain.1: end", ""):
+            watch.moves(trial, phase, 1.0)
+    assert [re.sub(r"^  0:0\d  ", "", each) for each in stream.getvalue().splitlines()] == [
+        "paired: to train plain 2 times, fast, 1 step each",
+        "paired: plain begins",
+        "paired: plain begins again",
+        "paired: fast begins",
+    ]
 
 
 def test_a_locating_run_after_the_session_does_not_count_in_its_progress() -> None:
