@@ -434,7 +434,8 @@ class OnAGpu(Record):
     changes: list[str]  # changes of host tensors; no replay repeats such a change
     unknown: list[str]  # copies to the device whose source may already be on the device
     unrepeated: list[str]  # operators whose results on CUDA are not equal in bits when they are repeated
-    # values that torch's optimizer reads on a CPU; on a GPU a `capturable` optimizer does not read them
+    # Updates by optimizers of torch that were created without `capturable=True`. In older evidence, only those updates
+    # that also read a value on a CPU.
     of_cpu: list[str]
     failure: str | None = None  # why nothing could be predicted
 

@@ -364,13 +364,13 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
         # The watch may make the step fail. No verdict depends on this prediction, so only report why it is missing.
         return _unforeseen(message_of(error))
     if "device" not in sides:
-        return _unforeseen("no line puts its parameters on a device")
+        return _unforeseen("no line puts its parameters on a device", placement.uncapturable)
     return OnAGpu(
         copies=placement.copies,
         changes=placement.changes,
         unknown=placement.unknown,
         unrepeated=placement.unrepeated,
-        of_cpu=placement.of_cpu,
+        of_cpu=placement.uncapturable,
     )
 
 
@@ -386,5 +386,5 @@ def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
             guard.restore(keep_created=True)
 
 
-def _unforeseen(failure: str) -> OnAGpu:
-    return OnAGpu(copies=[], changes=[], unknown=[], unrepeated=[], of_cpu=[], failure=failure)
+def _unforeseen(failure: str, uncapturable: list[str] | None = None) -> OnAGpu:
+    return OnAGpu(copies=[], changes=[], unknown=[], unrepeated=[], of_cpu=uncapturable or [], failure=failure)

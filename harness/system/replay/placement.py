@@ -13,17 +13,17 @@ directly cannot be observed.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.system.replay.cpu_as_device import MOVES, READS, caller, is_of_an_optimizer, names_a_device, tensors_in
@@ -119,12 +119,10 @@ class Placement(Interceptor):
     """Records for each tensor whether it would be on the device or on the host. The training must be opened in the
     block.
 
-    copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows such a
-        copy only from pinned memory.
-    changes: lines that change a tensor on the host. No replay repeats this change.
-    unknown: lines that move a tensor of unknown place to the device.
-    unrepeated: operators whose results on CUDA may differ between repetitions, each with its line.
-    of_cpu: lines where an optimizer of torch reads a value, but only on a CPU.
+    copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows that only
+    from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown: lines that
+    move a tensor of unknown place to the device. unrepeated: operators that may not repeat their bits on CUDA, each
+    with its line. uncapturable: lines where an optimizer of torch makes an update without `capturable=True`.
     """
 
     def __init__(self) -> None:
@@ -140,7 +138,7 @@ class Placement(Interceptor):
         self.changes: list[str] = []
         self.unknown: list[str] = []
         self.unrepeated: list[str] = []
-        self.of_cpu: list[str] = []
+        self.uncapturable: list[str] = []
 
     def __enter__(self) -> Self:
         for name in _FROM_MEMORY:  # function modes do not see these functions, so they are replaced
@@ -166,10 +164,12 @@ class Placement(Interceptor):
         self._steps += 1
         self._forget()
         self._watching = True
+        updates = register_optimizer_step_pre_hook(self._look_at_update)
         try:
             with _Operators(self):
                 yield
         finally:
+            updates.remove()
             self._watching = False
             self._lines.clear()
 
@@ -249,6 +249,12 @@ class Placement(Interceptor):
             if any(each is not None and each.side == "host" and each.step < self._steps for each in memories):
                 self.note(self.changes)
 
+    def _look_at_update(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        """Note an update that torch refuses to execute during a capture on a GPU, whether it is fused or not."""
+        of_torch = type(optimizer).__module__.startswith("torch.optim.")
+        if of_torch and any(group.get("capturable") is False for group in optimizer.param_groups):
+            self.note(self.uncapturable)
+
     def _is_on_device(self, tensor: Tensor) -> bool | None:
         side = self.side_of(tensor)
         return None if side is None else side == "device"
@@ -293,22 +299,7 @@ class _Operators(Observer):
             noted = f"{name} at {self._placement.line()}"
             if noted not in self._placement.unrepeated:
                 self._placement.unrepeated.append(noted)
-        if func is torch.ops.aten._local_scalar_dense.default and _has_capturable_form():
-            self._placement.note(self._placement.of_cpu)
         return func(*args, **kwargs)
-
-
-def _has_capturable_form() -> bool:
-    """Return True if the caller is an update of torch's own optimizers. With `capturable=True`, such an update reads no
-    value."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_of_an_optimizer(frame):
-        frame = frame.f_back
-    while frame is not None and is_of_an_optimizer(frame):
-        if "capturable" in frame.f_code.co_varnames:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _is_in_place(func: Any) -> bool:

@@ -87,6 +87,7 @@ def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(p
         "never waits for the device": "yes",
         "compiled, trains the same": "not run",
         "memory": "",
+        "time": "",
         "on a GPU": "foreseen",
     }
     assert lines[-8:] == [
@@ -165,6 +166,7 @@ def test_a_trainer_is_compared_with_an_optimized_one(project: Path, optimization
         "optimized, trains the same": word,
         "is not slower": "not run",
         "memory": "",
+        "time": "",
     }
     assert found[0] == code
     assert (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.system.replay.cpu_as_device import as_on_a_device
 from harness.system.replay.placement import Placement
 
 # Lines of a step: what marks them says which list they belong to.
@@ -27,6 +28,9 @@ def opened():
     placed = torch.linspace(0, 1, 4).to(HERE)
     scale, count, rate = torch.tensor(1.0), torch.tensor([0.0]), np.ones(4, np.float32)
     optimizer = torch.optim.AdamW(model.parameters())
+    fused = torch.optim.AdamW(model.parameters(), fused=True)
+    plain = torch.optim.SGD(model.parameters(), 0.1)
+    able = torch.optim.AdamW(model.parameters(), capturable=True)
     x = torch.randn(3, 4).to(HERE)
     built = {}
 
@@ -60,7 +64,10 @@ def opened():
         loss = loss + output.cumsum(0).sum() + torch.arange(3, device=HERE).cumsum(0).sum()  # unrepeated
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()  # of_cpu
+        optimizer.step()  # uncapturable
+        fused.step()  # uncapturable
+        plain.step()
+        able.step()
 
     return step
 """
@@ -76,11 +83,11 @@ def test_placement_names_source_lines_by_their_device_copies_and_nondeterministi
     with placement:
         step = opened()
         for _ in range(2):
-            with placement.watching():
+            with placement.watching(), as_on_a_device():
                 step()
     del sys.modules["trainer"]
     lines = TRAINER.splitlines()
-    for kind in ("copies", "changes", "unknown", "unrepeated", "of_cpu"):
+    for kind in ("copies", "changes", "unknown", "unrepeated", "uncapturable"):
         expected = [number for number, line in enumerate(lines, 1) if line.endswith(f"# {kind}")]
         found = [int(place.partition("trainer.py:")[2].split(",")[0]) for place in getattr(placement, kind)]
         assert sorted(found) == expected, kind
