@@ -96,12 +96,12 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """Return, for each claim, a line with the faults that would not have violated the upstream project's own bound."""
+    """Return, for each claim, a line with the faults that the tolerance alone would not catch."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:
             passed.setdefault(row.claim, []).append(row.fault)
-    return [f"  upstream's number alone would pass, in {claim}: {', '.join(names)}" for claim, names in passed.items()]
+    return [f"  the tolerance alone would pass, in {claim}: {', '.join(names)}" for claim, names in passed.items()]
 
 
 def triple(value: Triple) -> str:

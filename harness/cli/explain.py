@@ -92,11 +92,8 @@ def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
 
 def _workload(loaded: LoadedContract, name: str) -> str:
     workload = loaded.contract.workloads[name]
-    lengths = workload.seq_len
-    length = f"lengths {_value(lengths)} in turn" if isinstance(lengths, list) else f"length {lengths}"
-    return (
-        f"{name}: {workload.model}, batch {workload.batch_size}, sequence {length}, {counted(workload.steps, 'step')}"
-    )
+    sized = f"{size}, " if (size := workload.size()) else ""
+    return f"{name}: {workload.model}, {sized}{counted(workload.steps, 'step')}"
 
 
 def _demands(part: AnyPart) -> list[str]:

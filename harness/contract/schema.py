@@ -236,11 +236,11 @@ class Workload(Strict):
     """The model, data and steps of a training. If `seq_len` is a list, each step uses the next entry in turn."""
 
     model: str
-    """Name of a model that the system knows, or a directory with a checkpoint."""
-    batch_size: Count
-    """Number of sequences in a batch."""
-    seq_len: Count | Annotated[list[Count], Field(min_length=2)]
-    """Number of tokens in a sequence. If this is a list, the steps use its entries in turn."""
+    """A model that the system names, or a directory with a checkpoint."""
+    batch_size: Count = 1
+    """Sequences in a batch. Leave it out if the system chooses it."""
+    seq_len: Count | Annotated[list[Count], Field(min_length=2)] = 1
+    """Tokens in a sequence. With a list, the steps use its entries in turn. Leave it out if batches have no tokens."""
     steps: Count
     """Training steps of each arm, counted from 0."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -249,6 +249,13 @@ class Workload(Strict):
     """What a machine must have."""
     options: dict[Name, Scalar] = {}
     """Settings for the system, checked against its `workload_options`."""
+
+    def size(self) -> str:
+        """Return the size of a batch in words; "" if the contract does not state it."""
+        if self.seq_len == 1:
+            return f"batches of {self.batch_size}" if self.batch_size > 1 else ""
+        lengths = self.seq_len if isinstance(self.seq_len, list) else [self.seq_len]
+        return f"{self.batch_size} × {'/'.join(map(str, lengths[:4]))}{'/…' if len(lengths) > 4 else ''} tokens"
 
 
 class Arm(BaseModel):

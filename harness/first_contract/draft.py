@@ -269,22 +269,16 @@ class Draft:
         self, identity: str, title: str, workloads: dict[str, int], arms: list[tuple[str, str]], claims: list[str]
     ) -> str:
         named = f"{self.source.module}:{self.source.function}"
-        sizes = {name: self.source.defaults.get(name, 1) for name in ("batch_size", "seq_len")}
-        unknown = [name for name in sizes if name not in self.source.arguments]
-        comment = f"  # {named} chooses its own {' and '.join(unknown)}\n" if unknown else ""
-        needs = ", needs: {device: cuda}" if self.arms.cuda else ""
-        comment += (
-            "" if needs else "  # drafted without a GPU: a CPU decides, too, unless you add `needs: {device: cuda}`\n"
-        )
+        known = [name for name in ("batch_size", "seq_len") if name in self.source.arguments]
+        sizes = "".join(f"{name}: {self.source.defaults.get(name, 1)}, " for name in known)
         return (
             f'schema: {SCHEMA_VERSION}\nrules: "{current_rules()}"\n'
             f"id: {identity}\n"
             f"title: {title.format('An optimized' if self.optimizes else 'A captured', named)}\n"
             f"system: {self.adapter_name.removesuffix('.py')}:System\n\n"
-            f"workloads:\n{comment}"
+            "workloads:\n"
             + "".join(
-                f"  {name}: {{model: {yaml_text(self.source.function)}, batch_size: {sizes['batch_size']}, "
-                f"seq_len: {sizes['seq_len']}, steps: {steps}{needs}}}\n"
+                f"  {name}: {{model: {yaml_text(self.source.function)}, {sizes}steps: {steps}}}\n"
                 for name, steps in workloads.items()
             )
             + "\narms:\n"

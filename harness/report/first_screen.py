@@ -170,11 +170,8 @@ def _workloads(view: ReportView) -> list[str]:
 
 
 def _shape(name: str, workload: Workload) -> str:
-    lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
-    tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" (workload {name})"
-    # a workload without a stated size, such as a function that creates its batches, has 1 x 1 tokens
-    sized = f" {workload.batch_size} × {tokens} tokens," if (workload.batch_size, lengths) != (1, [1]) else ""
+    sized = f" {size}," if (size := workload.size()) else ""
     return f"{workload.model},{sized} {several(workload.steps, 'step')}{called}"
 
 

@@ -114,6 +114,7 @@ def of_count(unit: str, count: object) -> str:
 def words(name: str) -> str:
     """Return a figure's name in words: `capture.first_differing_step` becomes `capture: first differing step`."""
     plain = name.replace("generous_mean_ratio", "mean_ratio_in_the_candidate's_favour")
+    plain = plain.replace("within_upstream_tolerance", "within_the_tolerance_alone")
     return line(plain.replace("_", " ").replace(".", ": "), 80)
 
 

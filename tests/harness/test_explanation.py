@@ -34,7 +34,7 @@ def test_each_part_of_a_composite_claim_is_explained_separately() -> None:
 
 def test_sequence_lengths_are_taken_in_turn() -> None:
     lines = explanation_of("F-GRAPH-BWD-002-shapes", CONTRACTS)
-    assert "  workloads    tiny-shapes: tiny, batch 4, sequence lengths 32, 64, 48 in turn, 300 steps" in lines
+    assert "  workloads    tiny-shapes: tiny, 4 × 32/64/48 tokens, 300 steps" in lines
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)

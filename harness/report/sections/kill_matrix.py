@@ -34,10 +34,8 @@ _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one fault in one claim. slips: True if upstream's bound alone would not have detected the fault.
-
-    link: the address of the judgement.
-    """
+    """The outcome of one fault in one claim. slips: True if the tolerance alone would have passed the fault. link:
+    address of the judgement."""
 
     word: str
     slips: bool = False
@@ -53,7 +51,7 @@ class Column:
     """A claim, its title, and the result of each of its faults, by the name of the fault.
 
     control: word and sign of the claim's verdict without a fault. anchor: the card with this verdict. slipped: how many
-    faults upstream's bound alone would not have detected, such as `5 of 8`, or "" without such a bound.
+    faults would have passed by the tolerance alone, such as `5 of 8`; "" without such a bound.
     """
 
     name: str
@@ -82,10 +80,7 @@ class Group:
 
 @dataclass(frozen=True)
 class OfContract:
-    """The faults of one contract.
-
-    upstream: a table of the faults that upstream's bounds alone would not have detected.
-    """
+    """The faults of one contract. upstream: a table of the faults that would pass by the tolerances alone."""
 
     name: str
     system: str
@@ -103,7 +98,7 @@ class KillMatrix:
 
     lead: str
     legend: list[tuple[str, str, str]]  # each entry: sign, word and meaning
-    slips: bool  # True: upstream's bound alone would not have detected at least one fault
+    slips: bool  # True: at least one fault would pass by the tolerance alone
     contracts: list[OfContract]
     left_out: list[str]  # the reasons why faults were not run
     survivors: Table | None
@@ -249,7 +244,7 @@ def _killed(cells: Sequence[Cell]) -> str:
 
 
 def _lead(record: DrillRecord) -> str:
-    """Return sentences: how many faults were killed, and how many upstream's bounds alone would not have detected."""
+    """Return sentences on how many faults were killed, and how many would have passed by the tolerances alone."""
     survived, left = len(record.survivors), len(record.not_run)
     dead = f"{len(record.rows) - survived} of {counted(record.planned, 'planned fault')} killed"
     killed = f"{dead}, {survived} survived, {left} not run."
@@ -257,8 +252,8 @@ def _lead(record: DrillRecord) -> str:
     if not numbers:
         return killed
     return (
-        f"{killed} Upstream's numbers alone would have let {sum(numbers)} of {len(numbers)} pass; the others break "
-        "claims for which upstream has no number, or ended before it was reached."
+        f"{killed} The tolerances alone would have let {sum(numbers)} of {len(numbers)} pass; the others break claims "
+        "that have no tolerance, or ended before it was reached."
     )
 
 
@@ -279,7 +274,7 @@ def _meaning(reason: str) -> str:
 
 
 def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | None:
-    """Return a table by claim: what upstream demands, and which faults would pass if only this were checked."""
+    """Return a table by claim: the tolerance, and which faults would pass if only this were checked."""
     listed = []
     for claim in dict.fromkeys(row.claim for row in rows if row.upstream_alone_passes is not None):
         own = [row for row in rows if row.claim == claim and row.upstream_alone_passes is not None]
@@ -288,8 +283,8 @@ def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | N
         demanded = known.upstream if known is not None else None
         passes = [f"{len(passed)} of {len(own)}", ", ".join(passed) or "none"]
         listed.append([claim, demanded or "the claim's tolerance, without its equality in bits", *passes])
-    columns = ["claim", "upstream demands", "would pass", "faults that it would pass"]
-    return table("Upstream's number alone", columns, listed, folded=True, cell=WHOLE) if listed else None
+    columns = ["claim", "the tolerance", "would pass", "faults that it would pass"]
+    return table("The tolerance alone", columns, listed, folded=True, cell=WHOLE) if listed else None
 
 
 def _survivors(record: DrillRecord) -> Table | None:
@@ -304,7 +299,7 @@ def _survivors(record: DrillRecord) -> Table | None:
         ]
         for row in record.survivors
     ]
-    columns = ["survivor", "claim", "expected", "seen", "what was seen means", "upstream's number alone"]
+    columns = ["survivor", "claim", "expected", "seen", "what was seen means", "the tolerance alone"]
     return table("What survived", columns, rows, shown=LISTED, cell=WHOLE) if rows else None
 
 
@@ -321,7 +316,7 @@ def _others(record: DrillRecord) -> Table | None:
     """Return a table of the killed faults with what the judge found, or None if no fault was killed."""
     killed = [row for row in record.rows if row.killed]
     rows = [[row.fault, row.claim, _triple(row.seen), _UPSTREAM[row.upstream_alone_passes]] for row in killed]
-    columns = ["killed fault", "claim", "expected and seen", "upstream's number alone"]
+    columns = ["killed fault", "claim", "expected and seen", "the tolerance alone"]
     title = f"What was seen of the {len(rows)} killed"
     return table(title, columns, rows, folded=True, shown=LISTED) if rows else None
 

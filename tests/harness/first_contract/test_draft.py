@@ -179,6 +179,24 @@ def test_the_drafted_adapter_of_a_script_in_a_folder_adds_the_folder_to_the_path
     assert "sys.path.insert(0, str(Path(__file__).parent / 'scripts'))\n" in adapter.read_text()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "written", "shown"),
+    [
+        ("", "model: make_step, steps: 211", ""),
+        ("batch_size=16", "model: make_step, batch_size: 16, steps: 211", "batches of 16"),
+        ("batch_size=4, seq_len=64", "model: make_step, batch_size: 4, seq_len: 64, steps: 211", "4 × 64 tokens"),
+    ],
+)
+def test_a_draft_states_only_sizes_that_the_function_takes(
+    arguments: str, written: str, shown: str, project: Path
+) -> None:
+    (project / "train.py").write_text(f"def make_step({arguments}):\n    return step, batch, model\n")
+    draft = Draft(find_step_source("train.py:make_step"), 211, Arms(compiled=False, timed=False, memory=False))
+    assert f"{{{written}}}" in draft.contract()
+    (project / draft.contract_name).write_text(draft.contract())
+    assert load_contract(project / draft.contract_name).contract.workloads["small"].size() == shown
+
+
 def test_a_draft_replaces_an_existing_file_only_with_force(project: Path) -> None:
     draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False))
     (project / "contracts").mkdir()

@@ -91,17 +91,17 @@ def test_the_kill_matrix_marks_and_counts_faults_that_upstreams_number_would_pas
     )
     page = render(view)
     rows = {cells[0]: cells[1] for cells in table_rows(page)}
-    assert rows["upstream would pass"] == "1 of 2"
-    assert rows["slips"] == "✓ killed u, upstream's number alone would pass it"
+    assert rows["the tolerance alone would pass"] == "1 of 2"
+    assert rows["slips"] == "✓ killed t, the tolerance alone would pass it"
     assert (rows["caught"], rows["unreached"]) == ("✓ killed", "✓ killed")
-    assert "Upstream's numbers alone would have let 1 of 2 pass" in Page(page).words()
+    assert "The tolerances alone would have let 1 of 2 pass" in Page(page).words()
     [contract_block] = matrix(view).contracts
     assert contract_block.upstream is not None
     assert contract_block.upstream.rows[0][2:] == ["1 of 2", "slips"]
 
 
 def test_a_drill_without_upstream_numbers_does_not_speak_of_them() -> None:
-    assert "pstream" not in Page(render(drill_of(row(FIRST, "caught")))).words().split("What was seen")[0]
+    assert "olerance" not in Page(render(drill_of(row(FIRST, "caught")))).words().split("What was seen")[0]
 
 
 def test_a_survivor_in_the_kill_matrix_links_to_its_expected_and_observed_verdict() -> None:
