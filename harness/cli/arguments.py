@@ -33,6 +33,7 @@ Resume = Annotated[
         "--resume", metavar="DIR", help="Resume this interrupted run directory: runs that had ended are not repeated."
     ),
 ]
+OWN_REPORTS = Path("harness-reports")  # the default folder of run directories
 Reports = Annotated[Path, typer.Option("--reports", help="The folder in which run directories are written.")]
 Claims = Annotated[list[str] | None, typer.Option("--claim", help="Use only this claim; may be repeated.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Use only claims with this tag; may be repeated.")]

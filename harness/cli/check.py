@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.arguments import Json, Paths, Tags, Waivers
+from harness.cli.arguments import OWN_REPORTS, Json, Paths, Tags, Waivers
 from harness.contract import version_1
 from harness.contract.accepted_baselines import find_signed
 from harness.contract.load import LoadedContract, load_contracts, selected, unused_files
@@ -33,8 +33,7 @@ from harness.system.described import describe, describe_all
 if TYPE_CHECKING:
     from harness.kinds.speed.speed_figures import LastTiming
 
-REPORTS = Path("reports")  # in the working directory: the folder with published drill records and runs
-OWN_REPORTS = Path("harness-reports")  # the default folder of `verify`
+REPORTS = Path("reports")  # in the working directory: the folder of published drill records and timings
 
 
 def check(

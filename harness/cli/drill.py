@@ -12,6 +12,7 @@ import typer
 from harness.api import drill as fire_drill
 from harness.api import drill as matrix
 from harness.cli.arguments import (
+    OWN_REPORTS,
     Claims,
     Gpus,
     Json,
@@ -48,7 +49,7 @@ def drill(
     fault: Annotated[list[str] | None, typer.Option("--fault", help="Use only this fault; may be repeated.")] = None,
     plan: PlanOnly = False,
     json: Json = False,
-    reports: Reports = Path("harness-reports"),
+    reports: Reports = OWN_REPORTS,
     name: Name = None,
     redact: Redact = None,
     on: On = None,

@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from harness.api import session
+from harness.cli.arguments import OWN_REPORTS
 from harness.cli.interruption import interruptible
+from harness.commits.checkout import is_unignored
 from harness.errors import HarnessError
 from harness.first_contract.answers import on_a_gpu, why_untried
 from harness.first_contract.choosing import Horizon, chosen, compared_steps, compares, seconds_of, to_its_end
@@ -91,6 +93,8 @@ def print_kept(draft: Draft, paths: Sequence[Path], untried: str = "") -> None:
         print_line(
             f"please explain why no replay needs to change `{name}` ({read}), under `host_values` of each contract"
         )
+    if is_unignored(Path.cwd() / OWN_REPORTS / "run"):
+        print_line(f"let git ignore the reports: echo {OWN_REPORTS}/ >> .gitignore")
     if untried:
         print_line(f"the step did not run here: {line(untried, 600)}")
         print_line(

@@ -15,6 +15,7 @@ import typer
 from harness.api import session
 from harness.api.rejudge import Known, judged
 from harness.cli.arguments import (
+    OWN_REPORTS,
     Baseline,
     Claims,
     Data,
@@ -68,7 +69,7 @@ def verify(
     gate: Gate = False,
     plan: PlanOnly = False,
     json: Json = False,
-    reports: Reports = Path("harness-reports"),
+    reports: Reports = OWN_REPORTS,
     name: Name = None,
     data: Data = None,
     model: Model = None,

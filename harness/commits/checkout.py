@@ -22,6 +22,7 @@ from typing import Literal
 from harness.commits.import_path import ImportPath, installed, rebased
 from harness.contract.accepted_baselines import AcceptedBaseline
 from harness.errors import UsageError
+from harness.evidence import layout
 from harness.evidence.environment_records import SHORT, AcceptedRecord, CommitFacts, TwoCommits
 from harness.evidence.sources import OF_A_CALL
 from harness.platform.paths import add_working_directory
@@ -94,14 +95,17 @@ class Repository:
             return False
 
     def changes(self, but: Path) -> int:
-        """Return the number of files that differ from HEAD, including new files.
+        """Count the files that differ from HEAD, including new files, but no ignored files and none in folder `but`.
 
-        Ignored files and files in `but` do not count.
+        Files of run directories do not count: they are what the harness wrote, not what it executed.
         """
-        status = ["status", "--porcelain", "--untracked-files=all"]
+        status = ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=all"]
         if but.is_relative_to(self.root) and but != self.root:
             status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
-        return len(_git(self.root, *status).splitlines())
+        changed = [Path(entry[3:]) for entry in _git(self.root, *status).split("\0") if entry]
+        folders = {folder for path in changed for folder in path.parents}
+        runs = {folder for folder in folders if _is_run(self.root / folder)}
+        return sum(runs.isdisjoint(path.parents) for path in changed)
 
     def ignores(self, path: Path) -> bool:
         """Return True if git ignores this path in the repository, for example a file of an installed package."""
@@ -125,6 +129,17 @@ class Repository:
         pointers = [name for name in attributed if _is_pointer(folder / name)]
         kinds = (("submodule", "submodules", submodules), ("file of Git LFS", "files of Git LFS", pointers))
         return [f"without {_counted(one, many, names)}" for one, many, names in kinds if names]
+
+
+def is_unignored(path: Path) -> bool:
+    """Return True if the path is in a repository that does not ignore it. The path need not exist."""
+    with suppress(UsageError):
+        return not Repository.around(path.parents[1]).ignores(path)
+    return False
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / layout.HEADER).is_file() and (folder / layout.EVIDENCE).is_dir()
 
 
 def _names(text: str) -> list[str]:

@@ -63,6 +63,17 @@ def test_uncommitted_changes_are_counted(repository: UserRepository) -> None:
         assert "changed" not in (Path(checkout.import_path.tree) / "update.py").read_text()
 
 
+def test_files_of_earlier_runs_are_no_uncommitted_changes(repository: UserRepository) -> None:
+    """A trial keeps its run elsewhere, so the folder of the project's reports is not the one of this command."""
+    for folder in ("harness-reports/first/evidence/a", "notes"):
+        (repository.root / folder).mkdir(parents=True)
+    repository.write("harness-reports/first/run.json", "{}")
+    repository.write("harness-reports/first/evidence/a/rows.jsonl", "")
+    repository.write("notes/run.json", "{}")
+    with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
+        assert checkout.commits.candidate.changes == 1
+
+
 def test_an_interrupted_checkout_leaves_no_worktree(repository: UserRepository) -> None:
     with pytest.raises(KeyboardInterrupt), checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
         tree = Path(checkout.import_path.tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -327,3 +328,14 @@ def test_a_step_whose_optimizer_creates_state_from_first_gradients_is_captured_a
     assert code == 0, printed
     tried = called(project, "try", "train.py:make_step", "--no-compile", "--steps", "12")
     assert (tried[0], compares in tried[1]) == (0, True), tried[1]
+
+
+def test_init_offers_to_ignore_the_reports_in_a_repository_that_does_not(project: Path) -> None:
+    offer = "let git ignore the reports: echo harness-reports/ >> .gitignore\n"
+    written(project)
+    arguments = ("init", "train.py:make_step", "--no-compile", "--steps", "8", "--force")
+    assert offer not in called(project, *arguments)[1]
+    subprocess.run(["git", "init", "-q", project], check=True)
+    assert offer in called(project, *arguments)[1]
+    (project / ".gitignore").write_text("harness-reports/\n")
+    assert offer not in called(project, *arguments)[1]
