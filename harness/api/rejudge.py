@@ -248,13 +248,55 @@ def judged(
     return bundles, _judged(bundles, known, gate=gate)
 
 
-def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgement]:
+def shown_together(runs: Sequence[Path]) -> tuple[Sequence[Bundle], session.Judgement]:
     """Read and judge runs for one page: one run, the shards of a gate, or several runs that are not one gate.
 
-    Runs that are not one gate are judged separately. Raises EvidenceError for a path that is no run, for a drill among
-    several runs, and for a run that is named twice.
+    Runs that are not one gate are each judged by themselves. A whole drill among the runs adds the faults that it
+    planted. Raises EvidenceError for a path that is not a run, for a second drill, for a drill of other contracts, and
+    for a run that is named twice.
     """
     bundles = [read_bundle(run) for run in runs]
+    drill = next((bundle for bundle in bundles if bundle.header.purpose == "drill"), None)
+    if drill is None or len(bundles) == 1:
+        return _together(bundles)
+    shown, judgement = _together([bundle for bundle in bundles if bundle is not drill])
+    return shown, replace(judgement, view=_with_drill(judgement.view, drill))
+
+
+def later_drill(run: Path) -> Path | None:
+    """Return the newest drill next to a run that planted faults into the run's contracts after the run; None without
+    one. The page of the run does not know it."""
+    header, found = read_bundle(run).header, list[tuple[str, Path]]()
+    for path in run.resolve().parent.glob(f"*/{layout.DRILL}"):
+        with suppress(EvidenceError):
+            record = read_record(path)
+            if record.recorded_at > header.started_at and record.contracts.items() & header.digests.contracts.items():
+                found.append((record.recorded_at, run.parent / path.parent.name))
+    return max(found)[1] if found and header.purpose == "verify" else None
+
+
+def _with_drill(view: ReportView, drill: Bundle) -> ReportView:
+    """Return the view of runs with the record of a drill. Raises EvidenceError for a drill of other contracts."""
+    judged, planted = view.header.digests.contracts, drill.header.digests.contracts
+    if not judged.items() & planted.items():
+        raise EvidenceError(
+            "a drill on a page of runs must have planted faults into their contracts",
+            where=str(drill.path),
+            got=f"other contracts, or other texts of them: {', '.join(sorted(planted))}",
+            remedy="drill these contracts again, or show the drill on a page of its own",
+        )
+    own = _judged([drill]).view
+    return replace(
+        view,
+        drill=own.drill,
+        altered=(*view.altered, *own.altered),
+        incomplete=(*view.incomplete, *own.incomplete),
+        unsealed=(*view.unsealed, *own.unsealed),
+    )
+
+
+def _together(bundles: Sequence[Bundle]) -> tuple[Sequence[Bundle], session.Judgement]:
+    """Judge runs without a drill for one page, or one run of any kind."""
     if len(bundles) > 1:
         refuse_unfit(bundles)
     apart = list(dict.fromkeys(error.rule for error in differences(bundles)))

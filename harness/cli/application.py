@@ -71,7 +71,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "report": (
         ("harness-reports/RUN", "draw the pages again"),
-        ("RUN OTHER-RUN --out FOLDER", "one page of several runs"),
+        ("RUN OTHER-RUN --out FOLDER", "one page of several runs, or of a run and its drill"),
     ),
     "explain": (("F-GRAPH-BWD-001", "what the claim requires, and what usually breaks it"),),
     "drill": (

@@ -10,7 +10,7 @@ import typer
 
 from harness.api import session
 from harness.api.copies import refuse_used, write_shared
-from harness.api.rejudge import judged, replaced, rewritten, shown_together, unfit
+from harness.api.rejudge import judged, later_drill, replaced, rewritten, shown_together, unfit
 from harness.cli.arguments import Out
 from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
@@ -34,6 +34,8 @@ def report(
     else:
         [folder] = run_directories
         warnings = render(folder)
+        if (drill := later_drill(folder)) is not None:
+            print_line(f"a later drill is not on its page: harness report {folder} {drill} --out FOLDER shows both")
     print_line(str(folder / layout.PAGE))
     for warning in warnings:
         print_error(f"WARNING: {warning}")

@@ -250,7 +250,9 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
             raise EvidenceError("each run must be named only once", where=str(bundle.path), got=got, remedy=remedy)
         if header.purpose != "verify":
             planted = f"fault `{header.fault}`" if header.purpose == "fault" else "a fire drill"
-            raise EvidenceError("no fault may be planted in a shard of a gate", where=str(bundle.path), got=planted)
+            remedy = "leave it out; a whole drill and its runs have one page: `harness report RUN DRILL --out FOLDER`"
+            rule = "a shard of a gate must not plant a fault"
+            raise EvidenceError(rule, where=str(bundle.path), got=planted, remedy=remedy)
         outside = next((unit for unit in header.units if not header.narrowed.asks_for(unit)), None)
         if outside is not None:
             raise EvidenceError(

@@ -264,6 +264,31 @@ def test_invalid_options_of_shared_pages_are_refused(shards: Shards, arguments: 
     assert not OUT.exists()
 
 
+def test_a_run_and_its_drill_have_one_page(shards: Shards) -> None:
+    shards("held", "repeated")
+    called("drill", "contracts", "--name", "drill")
+    drill = Path("harness-reports/drill")
+    sealed = {path: path.read_bytes() for run in (A, drill) for path in run.rglob("*") if path.is_file()}
+    done = called("report", A, drill, "--out", OUT)
+    assert done.returncode == 0, done.stderr
+    words = page().words()
+    assert "Verification" in words
+    assert "Faults by claims" in words
+    assert "no fault planted" not in words
+    assert {path: path.read_bytes() for path in sealed} == sealed
+
+    told = f"a later drill is not on its page: harness report {A} {drill} --out FOLDER shows both"
+    assert called("report", A).stdout.splitlines()[0] == told
+    assert "later drill" not in called("report", drill).stdout
+
+    contract = Path("contracts/scripted-v1.yaml")
+    contract.write_text(contract.read_text().replace("0.1", "0.2"))
+    called("drill", "contracts", "--name", "other")
+    refused = called("report", A, "harness-reports/other", "--out", "elsewhere")
+    assert refused.returncode == 12
+    assert "a drill on a page of runs must have planted faults into their contracts" in refused.stderr
+
+
 @pytest.mark.parametrize("command", [["judge", "--gate"], ["report"]], ids=["judge", "report"])
 @pytest.mark.parametrize(
     ("second", "said"),

@@ -106,9 +106,9 @@ class KillMatrix:
 
 
 def kill_matrix(view: ReportView) -> KillMatrix | None:
-    """Return the matrix of a whole drill, or None if the run is not one or no fault was planned."""
+    """Return the matrix of a whole drill, or of the drill beside runs. None without a drill or a planned fault."""
     record = view.drill
-    if record is None or not view.of_controls or not record.planned:
+    if record is None or not record.planned:
         return None
     contracts = sorted(_contracts(view, record), key=_told_later)
     seen = {name for contract in contracts for name in _words(contract)}
@@ -304,8 +304,8 @@ def _survivors(record: DrillRecord) -> Table | None:
 
 
 def survived(view: ReportView) -> list[str]:
-    """Return one line for each surviving fault of a whole drill, for formats without a matrix."""
-    rows = view.drill.survivors if view.drill is not None and view.of_controls else []
+    """Return one line for each surviving fault of the page's drill, for formats without a matrix."""
+    rows = view.drill.survivors if view.drill is not None else []
     return [
         f"{row.fault} in {row.claim} on {row.workload}: expected {_triple(row.expected)}, seen {_triple(row.seen)}"
         for row in rows

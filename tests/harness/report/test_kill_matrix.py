@@ -148,10 +148,12 @@ def test_the_kill_matrix_shows_a_control_that_did_not_pass() -> None:
     assert table_rows(render(view))[1] == ["without a fault", "! error"]
 
 
-def test_a_run_that_is_not_a_drill_has_no_kill_matrix() -> None:
+def test_a_run_has_a_kill_matrix_only_together_with_its_drill() -> None:
     assert kill_matrix(replace(drill_of(row(FIRST, "a")), header=whole_drill_view(killed=[]).header)) is not None
     view = drill_of(row(FIRST, "a"))
-    assert kill_matrix(replace(view, header=view.header.model_copy(update={"purpose": "verify"}))) is None
+    verified = replace(view, header=view.header.model_copy(update={"purpose": "verify"}))
+    assert kill_matrix(verified) is not None
+    assert kill_matrix(replace(verified, drill=None)) is None
     assert kill_matrix(drill_of()) is None
 
 
