@@ -17,11 +17,11 @@ from harness.evidence.arm_records import CaptureEvidence
 from harness.first_contract.advice import Place, advice, foreseen, places_in, places_in_stack, source_line
 from harness.first_contract.draft import AT_COMMIT, Draft, compiler_missing
 from harness.first_contract.trying import Tried
-from harness.judging.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT
+from harness.judging.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT, UNEQUAL_START
 from harness.judging.verdict import Status, Verdict
 from harness.report.advice import asked_of_a_capture, left_to_the_host, remedy
 from harness.report.headline import Headline
-from harness.report.text import line
+from harness.report.text import figure, line
 
 QUESTIONS = {
     "REPEATS": "repeats itself",
@@ -248,6 +248,10 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
         return f"the step was not captured{waits}"
     if verdict.reason == HELD and "candidate_syncs_per_step" in figures:
         return f"no wait in {verdict.denominators['every_step']} steps{waits}"
+    if verdict.reason == UNEQUAL_START and (largest := figures.get("max_abs_difference")):
+        unequal, steps = figures["steps_differing"].value, verdict.denominators["steps"]
+        apart = f"differ at {unequal} of {steps} steps, by at most {figure(largest)}" if unequal else "are equal"
+        return f"{verdict.message}; their losses {apart}"
     traced = any(capture.mechanism == "traced" for capture in _captures(tried))
     if held and traced and verdict.claim == tried.draft.claim_id("CAPTURES"):
         return f"recorded and replayed without a GPU: {verdict.message}"

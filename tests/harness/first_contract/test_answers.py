@@ -101,6 +101,16 @@ def test_an_early_answer_is_repeated_at_the_end_only_if_it_changed(project: Path
     assert lines.rest(tried(other, repeats))[:1] == ["       NO  captured, trains the same  n"]
 
 
+def test_arms_that_start_unequal_are_answered_with_their_losses(project: Path, gpu: None) -> None:
+    figures = {"max_abs_difference": Figure(value=0.119, unit="loss"), "steps_differing": Figure(value=20)}
+    start = verdict(
+        "TRAIN-SAME", status=Status.FAIL, reason="unequal_start", message="m", figures=figures,
+        denominators={"steps": 20},
+    )  # fmt: skip
+    answer = Answers().rest(tried(start))[2]
+    assert answer.endswith("m; their losses differ at 20 of 20 steps, by at most 0.119 loss")
+
+
 def test_a_trial_says_where_its_time_went(project: Path, gpu: None) -> None:
     spent = {"plain.0: steps": 2.0, "plain.1: steps": 1.5, "compiled.0: open": 0.25, "start": 3.0, "end": 0.04}
     phases = [PhaseSeconds(phase=phase, kind=kind_of(phase), seconds=seconds) for phase, seconds in spent.items()]
