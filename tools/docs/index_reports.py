@@ -2,8 +2,8 @@
 
     python tools/docs/index_reports.py
 
-The data of a run comes from its `run.json`, its `verdicts.json` and, for a drill, its `drill.json`. No run is judged
-again. Runs in subfolders of reports/ get no row, but their drills are counted.
+Everything is read from each run's `run.json`, `verdicts.json` and, for a drill, `drill.json`; nothing is judged again.
+Runs in subfolders of reports/ get no row, but their sources are listed and their drills are counted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from harness.api import drill as matrix
 from harness.contract.load import load_contracts
 from harness.errors import EvidenceError
 from harness.evidence import layout
+from harness.evidence.environment_records import quoted
 from harness.evidence.files import write_text
 from harness.judging.verdict import Status, UnitFacts
 from harness.report.wording import reason_text
@@ -95,9 +96,25 @@ def drills(reports: Path) -> list[DrillRecord]:
     return [read_record(path) for path in sorted(reports.rglob(layout.DRILL))]
 
 
+def sources(reports: Path) -> dict[str, list[str]]:
+    """Return the names of the runs in subfolders of reports/ by the sources that each run recorded."""
+    found: dict[str, list[str]] = {}
+    below = {path.parent for name in (layout.HEADER, layout.ARCHIVE) for path in reports.rglob(name)}
+    for path in sorted(below - set(runs_in(reports))):
+        found.setdefault(_sources(header_of(path)), []).append(str(path.relative_to(reports)))
+    return found
+
+
+def text(reports: Path) -> str:
+    """Return the text to write between the marks of the page."""
+    recorded = sources(reports)
+    listed = [f"- {commit}: {', '.join(f'`{name}`' for name in names)}" for commit, names in recorded.items()]
+    below = ["\n".join(["Sources of the runs in subfolders, as each run recorded them:", "", *listed])]
+    return "\n\n".join([tables(published(reports), drills(reports)), *(below if listed else [])])
+
+
 def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
-    """Return the text between the marks of the page: tables of the runs, and the results of the faults in all
-    drills."""
+    """Return tables of the runs, and the faults of all drills."""
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
@@ -147,13 +164,18 @@ def _run(run: Published) -> list[str]:
     machine = collected.gpu.name or collected.cpu.model or "CPU"
     versions = {name: collected.versions.get(name) for name in ("torch", "cuda", "triton")}
     software = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    commit = (collected.git.commit or "")[:12]
     counts = run.verdicts.counts.line()
     if run.drill is not None:
         counts = f"fire drill: {matrix.count_line(run.drill)}"
     elif run.header.purpose == "fault":
         counts = f"planted fault `{run.header.fault}`: {counts}"
-    return [f"[{run.name}]({run.name}/{run.shown})", machine, software, f"`{commit}`" if commit else "–", counts]
+    return [f"[{run.name}]({run.name}/{run.shown})", machine, software, _sources(run.header), counts]
+
+
+def _sources(header: Header) -> str:
+    """Return the commit of the sources as the run's page names it."""
+    commit, _, changes = quoted(header.environment.git.commit or "").partition(" ")
+    return f"`{commit}` {changes}".rstrip() if commit else "–"
 
 
 def _open(verdicts: Iterable[tuple[Published, UnitFacts]]) -> list[list[str]]:
@@ -185,4 +207,4 @@ def _number(value: object) -> str:
 
 
 if __name__ == "__main__":
-    write_text(PAGE, filled(PAGE.read_text(encoding="utf-8"), tables(published(REPORTS), drills(REPORTS))))
+    write_text(PAGE, filled(PAGE.read_text(encoding="utf-8"), text(REPORTS)))
