@@ -10,6 +10,7 @@ from harness.contract.schema import parts_of
 from harness.errors import ExitCode
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, was
+from harness.report.deciding import demand
 from harness.report.glance import counted_ratios
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
@@ -201,11 +202,23 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
         if ending in ESTIMATED:
             before = f"{prefix}." if prefix else ""
             run = verdict.denominators.get(f"{before}{noun}", 0)
-            return enough(figure.value, noun, run, len(counted_ratios(verdict, before)) or run)
+            number = enough(figure.value, noun, run, len(counted_ratios(verdict, before)) or run)
+            return number if figure.value is None else f"{number}: {_to_change(noun, verdict, view)}"
     remedy = reason_text(verdict.reason).remedy
     if verdict.reason == "candidate_not_captured" and (claims := _capture_claims(verdict, view)):
         return f"{remedy}; {' and '.join(claims)} says why it failed"
     return remedy
+
+
+def _to_change(field: str, verdict: Verdict, view: ReportView) -> str:
+    """Return where to change a field of a claim, and the demand for which the judge made the estimate.
+
+    No command has an option for the field. The file may have changed since, so the demand is stated, too.
+    """
+    place = view.places.get((verdict.contract, verdict.claim))
+    where = place[0] if place is not None else f"contract {verdict.contract}"
+    judged = f", for the demand as judged, {demand(verdict.decided)}" if verdict.decided is not None else ""
+    return f"change `{field}` of {verdict.claim} in {where}{judged}"
 
 
 def enough(needed: object, noun: str, run: int, counted: int) -> str:

@@ -261,7 +261,8 @@ def test_undecided_units_with_the_same_reason_share_one_entry_with_a_remedy() ->
 def test_the_process_estimate_of_the_judge_is_shown_as_the_remedy() -> None:
     figures = {"processes_to_decide": Figure(value=14)}
     (group,) = undecided(view_with(verdict("A", "w", OPEN, reason="undecided_ratio", figures=figures)))
-    assert group.remedy == "about 14 processes would probably be enough"
+    change = f"change `processes` of A in contract {CONTRACT['id']}"
+    assert group.remedy == f"about 14 processes would probably be enough: {change}"
 
 
 @pytest.mark.parametrize(

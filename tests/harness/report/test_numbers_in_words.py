@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report_views as views
 import yaml
-from report_views import small_view, verdict, view_with
+from report_views import decided_by, small_view, verdict, view_with
 
 from harness.contract.load import load_contracts
 from harness.judging.sheet import Sheet
-from harness.judging.verdict import Figure, Status
+from harness.judging.verdict import Demanded, Figure, Status
 from harness.numbers import agreed
 from harness.report.advice import advice
 from harness.report.first_screen import identity
@@ -59,17 +60,31 @@ def test_every_judge_message_agrees_with_its_numbers() -> None:
 
 def undecided(**changes: Any) -> str:
     figures = {"processes_to_decide": Figure(value=10, unit="processes")}
-    figures |= {f"ratio.process_{place}": Figure(value=1.2, unit="x") for place in changes.pop("counted")}
+    figures |= {f"ratio.process_{place}": Figure(value=1.2, unit="x") for place in changes["counted"]}
     item = verdict("F-GRAPH-BWD-003", "qwen2-1.5b", Status.INCONCLUSIVE, figures=figures, reason="undecided_ratio")
     item = item.model_copy(update={"denominators": {"processes": 12}})
-    return str(remedy_of(item, view_with(item, contracts=[views.contract()])))
+    view = view_with(item, contracts=[views.contract()])
+    return str(remedy_of(item, replace(view, places=changes.get("places", {}))))
 
 
 def test_the_process_estimate_accounts_for_processes_left_out() -> None:
-    assert undecided(counted=range(9)) == (
-        "about 14 processes would probably be enough, if as many are left out as now (3 of 12)"
+    assert undecided(counted=range(9)).startswith(
+        "about 14 processes would probably be enough, if as many are left out as now (3 of 12): "
     )
-    assert undecided(counted=range(12)) == "about 13 processes would probably be enough"
+    assert undecided(counted=range(12)).startswith("about 13 processes would probably be enough: ")
+
+
+def test_the_process_estimate_says_which_field_of_which_file_to_change_and_for_which_demand() -> None:
+    """No command has an option for the number, and the file may state another demand by now."""
+    seeds = {"figures": {"seeds_to_decide": Figure(value=30)}, "denominators": {"seeds": 8}}
+    demanded = decided_by(Demanded("worse_by", 0.0144, "at most", 0.02, "loss"))
+    item = verdict("FP8-001", "w", Status.INCONCLUSIVE, reason="undecided_difference", **seeds, **demanded)
+    view = replace(view_with(item), places={(item.contract, "FP8-001"): ("contracts/fp8-v1.yaml", 153)})
+    assert remedy_of(item, view) == (
+        "about 30 seeds would probably be enough: change `seeds` of FP8-001 in contracts/fp8-v1.yaml, for the demand "
+        "as judged, at most 0.02"
+    )
+    assert f"in contract {item.contract}, for" in str(remedy_of(item, view_with(item)))
 
 
 @pytest.mark.parametrize("needed", range(1, 40))
