@@ -44,13 +44,13 @@ class Headline:
 
 
 def headline(view: ReportView) -> Headline:
-    """Return the headline. The first row of the table of exit codes that applies determines it.
-
-    If only a part of the contracts was planned, the sentence names this part.
-    """
+    """Return the headline, by the first row of the table of exit codes that applies. If only a part of the contracts
+    was planned, name this part and what was left out."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the claims was asked for: {part}." if part else ""
-    if view.apart and result.word.startswith(HELD):  # no single run judged all units
+    if part and (left := view.left_out(MOST_NAMED)):
+        only += f" Left out: {left}."
+    if view.apart and result.word.startswith(HELD):  # no run judged all units together
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
     return replace(result, sentence=result.sentence + _unfalsified(view, result) + only)

@@ -111,6 +111,30 @@ class ReportView:
         planned, named = self._faults_planned()
         return "; ".join([*parts, *([f"faults: {planned} of {named}"] if planned < named else [])])
 
+    def left_out(self, most: int) -> str:
+        """Return how many units of the contracts were not planned, and of which claims, at most `most` by name; "" if
+        every unit was planned. A claim of which some units were planned is named with the other workloads.
+
+        A drill runs a claim on one workload. Of a drill, return the claims that name a fault and were not drilled.
+        """
+        if self.apart:
+            of_parts = [(part.name, part.view.left_out(most)) for part in self.parts if part.view.narrowed()]
+            return "; ".join(f"in {line(name, 200)} {left}" for name, left in of_parts if left)
+        if self.of_controls:
+            rows, not_run = (self.drill.rows, self.drill.not_run) if self.drill is not None else ([], [])
+            drilled = {(one.contract, one.claim) for one in rows} | {(one.contract, one.claim) for one in not_run}
+            able = [(one.id, claim.id) for one in self.contracts for claim in one.claims if claim.falsified_by]
+            names = [claim for contract, claim in able if (contract, claim) not in drilled]
+            return f"{counted(len(names), 'claim')}: {line(_listed(names, most), 1000)}" if names else ""
+        planned = {(one.contract, one.claim, one.workload) for one in self.verdicts}
+        names, units = [], 0
+        for contract, claim in [(one.id, claim) for one in self.contracts for claim in one.claims]:
+            others = [name for name in claim.judged_on if (contract, claim.id, name) not in planned]
+            units += len(others)
+            if others:
+                names.append(claim.id + (f" on {', '.join(others)}" if others != claim.judged_on else ""))
+        return f"{counted(units, 'unit')}: {line(_listed(names, most), 1000)}" if names else ""
+
     def _drilled(self) -> tuple[int, int, int]:
         """Return how many faults a whole fire drill planted, how many of these survived, and how many were not run."""
         if self.drill is None or not self.of_controls:

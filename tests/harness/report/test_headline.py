@@ -83,25 +83,44 @@ def test_altered_evidence_of_a_drill_is_an_error() -> None:
 
 def test_a_gate_over_a_part_of_the_contracts_names_the_part() -> None:
     narrowed = {"claims": ["A-1", "A-2"], "workloads": ["tiny"]}
-    assert headline(view_of(PASS, gate=True, header=header(narrowed=narrowed))).sentence == (
+    assert headline(view_of(PASS, gate=True, header=header(narrowed=narrowed))).sentence.startswith(
         "The gate is open: every planned unit was decided and held. "
-        "Only a part of the claims was asked for: claims: A-1, A-2; workloads: tiny."
+        "Only a part of the claims was asked for: claims: A-1, A-2; workloads: tiny. Left out: "
     )
 
 
 def test_the_headline_names_a_narrowed_part_also_without_the_gate_option() -> None:
     found = headline(view_of(PASS, header=header(narrowed={"claims": [], "workloads": ["tiny"]})))
-    assert (found.word, found.sentence) == (
-        "HELD",
-        "Every planned unit held. Only a part of the claims was asked for: workloads: tiny.",
-    )
+    asked = "Every planned unit held. Only a part of the claims was asked for: workloads: tiny."
+    assert (found.word, found.sentence.partition(" Left out")[0]) == ("HELD", asked)
 
 
 @pytest.mark.parametrize(("count", "named"), [(6, "A-0, A-1, A-2, A-3, A-4, A-5."), (8, "A-4, A-5 and 2 more.")])
 def test_the_headline_of_a_run_narrowed_to_many_claims_names_the_first_claims(count: int, named: str) -> None:
     view = view_of(PASS, header=header(narrowed={"claims": [f"A-{index}" for index in range(count)]}))
-    assert headline(view).sentence.endswith(named)
+    assert headline(view).sentence.partition(" Left out")[0].endswith(named)
     assert view.narrowed().endswith(f"A-{count - 1}")
+
+
+def test_the_headline_of_a_narrowed_run_names_what_was_left_out() -> None:
+    narrowed = {"claims": [], "workloads": ["tiny"]}
+    units = [verdict("F-GRAPH-BWD-001", "tiny"), verdict("F-PTX-001", "tiny")]
+    view = replace(view_with(*units, contracts=[contract()]), header=header(narrowed=narrowed))
+    assert headline(view).sentence.endswith(
+        " Left out: 5 units: F-GRAPH-BWD-001 on qwen2-1.5b, CGB-EQ-001, F-GRAPH-BWD-002, F-GRAPH-BWD-003, "
+        "C-PREWARM-001."
+    )
+    assert view.left_out(2) == "5 units: F-GRAPH-BWD-001 on qwen2-1.5b, CGB-EQ-001 and 3 more"
+    asked_all = replace(view, header=header())
+    assert "Left out" not in headline(asked_all).sentence
+
+
+def test_a_drill_leaves_out_only_claims_that_name_a_fault() -> None:
+    """It runs a claim on one workload, and cannot drill a claim without faults."""
+    view = whole_drill_view(killed=[True])
+    assert view.left_out(6) == ""
+    other = whole_drill_view(killed=[])
+    assert other.left_out(6) == "1 claim: F-GRAPH-BWD-001"
 
 
 def test_the_headline_of_a_complete_gate_mentions_no_part() -> None:
