@@ -146,6 +146,11 @@ class RunEvidence(WithPackages):
     # Why this machine cannot execute the run. The run's units are then NOT_RUN.
     obstacle: Obstacle | None = None
 
+    def capture_failed(self, arm: str) -> bool:
+        """Return True if a capture of the arm was requested and none succeeded, so that its steps ran uncaptured."""
+        seen = [one.capture for one in self.arms.get(arm, []) if one.capture is not None]
+        return any(capture.requested and not capture.captured for capture in seen)
+
 
 # List the record types, parse a line of records, and put each record into its field of the evidence. The harness's own
 # record types are the types of the fields of `ArmEvidence` and `RunEvidence`. A package adds a record type with an

@@ -171,7 +171,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         status=verdict.status.value,
         contract=line(verdict.contract),
         claim=line(verdict.claim),
-        mechanism=line(REPLAYED.get(verdict.mechanism, verdict.mechanism)) if verdict.mechanism else None,
+        mechanism=_mechanism(view, verdict),
         title=clean(claim.title, 400) if claim else "This claim is not in the contract any more.",
         reason=line(verdict.reason, 80),
         explanation=explanation(verdict.reason),
@@ -186,6 +186,14 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         units=[unit],
         decided=_figures(verdict),
     )
+
+
+def _mechanism(view: ReportView, verdict: Verdict) -> str | None:
+    """Return the mechanism that replayed captured steps in words; None if a capture failed, or none was demanded."""
+    runs = view.runs_of(verdict.contract, verdict.claim, verdict.workload)
+    if verdict.mechanism is None or view.failed_captures([run.run_id for run in runs]):
+        return None
+    return line(REPLAYED.get(verdict.mechanism, verdict.mechanism))
 
 
 def _figures(verdict: Verdict) -> tuple[str, ...]:

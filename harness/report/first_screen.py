@@ -11,6 +11,7 @@ import numpy as np
 from harness.contract.schema import AnyPart, Arm, Workload
 from harness.errors import ExitCode
 from harness.evidence.environment_records import GitFacts, quoted
+from harness.evidence.run_evidence import RunEvidence
 from harness.judging.series import Compared
 from harness.judging.verdict import Status, Verdict
 from harness.report.cards import TELLING, ClaimRow, faults_killed, faults_of, lead
@@ -221,13 +222,13 @@ def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> Leading | None:
     row = next(found, None)
     if place is None or row is None:
         return None
-    unit, parts, _ = view.judged()[place - 1]
+    unit, parts, runs = view.judged()[place - 1]
     workload = view.workload(unit.contract, unit.workload)
     return Leading(
         row=row,
         why=_why_first(view, unit, parts),
         workload=f"on model {_shape(unit.workload, workload)}" if workload else f"on workload {row.workloads[0][0]}",
-        compared=_compared(view, unit, parts),
+        compared=_compared(view, unit, parts, runs),
         sure=sure(unit),
         proven=_proven(view, unit),
     )
@@ -248,8 +249,11 @@ def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str
     return "; ".join(filter(None, [why if units > 1 else "", without]))
 
 
-def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
-    """Return the compared arms, each with its role and the settings that not all of them have, or "" without arms."""
+def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]) -> str:
+    """Return the arms that were compared, each with its role and the settings that only some have; "" without arms.
+
+    An arm whose capture failed is marked.
+    """
     arms = next((part.arms() for part, _ in named_parts(view, unit, parts)), {})
     contract, commits = view.contract(unit.contract), view.header.commits
     # such as `baseline`, `control.arm` or `reference`; arms of guards only show that the check can distinguish arms
@@ -265,6 +269,8 @@ def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
     told: list[str] = []
     for arm, own in settings.items():
         words = ", ".join(f"{key} {line(value, 60)}" for key, value in own.items() if (key, value) not in alike)
+        if any(run.capture_failed(arm) for run in runs):
+            words = "; ".join(filter(None, [words, "its capture failed"]))
         role = f"the {roles[arm].replace('_', ' ')}, " if told else ""
         told.append(f"{role}arm {line(arm, 60)}{f' ({words})' if words else ''}")
     return f"{told[0]} with {' and '.join(told[1:]) or 'no other arm'}"

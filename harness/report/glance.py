@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from harness.contract.base import Judged
@@ -79,6 +79,19 @@ def judged_parts(view: ReportView, kind: type[Claim]) -> Iterator[JudgedPart[Cla
                 yield JudgedPart(verdict, part, prefix, runs)
 
 
+def arm_in(run: RunEvidence, arm: str) -> str:
+    """Return an arm's name for a plot or a table of the run, with a mark if the capture of the arm failed."""
+    return f"{arm} (capture failed)" if run.capture_failed(arm) else arm
+
+
+def drawn_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str) -> list[Compared]:
+    """Return `judged_series` with the arms' names for a plot."""
+    return [
+        replace(pair, candidate=arm_in(run, pair.candidate), baseline=arm_in(run, pair.baseline))
+        for pair in judged_series(part, run, verdict, prefix)
+    ]
+
+
 def _status_of(verdict: Verdict, prefix: str) -> Status:
     """Return the status of one part of the verdict's claim."""
     figure = verdict.figures.get(f"{prefix}status")
@@ -106,7 +119,7 @@ def glance(
         ratios, demanded = counted_ratios(verdict, prefix), part.value_at("at_least")
         if ratios and isinstance(demanded, float):
             return Ratios(*_arms(part), ratios, demanded)
-        pairs = [pair for run in runs for pair in judged_series(part, run, verdict, prefix)]
+        pairs = [pair for run in runs for pair in drawn_series(part, run, verdict, prefix)]
         if pairs:
             return max(pairs, key=_apart)
     return None

@@ -172,7 +172,13 @@ def _in_question(view: ReportView) -> set[str]:
 def evidence(view: ReportView) -> list[Section]:
     """Return the sections for the available evidence, in the order in which they are read."""
     drawn = [closing.unchecked(view), closing.deaths(view), *_of_kinds(view), costs.section(view)]
-    return [section for section in drawn if section is not None]
+    return [_with_failed_captures(view, section) for section in drawn if section is not None]
+
+
+def _with_failed_captures(view: ReportView, section: Section) -> Section:
+    """Return the section with a sentence in each part on every arm of the part's runs whose capture failed."""
+    parts = [replace(part, text=[*view.failed_captures(part.runs), *part.text]) for part in section.parts]
+    return replace(section, parts=parts)
 
 
 def _of_kinds(view: ReportView) -> Iterator[Section | None]:

@@ -222,6 +222,14 @@ class ReportView:
         """Return the names of the runs of each unit. If the header contains a unit twice, the first entry counts."""
         return {(unit.contract, unit.claim, unit.workload): unit.runs for unit in reversed(self.header.units)}
 
+    def failed_captures(self, runs: Sequence[str]) -> list[str]:
+        """Return a sentence on each arm of these runs whose capture failed, because its steps are not captured ones."""
+        seen = [self.evidence[name] for name in runs if name in self.evidence]
+        failed = [arm for run in seen for arm in run.arms if run.capture_failed(arm)]
+        return [
+            f"The capture of arm {line(arm, 80)} failed: its steps ran uncaptured." for arm in dict.fromkeys(failed)
+        ]
+
     def title_of(self, run_id: str) -> str:
         """Return `contract · workload` of a run as a heading, or the id of the run if no unit uses it.
 

@@ -58,7 +58,7 @@ def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
 
 def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
     mechanism = REPLAYED.get(seen.mechanism or "", "no mechanism")
-    text = f"Captured as {mechanism}." if seen.captured else f"Asked for ({mechanism}), and not captured."
+    text = f"Captured as {mechanism}." if seen.captured else "Nothing was captured."
     reason = [f"In the system's words: {line(seen.failure, 600)}"] if seen.failure else []
     launches, operations = seen.observed_graph_launches, seen.observed_replayed_operations
     facts: list[tuple[str, object]] = [

@@ -10,12 +10,12 @@ import numpy as np
 
 from harness.contract.schema import AnyPart
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
-from harness.judging.series import LOSS, Compared, judged_series
+from harness.judging.series import LOSS, Compared
 from harness.kinds import kind_of, kinds
 from harness.report.blocks import JudgedPlot, Part, Section, Table, Unit, table
 from harness.report.charts import plots
 from harness.report.charts.plots import Doubles, Role
-from harness.report.glance import named_parts
+from harness.report.glance import arm_in, drawn_series, named_parts
 from harness.report.text import line, number, several
 from harness.report.view import ReportView
 
@@ -59,7 +59,7 @@ def section(view: ReportView) -> Section | None:
             for run in runs:
                 if ANCHOR in kind_of(part.kind).card and run.probe in drawn and any(run.arms.values()):
                     of_run = seen.setdefault(run.run_id, Seen())
-                    _note(of_run, part, run, unit, judged_series(part, run, verdict, prefix))
+                    _note(of_run, part, run, unit, drawn_series(part, run, verdict, prefix))
     parts_shown = [_part(view.title_of(run_id), view.evidence[run_id], of_run) for run_id, of_run in seen.items()]
     if not parts_shown:
         return None
@@ -96,7 +96,7 @@ def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence, pairs: Seque
     for path, arm in arms.items():
         values = [_series(each, metric) for each in run.arms.get(arm, [])[:1]]
         if values and len(values[0]) and not (pairs and path in roles):
-            yield plots.Curve(arm, roles.get(path, Role.CONTROL), values[0])
+            yield plots.Curve(arm_in(run, arm), roles.get(path, Role.CONTROL), values[0])
 
 
 def _series(execution: ArmEvidence, metric: str) -> Doubles:
@@ -106,7 +106,7 @@ def _series(execution: ArmEvidence, metric: str) -> Doubles:
 
 def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
     curves = [
-        plots.Curve(arm if place == 0 else f"{arm}, run {place}", Role.OTHER, item.series.loss)
+        plots.Curve(arm_in(run, arm) + (f", run {place}" if place else ""), Role.OTHER, item.series.loss)
         for arm, replicas in run.arms.items()
         for place, item in enumerate(replicas)
         if len(item.series.loss)
@@ -117,8 +117,10 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
             drawn = plots.trajectories(list(pair.curves.values()), pair.metric)
             part.judged.append(JudgedPlot(drawn, frozenset(pair.units)))
     if curves and not part.judged:
-        # Show only the first execution of each arm. The curves of repetitions, which measure noise, would hide it.
-        part.plots.append(plots.trajectories([curve for curve in curves if curve.name in run.arms]))
+        # Show only the first execution of each arm. Repetitions measure noise, and their curves would only hide the
+        # first one.
+        first = {arm_in(run, arm) for arm in run.arms}
+        part.plots.append(plots.trajectories([curve for curve in curves if curve.name in first]))
     rows = [row for item in seen.comparisons.values() for row in _compared(part, item)]
     columns = [
         "compared",

@@ -199,7 +199,9 @@ def test_a_long_message_is_shortened_before_the_remedy_on_the_first_screen() -> 
     estimate = {"seeds_to_decide": Figure(value=30, unit="seeds")}
     unit = views.verdict("F-1", "tiny", Status.INCONCLUSIVE, message=seen, figures=estimate, denominators={"seeds": 8})
     step, *more = now(views.view_with(unit))
-    assert step.text.startswith("decide F-1, 1 unit: about 30 seeds would probably be enough: change `seeds` of F-1 in ")
+    assert step.text.startswith(
+        "decide F-1, 1 unit: about 30 seeds would probably be enough: change `seeds` of F-1 in "
+    )
     assert step.text.endswith(" …")
     assert more == []
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import report_views as views
+from evidence_builders import cuda_graph
 from report_page import Page, images, parsed
 from report_views import full_view, small_view, verdict, view_of
 
@@ -222,6 +223,23 @@ def test_a_waived_unit_shows_its_waiver_and_does_not_count_as_violated() -> None
     words = Page(render(view_of(Status.PASS, Status.FAIL, header=signed))).words()
     assert "Waived by ada until 2027-01-01: known" in words
     assert "2 units · 1 held · 1 waived" in words
+
+
+def test_an_arm_whose_capture_failed_is_never_drawn_as_captured() -> None:
+    """Its steps ran uncaptured, so equal curves say nothing about a captured step."""
+    of_small = views.small_view()
+    run = of_small.evidence["tiny-paired"]
+    failed = cuda_graph(captured=False, failure="a host sync", captures=0, replays=0, nodes=[], device_work=None)
+    arms = {**run.arms, "graphed": [replace(run.arms["graphed"][0], capture=failed)]}
+    never = {"status": Status.INCONCLUSIVE, "reason": "candidate_not_captured", "mechanism": "cuda_graph"}
+    unit = views.verdict("F-GRAPH-BWD-001", **never)
+    page = render(replace(of_small, verdicts=[unit], evidence={run.run_id: replace(run, arms=arms)}))
+    words = Page(page).words()
+    assert words.count("The capture of arm graphed failed: its steps ran uncaptured.") == 2  # one for each section
+    assert "Loss of graphed (capture failed) over ungraphed" in words
+    assert "arm graphed (capture step), whose capture failed with the baseline, arm ungraphed" in words
+    assert page.count("graphed (capture failed) (candidate)") >= 1
+    assert "CUDA graph" not in words
 
 
 def test_the_report_states_that_the_plan_was_narrowed() -> None:
