@@ -237,7 +237,7 @@ def test_an_arm_whose_capture_failed_is_never_drawn_as_captured() -> None:
     words = Page(page).words()
     assert words.count("The capture of arm graphed failed: its steps ran uncaptured.") == 2  # one for each section
     assert "Loss of graphed (capture failed) over ungraphed" in words
-    assert "arm graphed (capture step), whose capture failed with the baseline, arm ungraphed" in words
+    assert "arm graphed (capture step; its capture failed) with the baseline, arm ungraphed" in words
     assert page.count("graphed (capture failed) (candidate)") >= 1
     assert "CUDA graph" not in words
 
