@@ -282,8 +282,8 @@ def advice_of(
     found += [Advice(DIFFERS, text) for text in _apart(verdict, claim, runs)]
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
     found += causes[1:]
-    if verdict.status is not Status.INCONCLUSIVE and (todo := remedy(verdict, claim, runs)):
-        found.append(Advice("next", f"{todo}."))
+    if (remedy := known.remedy_of(verdict)) and verdict.status is not Status.INCONCLUSIVE:
+        found.append(Advice("next", f"{remedy}."))
     if command := command_for(verdict, asked):
         found.append(Advice("to run it again", command, command=True))
     return [Advice(each.label, line(each.text, 1000), each.command) for each in found]

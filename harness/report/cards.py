@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -178,7 +178,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         why=_text_of(claim, "why"),
         if_fails=_text_of(claim, "if_fails"),
         causes=causes,
-        further=further,
+        further=[*_to_decide_alone(view, verdict), *further],
         upstream=_text_of(claim, "upstream"),
         owner=_owner(view, verdict.contract, claim),
         falsified_by=[line(name, 80) for name in claim.falsified_by] if claim else [],
@@ -194,6 +194,12 @@ def _mechanism(view: ReportView, verdict: Verdict) -> str | None:
     if verdict.mechanism is None or view.failed_captures([run.run_id for run in runs]):
         return None
     return line(REPLAYED.get(verdict.mechanism, verdict.mechanism))
+
+
+def _to_decide_alone(view: ReportView, verdict: Verdict) -> Iterator[Advice]:
+    """Yield what would decide an undecided unit, which `advice` leaves to the outputs that group such units."""
+    if verdict.status is Status.INCONCLUSIVE and (remedy := remedy_of(verdict, view)):
+        yield Advice("to decide", line(f"{remedy}.", 1000))
 
 
 def _figures(verdict: Verdict) -> tuple[str, ...]:

@@ -204,8 +204,13 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
             run = verdict.denominators.get(f"{before}{noun}", 0)
             number = enough(figure.value, noun, run, len(counted_ratios(verdict, before)) or run)
             return number if figure.value is None else f"{number}: {_to_change(noun, verdict, view)}"
-    remedy = reason_text(verdict.reason).remedy
-    if verdict.reason == "candidate_not_captured" and (claims := _capture_claims(verdict, view)):
+    known = reason_text(verdict.reason)
+    remedy = known.remedy_of(verdict)
+    if (
+        verdict.reason == "candidate_not_captured"
+        and remedy == known.remedy
+        and (claims := _capture_claims(verdict, view))
+    ):
         return f"{remedy}; {' and '.join(claims)} says why it failed"
     return remedy
 

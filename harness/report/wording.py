@@ -23,6 +23,15 @@ Sentence = Annotated[str, Field(pattern=r"^\S[^\n]*\.$")]
 NextStep = Annotated[str, Field(pattern=r"^[a-z`][^\n]*[^\n.]$")]
 
 
+class Told(BoundedModel):
+    """The cause and the remedy of a verdict whose message says why in particular."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cause: Sentence
+    remedy: NextStep
+
+
 class ReasonText(BoundedModel):
     """Meaning, usual cause and remedy of a reason code. Codes of kinds in installed packages have no texts."""
 
@@ -32,9 +41,11 @@ class ReasonText(BoundedModel):
     cause: Sentence | None = None
     remedy: NextStep | None = None
     where_below_one: dict[str, Sentence] = Field(default_factory=dict)
-    """The sentence that becomes the cause if a figure of the verdict is below 1, by name of the figure."""
-    where_it_says: dict[str, Sentence] = Field(default_factory=dict)
-    """The sentence that becomes the cause if the verdict's message contains certain words, by these words."""
+    """By figure of the verdict, the sentence to use as the cause if the figure is below 1."""
+    where_it_says: dict[str, Told] = Field(default_factory=dict)
+    """By words of the verdict's message, the cause and the remedy to use if the message contains these words."""
+    says_as: str | None = None
+    """Another reason code whose `where_it_says` comes before this code's own, because messages of both quote it."""
     own: bool = False
 
     def cause_of(self, verdict: Verdict) -> str | None:
@@ -43,7 +54,17 @@ class ReasonText(BoundedModel):
             told = self.where_below_one.get(name.rpartition(".")[2])
             if told is not None and isinstance(figure.value, int | float) and figure.value < 1:
                 return told
-        return next((told for words, told in self.where_it_says.items() if words in verdict.message), self.cause)
+        found = self._told(verdict)
+        return self.cause if found is None else found.cause
+
+    def remedy_of(self, verdict: Verdict) -> str | None:
+        """Return the remedy that the verdict's message selects, else the usual one."""
+        found = self._told(verdict)
+        return self.remedy if found is None else found.remedy
+
+    def _told(self, verdict: Verdict) -> Told | None:
+        other = reason_text(self.says_as).where_it_says if self.says_as is not None else {}
+        return next((told for words, told in (other | self.where_it_says).items() if words in verdict.message), None)
 
 
 OF_PACKAGE = ReasonText()  # used for codes of installed packages, whose claims describe the cause

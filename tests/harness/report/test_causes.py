@@ -39,6 +39,7 @@ from harness.report.advice import (
     repeats_units,
     telling_figures,
 )
+from harness.report.headline import remedy_of
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown
@@ -100,15 +101,40 @@ def test_causes_stated_by_the_contract_are_shown_only_for_the_claims_own_compari
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("said", "cause", "remedy"),
     [
-        ("RuntimeError: AdamW but param_groups' capturable is False", "keeps its step count on the host"),
-        ("train.py:9: a captured step must not wait for the device", "waits for the device on the line"),
+        ("RuntimeError: AdamW but param_groups' capturable is False", "its step count on the host", "capturable=True"),
+        ("train.py:9: a captured step must not wait for the device", "waits for the device on the line", "tensor"),
+        ("utils.py:1645: operation not permitted when stream is capturing", "uses another stream", "move the line out"),
+        ("Trainer.fit keeps control of its loop, so that no step", "A library runs the whole loop", "write a loop"),
     ],
 )
-def test_a_capture_that_failed_for_a_known_reason_shows_this_cause(said: str, cause: str) -> None:
-    [found] = labelled(told(view_of(of_code("not_captured").model_copy(update={"message": said}))), "likely cause")
+def test_a_capture_that_failed_for_a_known_reason_shows_this_cause_and_its_remedy(
+    said: str, cause: str, remedy: str
+) -> None:
+    """Also in the claims that were undecided because of the capture: their messages quote why it failed."""
+    failed = of_code("not_captured").model_copy(update={"message": said})
+    [found] = labelled(told(view_of(failed)), "likely cause")
     assert cause in found
+    [next_step] = labelled(told(view_of(failed)), "next")
+    assert remedy in next_step
+    never = of_code("candidate_not_captured").model_copy(update={"message": f"arm a never replayed a capture: {said}"})
+    assert labelled(told(view_of(never)), "likely cause") == [found]
+    assert f"{remedy_of(never, view_of(never))}." == next_step
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("step 1 of captured issued 406 operations outside its graphs, but at most 100 are allowed", "only in part"),
+        ("replayed a capture 3 times in 9 steps and ran 6 steps outside the capture", "not used in some steps"),
+    ],
+)
+def test_a_step_that_was_captured_in_part_is_not_explained_by_a_failed_capture(said: str, cause: str) -> None:
+    unit = of_code("candidate_not_captured").model_copy(update={"message": said})
+    [found] = labelled(told(view_of(unit)), "likely cause")
+    assert cause in found
+    assert "fix the capture first" not in str(remedy_of(unit, view_of(unit)))
 
 
 def test_repeated_batches_are_explained_as_a_data_problem() -> None:
