@@ -112,9 +112,12 @@ def of_count(unit: str, count: object) -> str:
 
 
 def words(name: str) -> str:
-    """Return a figure's name in words: `capture.first_differing_step` becomes `capture: first differing step`."""
+    """Return a figure's name in words: `capture.first_differing_step` as `capture: first differing step`.
+
+    A mean ratio is a trimmed mean; the names in verdicts do not say so.
+    """
     plain = name.replace("generous_mean_ratio", "mean_ratio_in_the_candidate's_favour")
-    plain = plain.replace("within_upstream_tolerance", "within_the_tolerance_alone")
+    plain = plain.replace("mean_ratio", "trimmed_mean_ratio")
     return line(plain.replace("_", " ").replace(".", ": "), 80)
 
 

@@ -363,8 +363,10 @@ def seed_differences(
 
     def paint(axes: list[Axes]) -> None:
         axis, places = axes[0], range(len(seeds))
-        axis.axhspan(interval[0], interval[1], fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
-        axis.axhline(mean, color=CANDIDATE, lw=1.3, label=f"mean {number(mean)}")
+        axis.axhspan(
+            interval[0], interval[1], fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the trimmed mean"
+        )
+        axis.axhline(mean, color=CANDIDATE, lw=1.3, label=f"trimmed mean {number(mean)}")
         axis.axhline(0.0, color=MUTED, lw=0.8, label="0: no difference")
         axis.plot(places, worse, "o", color=CANDIDATE, ms=4.0, label="a seed")
         axis.plot(places, margins, "_", color=LIMIT, ms=14.0, mew=1.6, label="margin")
@@ -376,7 +378,7 @@ def seed_differences(
 
     values = ", ".join(f"{seed}: {number(value)}" for seed, value in zip(seeds, worse, strict=True))
     low, high = map(number, interval)
-    text = f"By how much {label(metric)} of the candidate is worse, by seed. {values}. Mean {number(mean)}"
+    text = f"By how much {label(metric)} of the candidate is worse, by seed. {values}. Trimmed mean {number(mean)}"
     return draw(paint, alt=f"{text}, {low} to {high}; largest margin {number(max(margins))}.", heights=(2.4,))
 
 
@@ -472,8 +474,8 @@ def timing(
 ) -> Plot:
     """Plot ratio, A/A ratios and blocks of each process, and the machine's clocks and throttle reasons, in one figure.
 
-    demanded: the smallest ratio that the claim allows; interval: the interval of the mean ratio; shares_clock: True if
-    the start of each block was recorded. The time axis then also shows gaps.
+    demanded: the smallest ratio that the claim allows; interval: that of the trimmed mean ratio; shares_clock: True if the
+    start of each block was recorded, so that the time axis also shows gaps.
     """
     samples = [pair for item in processes for pair in item.samples]
     reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
@@ -510,7 +512,7 @@ def timing(
 def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, interval: Sequence[float]) -> None:
     if interval:
         low, high = interval[0], interval[1] if math.isfinite(interval[1]) else max(interval[0], demanded)
-        axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the mean")
+        axis.axhspan(low, high, fc=(CANDIDATE, 0.18), ec=CANDIDATE, lw=0.6, label="interval of the trimmed mean")
     for counts, colour, name in ((True, CANDIDATE, "candidate : baseline"), (False, MUTED, "left out, in no mean")):
         spans = [(item.start, item.end, item.ratio) for item in processes if item.counts is counts]
         if spans:

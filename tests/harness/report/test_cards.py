@@ -72,7 +72,7 @@ def test_every_unit_of_a_shared_card_can_be_linked_to() -> None:
 def test_every_figure_of_a_unit_is_in_its_card() -> None:
     figures = {f"ratio.process_{place}": Figure(value=1.0, unit="x") for place in range(64)}
     [card] = cards(view_with(verdict("F-GRAPH-BWD-003", figures={**figures, "mean_ratio": Figure(value=1.0)})), [])
-    assert card.figures[-1][0] == "mean ratio"
+    assert card.figures[-1][0] == "trimmed mean ratio"
 
 
 def gate(contracts: int, claims: int) -> ReportView:

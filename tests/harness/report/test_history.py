@@ -189,13 +189,13 @@ def _with_trainer(run: HistoryRun, commit: str) -> ReportView:
 def test_history_plots_a_judged_figure_even_when_it_did_not_change(second: float) -> None:
     page = render_history([run_of(1, 1.2), run_of(2, second)])
     assert page.count("<svg") == 1
-    assert f"mean ratio over 2 runs; the latest: 1.2, {second}." in page
+    assert f"trimmed mean ratio over 2 runs; the latest: 1.2, {second}." in page
 
 
 def test_history_shows_interval_and_demand_in_table_and_plot() -> None:
     page = render_history([run_of(1, 1.2), run_of(2, 1.4)])
     found = Page(page).words()
-    assert f"{SPEED} · qwen2-1.5b mean ratio 1.4 x 1.39 to 1.42 at least 1.1x PASS 2 1.2 to 1.4" in found
+    assert f"{SPEED} · qwen2-1.5b trimmed mean ratio 1.4 x 1.39 to 1.42 at least 1.1x PASS 2 1.2 to 1.4" in found
     assert "day 1 abc NVIDIA H200, torch 2.11 PASS 1.2 1.19 to 1.22" in found
     assert "at least 1.1x" in re.findall(r"<svg .*?</svg>", page, re.DOTALL)[0]
 
@@ -215,7 +215,7 @@ def test_history_plots_the_interval_of_a_figure(monkeypatch: pytest.MonkeyPatch)
 def test_history_lists_a_figure_of_a_single_run_only_in_the_table() -> None:
     page = render_history([run_of(1, 1.2)])
     assert "<svg" not in page
-    assert "mean ratio 1.2 x 1.19 to 1.22 at least 1.1x PASS 1 the same in all" in Page(page).words()
+    assert "trimmed mean ratio 1.2 x 1.19 to 1.22 at least 1.1x PASS 1 the same in all" in Page(page).words()
 
 
 def test_history_lists_an_undecisive_figure_only_when_it_changed() -> None:

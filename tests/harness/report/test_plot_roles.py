@@ -27,7 +27,7 @@ RUNS = [*MADE, *(path.relative_to(REPORTS).as_posix() for path in PUBLISHED)]
 DRAWN = {"trajectories", "gradients", "throughput", "memory", "jit", "costs"}
 DRAWN |= {"seeds", "resume", "evaluation", "long_replay"}
 # What else may be drawn in the colour of a role: what is made of the candidate and the baseline together.
-OF_CANDIDATE = r".*candidate.*|a seed|interval of the mean|mean .*|.* against .*"
+OF_CANDIDATE = r".*candidate.*|a seed|interval of the trimmed mean|trimmed mean .*|.* against .*"
 COLOURS = {
     BASELINE: r".*baseline.*",
     CANDIDATE: OF_CANDIDATE,
@@ -116,7 +116,7 @@ def the_arms_have_the_roles_that_the_claims_give_them(
     plot: Plot, drawn: list[Mark], units: frozenset[Unit], parts: Sequence[Mapping[str, str]]
 ) -> None:
     named = {mark.name for mark in drawn if mark.name and not mark.name.startswith("not finite")}
-    seen = {re.sub(r", mean of \d+ ranks", "", name) for name in named}
+    seen = {re.sub(r", mean of \d+ ranks| \(capture failed\)", "", name) for name in named}
     roles = [role for arms in parts if (role := roles_of(arms)) <= seen]
     assert bool(roles) is bool(units) or any("run 0" in one for one in seen), plot.alt
 

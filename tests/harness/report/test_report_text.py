@@ -48,6 +48,8 @@ def test_a_sentence_starts_with_a_capital_letter_unless_it_starts_with_a_name(me
 
 def test_names_of_figures_become_words() -> None:
     assert text.words("capture.first_differing_step") == "capture: first differing step"
+    assert text.words("speed.mean_ratio") == "speed: trimmed mean ratio"  # the judge leaves out the outermost processes
+    assert text.words("generous_mean_ratio") == "trimmed mean ratio in the candidate's favour"
 
 
 def test_control_characters_and_direction_marks_become_visible() -> None:

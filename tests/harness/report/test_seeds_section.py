@@ -59,7 +59,7 @@ def test_the_seeds_section_has_a_row_for_each_seed_and_one_plot() -> None:
         ["5", "2.5", "2", "0.5", "1"],
     ]
     [drawn] = part.judged
-    assert "3: 0.25, 1: 0.5, 4: 0, 0: -0.25, 5: 0.5. Mean 0.2, -0.11 to 0.51" in drawn.plot.alt
+    assert "3: 0.25, 1: 0.5, 4: 0, 0: -0.25, 5: 0.5. Trimmed mean 0.2, -0.11 to 0.51" in drawn.plot.alt
 
 
 def test_a_relative_margin_is_shown_unscaled_for_each_seed() -> None:

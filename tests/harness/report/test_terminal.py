@@ -77,7 +77,7 @@ def test_an_error_that_several_units_share_is_printed_once_with_its_advice() -> 
 
 def test_the_terminal_shows_a_passing_unit_in_one_line_with_its_deciding_figure() -> None:
     item = verdict("F-GRAPH-BWD-003", message="a long sentence; and more of it", **ratio_of(1.43))
-    assert printed(view_with(item))[1] == "     held  F-GRAPH-BWD-003 on tiny: 1.430x, at least 1.1x mean ratio"
+    assert printed(view_with(item))[1] == "     held  F-GRAPH-BWD-003 on tiny: 1.430x, at least 1.1x trimmed mean ratio"
 
 
 def test_a_drill_is_marked() -> None:

@@ -108,7 +108,13 @@ def drawn(runs: list[RunEvidence]) -> tuple[list[str], str]:
 def test_the_timing_plot_draws_all_readings_over_one_axis() -> None:
     throttled = [sample(seconds=second, throttle_reasons=["sw_power_cap"]) for second in (0.0, 0.5)]
     words, alt = drawn([replace(slow_run(process), telemetry=Telemetry(samples=throttled)) for process in (0, 1)])
-    for word in ("candidate : baseline", "interval of the mean", "demanded 1.1", "A/A candidate", "A/A baseline"):
+    for word in (
+        "candidate : baseline",
+        "interval of the trimmed mean",
+        "demanded 1.1",
+        "A/A candidate",
+        "A/A baseline",
+    ):
         assert word in words
     for word in (
         "baseline, ms a step",
