@@ -474,8 +474,8 @@ def timing(
 ) -> Plot:
     """Plot ratio, A/A ratios and blocks of each process, and the machine's clocks and throttle reasons, in one figure.
 
-    demanded: the smallest ratio that the claim allows; interval: that of the trimmed mean ratio; shares_clock: True if the
-    start of each block was recorded, so that the time axis also shows gaps.
+    demanded: the smallest ratio that the claim allows; interval: that of the trimmed mean ratio; shares_clock: True if
+    the start of each block was recorded, so that the time axis also shows gaps.
     """
     samples = [pair for item in processes for pair in item.samples]
     reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
