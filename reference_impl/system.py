@@ -237,6 +237,8 @@ class QLoRARun:
         self.trainer.set_shape(self.schedule[index % len(self.schedule)])
 
     def facts(self) -> Mapping[str, Scalar]:
+        from reference_impl.trainer import checkpoint_directory
+
         trainer = self.trainer
         model = trainer.model_config
         return {
@@ -252,6 +254,7 @@ class QLoRARun:
             "max_norm": trainer.config.max_norm,
             "learning_rate": trainer.config.learning_rate,
             "rank": trainer.config.rank,
+            "random_weights": checkpoint_directory(trainer.config) is None,
         }
 
     def _precision(self) -> Mapping[str, Scalar]:

@@ -10,6 +10,7 @@ from harness.evidence.base import ArmRecord, Record, Scalar
 from harness.numbers import Amount, Count, Real
 
 CAPTURES_ITSELF = "captures_itself"  # name of the fact which states that the arm's step makes the capture by itself
+RANDOM_WEIGHTS = "random_weights"  # name of the fact which states that no pretrained checkpoint was loaded
 RESUMES = "resumes"  # name of the fact which states that the arm's step function has `save` and `load`
 FROZEN = "frozen"  # prefix in `State.forms` of the names of frozen parameters
 NOT_FINITE = "!"  # suffix of the digest of a tensor that holds NaN or infinity

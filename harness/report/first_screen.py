@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.contract.schema import AnyPart, Arm, Workload
+from harness.contract.schema import AnyPart, Arm
 from harness.errors import ExitCode
+from harness.evidence.arm_records import RANDOM_WEIGHTS
 from harness.evidence.environment_records import GitFacts, quoted
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.series import Compared
@@ -166,14 +167,22 @@ def _workloads(view: ReportView) -> list[str]:
     """Return the workloads of the units that were run or, if none was run, of all units."""
     names = dict.fromkeys((unit.contract, unit.workload) for unit in view.header.units if unit.runs)
     names = names or dict.fromkeys((verdict.contract, verdict.workload) for verdict in view.verdicts)
-    found = [(name, view.workload(contract, name)) for contract, name in names]
-    return list(dict.fromkeys(_shape(name, workload) for name, workload in found if workload is not None))
+    shapes = [_shape(view, contract, name) for contract, name in names]
+    return list(dict.fromkeys(filter(None, shapes)))
 
 
-def _shape(name: str, workload: Workload) -> str:
+def _shape(view: ReportView, contract: str, name: str) -> str:
+    """Return model, size and steps of a workload, and if its weights are random; "" if the workload is unknown."""
+    workload = view.workload(contract, name)
+    if workload is None:
+        return ""
+    lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
+    tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" (workload {name})"
-    sized = f" {size}," if (size := workload.size()) else ""
-    return f"{workload.model},{sized} {several(workload.steps, 'step')}{called}"
+    # a workload without a stated size, such as a function that makes its own batches, has 1 x 1 tokens
+    sized = f" {workload.batch_size} × {tokens} tokens," if (workload.batch_size, lengths) != (1, [1]) else ""
+    weights = " with random weights" if view.states(contract, name, RANDOM_WEIGHTS) else ""
+    return f"{workload.model}{weights},{sized} {several(workload.steps, 'step')}{called}"
 
 
 def _few(texts: Iterable[str]) -> str:
@@ -223,11 +232,11 @@ def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> Leading | None:
     if place is None or row is None:
         return None
     unit, parts, runs = view.judged()[place - 1]
-    workload = view.workload(unit.contract, unit.workload)
+    shape = _shape(view, unit.contract, unit.workload)
     return Leading(
         row=row,
         why=_why_first(view, unit, parts),
-        workload=f"on model {_shape(unit.workload, workload)}" if workload else f"on workload {row.workloads[0][0]}",
+        workload=f"on model {shape}" if shape else f"on workload {row.workloads[0][0]}",
         compared=_compared(view, unit, parts, runs),
         sure=sure(unit),
         proven=_proven(view, unit),

@@ -222,6 +222,13 @@ class ReportView:
         """Return the names of the runs of each unit. If the header contains a unit twice, the first entry counts."""
         return {(unit.contract, unit.claim, unit.workload): unit.runs for unit in reversed(self.header.units)}
 
+    def states(self, contract: str, workload: str, fact: str) -> bool:
+        """Return True if an arm of a run on this workload states that a fact about itself is true."""
+        units = [unit for unit in self.header.units if (unit.contract, unit.workload) == (contract, workload)]
+        runs = [self.evidence[name] for unit in units for name in unit.runs if name in self.evidence]
+        arms = [item for run in runs for executions in run.arms.values() for item in executions]
+        return any(item.start.facts.get(fact) is True for item in arms)
+
     def failed_captures(self, runs: Sequence[str]) -> list[str]:
         """Return a sentence on each arm of these runs whose capture failed, because its steps are not captured ones."""
         seen = [self.evidence[name] for name in runs if name in self.evidence]

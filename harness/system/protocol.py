@@ -70,8 +70,10 @@ class TrainingRun(Protocol):
         ...
 
     def facts(self) -> Mapping[str, Scalar]:
-        """Return facts about the training for evidence and report, such as `device`, `dtype`, `layers` and
-        `text_digest`."""
+        """Return facts for evidence and report: `device`, `dtype`, `layers`, `text_digest` and others.
+
+        `random_weights`: True if no pretrained checkpoint was loaded. The first screen of a page says so.
+        """
         ...
 
     def __enter__(self) -> Self: ...

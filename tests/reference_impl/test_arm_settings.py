@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from harness.contract.schema import Arm, Workload
-from reference_impl.config import TrainConfig
-from reference_impl.system import train_config
+from reference_impl.config import MODEL_PRESETS, TrainConfig
+from reference_impl.system import QLoRARun, train_config
 from reference_impl.trainer import Trainer
 
+SHAPE = MODEL_PRESETS["tiny"]
 WORKLOAD = Workload(model="tiny", batch_size=1, seq_len=8, steps=2, seed=3)
 
 
 @pytest.mark.parametrize(("settings", "seed"), [({}, 3), ({"seed": 123}, 123)])
 def test_the_seed_of_an_arm_overrides_the_seed_of_the_workload(settings: dict[str, int], seed: int) -> None:
     assert train_config(WORKLOAD, Arm.model_validate(settings), None, None).seed == seed
+
+
+def test_a_run_states_whether_its_weights_are_random() -> None:
+    """Only a checkpoint that was loaded from a directory has other weights than random ones."""
+    tiny = TrainConfig.preset("tiny", batch_size=1, seq_len=8, device="cpu")
+    runs = [QLoRARun(config, [8], "none", None) for config in (tiny, replace(tiny, model=SHAPE))]
+    stated = [run.facts()["random_weights"] for run in runs]
+    assert stated == [False, True]
 
 
 def first_loss(trainer: Trainer) -> torch.Tensor:

@@ -14,6 +14,7 @@ from report_page import with_losses
 from report_views import drill_view, drilled, full_view, header, ratio_of, small_view, view_of
 
 from harness.contract.load import load_contract
+from harness.evidence.arm_records import ArmStart
 from harness.judging.verdict import Demanded, Figure, Interval, Status, Verdict
 from harness.report.cards import claim_rows
 from harness.report.deciding import sure
@@ -306,6 +307,20 @@ def test_the_leading_claim_names_other_arms_by_their_role(file: str, claim: str,
 
 def test_the_leading_claim_introduces_its_workload_as_a_model() -> None:
     assert leading(small_view()).workload == "on model tiny, 4 × 64 tokens, 100 steps"
+
+
+def test_the_workload_says_that_the_weights_are_random_if_the_evidence_records_it() -> None:
+    view = small_view()
+    for run in view.evidence.values():
+        for executions in run.arms.values():
+            executions[:] = [replace(one, start=stating(one.start, random_weights=True)) for one in executions]
+    expected = "tiny with random weights, 4 × 64 tokens, 100 steps"
+    assert leading(view).workload == f"on model {expected}"
+    assert dict(identity(view))["Model, batch, length"] == expected
+
+
+def stating(start: ArmStart, **facts: bool) -> ArmStart:
+    return start.model_copy(update={"facts": {**start.facts, **facts}})
 
 
 def test_the_leading_claim_says_whether_it_was_proven_able_to_fail() -> None:
