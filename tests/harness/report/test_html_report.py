@@ -10,9 +10,10 @@ import pytest
 import report_views as views
 from evidence_builders import cuda_graph
 from report_page import Page, images, parsed
-from report_views import full_view, small_view, verdict, view_of
+from report_views import decided_by, full_view, small_view, verdict, view_of
 
-from harness.judging.verdict import Figure, Status
+from harness.judging.verdict import Demanded, Figure, Status
+from harness.report.cards import MOST_ROWS
 from harness.report.charts import svg
 from harness.report.headline import headline
 from harness.report.html import render
@@ -225,14 +226,32 @@ def test_a_waived_unit_shows_its_waiver_and_does_not_count_as_violated() -> None
     assert "2 units · 1 held · 1 waived" in words
 
 
+def test_a_large_page_where_everything_held_has_no_empty_table() -> None:
+    """Rows of what held are left out of a large page, so that nothing would stand below the table's header."""
+    view = view_of(*[Status.PASS] * (MOST_ROWS + 1))
+    different = [
+        unit.model_copy(update={"denominators": {"steps": 100 + at}, **decided_by(steps_apart(at))})
+        for at, unit in enumerate(view.verdicts)
+    ]
+    page = render(replace(view, verdicts=different))
+    assert '<table class="claims">' not in page
+    assert f"{views.CONTRACT['id']} {MOST_ROWS + 1} of {MOST_ROWS + 1} units held." in Page(page).words()
+    one_failed = [different[0].model_copy(update={"status": Status.FAIL}), *different[1:]]
+    assert '<table class="claims">' in render(replace(view, verdicts=one_failed))
+
+
+def steps_apart(number: int) -> Demanded:
+    return Demanded("steps_differing", 0, "none", 0, "steps differ", of=100 + number)
+
+
 def test_an_arm_whose_capture_failed_is_never_drawn_as_captured() -> None:
     """Its steps ran uncaptured, so equal curves say nothing about a captured step."""
     of_small = views.small_view()
     run = of_small.evidence["tiny-paired"]
     failed = cuda_graph(captured=False, failure="a host sync", captures=0, replays=0, nodes=[], device_work=None)
     arms = {**run.arms, "graphed": [replace(run.arms["graphed"][0], capture=failed)]}
-    never = {"status": Status.INCONCLUSIVE, "reason": "candidate_not_captured", "mechanism": "cuda_graph"}
-    unit = views.verdict("F-GRAPH-BWD-001", **never)
+    never = {"reason": "candidate_not_captured", "mechanism": "cuda_graph"}
+    unit = views.verdict("F-GRAPH-BWD-001", status=Status.INCONCLUSIVE, **never)
     page = render(replace(of_small, verdicts=[unit], evidence={run.run_id: replace(run, arms=arms)}))
     words = Page(page).words()
     assert words.count("The capture of arm graphed failed: its steps ran uncaptured.") == 2  # one for each section
