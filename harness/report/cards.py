@@ -204,7 +204,9 @@ def _to_decide_alone(view: ReportView, verdict: Verdict) -> Iterator[Advice]:
 
 def _figures(verdict: Verdict) -> tuple[str, ...]:
     found = decided(verdict)
-    return (", ".join(filter(None, (found.text, found.name, found.confidence))),) if found else ()
+    if found is None:
+        return ()
+    return (", ".join(filter(None, (" ".join(filter(None, (found.text, found.name))), found.confidence))),)
 
 
 def _links(

@@ -22,8 +22,9 @@ from harness.report.what_now import what_now
 # and for the unit's section of the summary.
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
-FIGURES = 12  # largest number of figures of a unit that are listed
-# Characters that are markup only in some places: `_` at the end of a word, `:` in an address or around the name of an
+SEEN = 1200  # largest number of characters of a judge's message, which is longer only if names are very long
+FIGURES = 12  # largest number of a unit's figures that are listed
+# Characters that are markup only at some places: `_` at an end of a word, `:` in an address or around the name of an
 # emoji.
 _SIGNIFICANT = re.compile(
     r"([\\`*\[\]<>#|~$@]|&(?=[#\w]+;)|(?<![^\W_])_|_(?![^\W_])|(?:(?<!\w):(?=[a-z][\w+-]*:)|:(?=//))|^[+-])"
@@ -67,11 +68,9 @@ def _entries(view: ReportView, verdict: Verdict) -> Iterator[str]:
     yield from map(_advised, causes)
     if claim is not None:
         yield f"Claimed: {escape(claim.title, 400)}"
-    found = decided(verdict)
-    if found is not None:
-        sure = f" ({escape(found.confidence)})" if found.confidence else ""
-        yield f"Decided by: {escape(' '.join(word for word in (found.text, found.name) if word))}{sure}"
-    yield f"Seen: {escape(sentence(verdict.message), 1200)}"
+    if by := _decided_by(verdict):
+        yield f"Decided by: {by}"
+    yield f"Seen: {escape(sentence(verdict.message), SEEN)}"
     for signed in filter(None, (cards.waiver_line(view, verdict), cards.accepted_line(view, verdict))):
         yield escape(signed, 700)
     yield from map(_advised, further)
@@ -79,6 +78,15 @@ def _entries(view: ReportView, verdict: Verdict) -> Iterator[str]:
         yield f"To decide: {escape(remedy)}"
     for name, value in list(telling_figures(verdict, claim).items())[:FIGURES]:
         yield f"{escape(words(name))}: {escape(figure(value, name))}"
+
+
+def _decided_by(verdict: Verdict) -> str:
+    """Return the figure that decided a verdict, its demand and how sure it is; "" if no figure did."""
+    found = decided(verdict)
+    if found is None:
+        return ""
+    sure = f" ({escape(found.confidence)})" if found.confidence else ""
+    return escape(" ".join(filter(None, (found.text, found.name)))) + sure
 
 
 def _advised(each: Advice) -> str:
@@ -126,7 +134,8 @@ def _head(view: ReportView, room: int) -> str:
     fitting, left_out = _fitting(entries, room)
     more = f"- {left_out} more\n" if left_out else ""
     listed = f"What now:\n\n{fitting}{more}\n" if steps else ""
-    header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
+    columns = ("verdict", "claim", "workload", "decided by", "what was seen")
+    header = f"| {' | '.join(columns)} |\n{'| --- ' * len(columns)}|\n" if view.verdicts else ""
     notes = (view.count_line(), " · ".join(_whose(view)), view.unchecked_sentence())
     told = "".join(f"{note}\n\n" for note in notes if note)
     whose = " · ".join(f"{name}: {escape(text, 400)}" for name, text in subject(view))
@@ -172,8 +181,11 @@ def _row(view: ReportView, verdict: Verdict) -> str:
     word = view.word(verdict)
     strong = f"**{word}**" if word in {"violated", "error"} else word
     tried = view.tried(verdict)
-    seen = escape(verdict.message) + (f" ({escape(tried)})" if tried else "")
-    return f"| {strong} | {escape(verdict.claim, 100)} | {escape(verdict.workload, 100)} | {seen} |\n"
+    seen = escape(verdict.message, SEEN) + (f" ({escape(tried)})" if tried else "")
+    claim = view.claim(verdict.contract, verdict.claim)
+    named = escape(verdict.claim, 100) + (f" {escape(claim.title, 400)}" if claim is not None else "")
+    cells = (strong, named, escape(verdict.workload, 100), _decided_by(verdict) or "–", seen)
+    return f"| {' | '.join(cells)} |\n"
 
 
 def repeated(view: ReportView) -> str:

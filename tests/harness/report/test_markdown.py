@@ -4,10 +4,12 @@ import re
 
 import pytest
 from report_views import (
+    contract,
     drill_view,
     full_view,
     header,
     listing_two,
+    ratio_of,
     verdict,
     view_of,
     view_with,
@@ -59,10 +61,23 @@ def test_violated_units_come_first_with_their_causes() -> None:
     text = render_markdown(view_of(Status.PASS, Status.FAIL))
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert rows == [
-        "| **violated** | F-GRAPH-BWD-001 | w1 | message 1 |",
-        "| held | F-GRAPH-BWD-001 | w0 | message 0 |",
+        "| **violated** | F-GRAPH-BWD-001 The loss trajectory matches the ungraphed one | w1 | – | message 1 |",
+        "| held | F-GRAPH-BWD-001 The loss trajectory matches the ungraphed one | w0 | – | message 0 |",
     ]
     assert "- What usually causes this: A batch that was rebound" in text
+
+
+def test_a_row_of_the_summary_has_the_deciding_figure_and_the_whole_message() -> None:
+    long = "; ".join(f"part {place} of a claim with many parts holds" for place in range(20))
+    unit = verdict("F-GRAPH-BWD-003", message=long, **{"denominators": {"processes": 8}, **ratio_of(1.531)})
+    text = render_markdown(view_with(unit, contracts=[contract()])).replace("\\", "")
+    [row] = [line for line in text.splitlines() if line.startswith("| held ")]
+    _, _, claim, workload, by, seen, _ = (cell.strip() for cell in row.split("|"))
+    assert (claim, workload) == ("F-GRAPH-BWD-003 The captured step is at least 1.10 times as fast", "tiny")
+    assert by.startswith(
+        "1.531x, at least 1.1x trimmed mean ratio (1.521x to 1.551x: 99 % one-sided bounds over 8 proc"
+    )
+    assert seen == long
 
 
 def test_the_markdown_summary_states_what_would_decide_undecided_units() -> None:
