@@ -45,7 +45,7 @@ class Headline:
 
 def headline(view: ReportView) -> Headline:
     """Return the headline, by the first row of the table of exit codes that applies. If only a part of the contracts
-    was planned, name this part and what was left out."""
+    was planned, name this part and what was left out. If sources had uncommitted changes, say so."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the claims was asked for: {part}." if part else ""
     if part and (left := view.left_out(MOST_NAMED)):
@@ -53,7 +53,9 @@ def headline(view: ReportView) -> Headline:
     if view.apart and result.word.startswith(HELD):  # no run judged all units together
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
-    return replace(result, sentence=result.sentence + _unfalsified(view, result) + only)
+    doubt = "" if not_whole(view) else view.changed_sentence()
+    sentences = [result.sentence + _unfalsified(view, result) + only, doubt]
+    return replace(result, sentence=" ".join(filter(None, sentences)))
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:

@@ -139,7 +139,7 @@ def _head(view: ReportView, room: int) -> str:
     notes = (view.count_line(), " · ".join(_whose(view)), view.unchecked_sentence())
     told = "".join(f"{note}\n\n" for note in notes if note)
     whose = " · ".join(f"{name}: {escape(text, 400)}" for name, text in subject(view))
-    top = f"{notices}**{result.word}**: {escape(result.sentence)}\n\n{escape(gate_words(view))} {whose}\n\n"
+    top = f"{notices}**{result.word}**: {escape(result.sentence, SEEN)}\n\n{escape(gate_words(view))} {whose}\n\n"
     return f"{top}{_claimed(view)}{listed}{told}{_parts(view)}{header}"
 
 

@@ -55,7 +55,6 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
         *part_lines(view),
         *notes(view),
         *commits,
-        view.changed_sentence(),
         view.repeated_job(),
         view.resumed_sentence(),
         view.excused_sentence(),

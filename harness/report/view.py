@@ -170,12 +170,9 @@ class ReportView:
         return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
 
     def changed_sentence(self) -> str:
-        """Return a sentence if the sources of trainer or harness had uncommitted changes, otherwise "".
-
-        It is meant for outputs that show no commits.
-        """
+        """Return a sentence that says if the sources of trainer or harness had uncommitted changes; "" if neither had."""
         changed = " and ".join(f"the {who}" for who in self.changed())
-        return f"Uncommitted changes: the sources of {changed} differed from their commit." if changed else ""
+        return f"No commit has what was run: the sources of {changed} had uncommitted changes." if changed else ""
 
     def changed(self) -> dict[str, None]:
         """Return `trainer` or `harness` or both, as keys, if their sources differed from their commit in any part."""

@@ -123,6 +123,18 @@ def test_a_drill_leaves_out_only_claims_that_name_a_fault() -> None:
     assert other.left_out(6) == "1 claim: F-GRAPH-BWD-001"
 
 
+def test_the_headline_says_that_no_commit_has_what_was_run() -> None:
+    """A reader took HELD for a statement about the commit on the page."""
+    changed = view_of(PASS, header=header(environment={"git": {"commit": "4afac30f0e0c2a1d+changes"}}))
+    doubt = "No commit has what was run: the sources of the harness had uncommitted changes."
+    assert headline(changed).sentence == f"Every planned unit held. {doubt}"
+    assert doubt in render(changed)
+    stream = io.StringIO()
+    print_results(changed, stream)
+    assert stream.getvalue().count("uncommitted changes") == 1
+    assert doubt not in headline(replace(changed, altered=("a.csv: changed",))).sentence
+
+
 def test_the_headline_of_a_complete_gate_mentions_no_part() -> None:
     sentence = headline(view_of(PASS, gate=True)).sentence
     assert sentence == "The gate is open: every planned unit was decided and held."
