@@ -170,7 +170,7 @@ class ReportView:
         return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
 
     def changed_sentence(self) -> str:
-        """Return a sentence that says if the sources of trainer or harness had uncommitted changes; "" if neither had."""
+        """Return a sentence on uncommitted changes in the sources of trainer or harness; "" if neither had any."""
         changed = " and ".join(f"the {who}" for who in self.changed())
         return f"No commit has what was run: the sources of {changed} had uncommitted changes." if changed else ""
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from harness.report.blocks import ROWS_SHOWN, Part, Section, Table
-from harness.report.charts.svg import INK, SERIES, Plot
+from harness.report.charts.svg import INK, SERIES, Plot, draw, drawn_once, legend, named
 from harness.report.text import line, several
 from harness.report.view import ReportView
 from harness.run_directory.costs import Costs, Kind, PhaseSeconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NAMED = 4  # number of kinds of cost that the one-line summary names
 COLUMNS = 6  # number of kinds of cost that have a column of their own in the table of runs
@@ -18,14 +22,8 @@ UNCLOCKED = (
     "These are sums over the runs, as if they had followed one another, each from its first record to its last. The "
     "times at which their processes started and ended were not recorded."
 )
-CLOCKED = "Each run counts in full, even if runs overlapped."
-SHARED = "GPU time is the filled part of a bar. Time in which several runs share a GPU is divided among them."
-WIDTH, LINE, LABELS, VALUES = 560, 20, 215, 60  # sizes in CSS pixels
-_LOOKS = {
-    "cost": f"fill:none;stroke:{SERIES[0]}",
-    "cost-gpu": f"fill:{SERIES[0]}",
-    "cost-text": f"fill:{INK};font-size:12px",
-}
+CLOCKED = "Each run counts in full, also where runs went side by side."
+SHARED = "GPU time is the filled part of a bar; a moment of a GPU that several runs share is divided among them."
 
 
 def section(view: ReportView) -> Section | None:
@@ -139,49 +137,31 @@ def _tenths(value: float) -> str:
     return f"{value:,.1f}"
 
 
+@drawn_once
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
-    """Return an image with a bar for the run seconds of each kind of cost. Its filled part shows the GPU seconds.
+    """Draw a bar for the run seconds of each kind of cost, with its GPU seconds filled. If no GPU was used, fill the
+    bars completely."""
 
-    If no GPU was used, the bars are filled completely.
-    """
-    scale = (WIDTH - LABELS - VALUES) / max(spent.values())
-    filled = of_gpus or spent
-    names = ("seconds of runs", "of these, seconds of GPUs" if of_gpus else "")
-    body = _legend(names) + "".join(
-        _bar(LINE * (place + 1) + 4, kind.words, names, took, (took * scale, min(filled.get(kind, 0.0), took) * scale))
-        for place, (kind, took) in enumerate(spent.items())
-    )
-    height = LINE * (len(spent) + 1) + 4
+    def paint(axes: list[Axes]) -> None:
+        [axis], rows = axes, range(len(spent))
+        filled = [min(of_gpus.get(kind, 0.0), took) if of_gpus else took for kind, took in spent.items()]
+        names = ("of these, seconds of GPUs", "seconds of runs") if of_gpus else ("seconds of runs", "")
+        part = axis.barh(rows, filled, color=SERIES[0], label=names[0])
+        whole = axis.barh(rows, list(spent.values()), fc="none", ec=SERIES[0], label=names[1])
+        for bars_of, name in ((part, names[0]), (whole, names[1] or names[0])):
+            for mark in bars_of:
+                named(mark, name)
+        axis.bar_label(whole, [_tenths(took) for took in spent.values()], padding=4, color=INK)
+        axis.set_yticks(rows, [kind.words for kind in spent])
+        axis.set(xticks=[], xlim=(0, 1.15 * max(spent.values())))
+        axis.invert_yaxis()
+        axis.grid(visible=False)
+        legend(axis)
+
     told = [f"{kind.words} {took:,.1f} s{_of_a_gpu(of_gpus.get(kind, 0.0))}" for kind, took in spent.items()]
-    return Plot(
-        f"0 0 {WIDTH} {height}", body, _LOOKS, f"Seconds of all runs by kind of cost: {'; '.join(told)}.", WIDTH, height
-    )
+    alt = f"Seconds of all runs by kind of cost: {'; '.join(told)}."
+    return draw(paint, alt=alt, heights=(0.2 * len(spent) + 0.2,))
 
 
 def _of_a_gpu(took: float) -> str:
     return f", {took:,.1f} s of GPUs" if took else ""
-
-
-def _legend(names: tuple[str, str]) -> str:
-    """Return the legend as markup: a sample and the name of each of the two parts of a bar."""
-    of_runs, of_gpus = names
-    first = f'<rect class="{"cost" if of_gpus else "cost-gpu"}" x="4" y="4" width="24" height="{LINE - 8}"/>'
-    second = (
-        f'<rect class="cost-gpu" x="164" y="4" width="24" height="{LINE - 8}"/>'
-        f'<text class="cost-text" x="194" y="15">{of_gpus}</text>'
-        if of_gpus
-        else ""
-    )
-    return f'{first}<text class="cost-text" x="34" y="15">{of_runs}</text>{second}'
-
-
-def _bar(top: int, kind: str, names: tuple[str, str], took: float, lengths: tuple[float, float]) -> str:
-    of_runs, of_gpus = names
-    whole, filled = lengths
-    return (
-        f'<text class="cost-text" x="4" y="{top + 12}">{kind}</text>'
-        f'<rect class="cost-gpu" data-n="{of_gpus or of_runs}" x="{LABELS}" y="{top}" width="{filled:.1f}" '
-        f'height="{LINE - 5}"/>'
-        f'<rect class="cost" data-n="{of_runs}" x="{LABELS}" y="{top}" width="{whole:.1f}" height="{LINE - 5}"/>'
-        f'<text class="cost-text" x="{LABELS + whole + 6:.1f}" y="{top + 12}">{took:,.1f}</text>'
-    )

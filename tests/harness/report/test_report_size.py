@@ -64,7 +64,7 @@ def test_a_hundred_units_of_every_kind_stay_below_400_kb() -> None:
     assert len(view.verdicts) == 112
     svg.forget()
     assert size(render(view)) < BOUND
-    assert len(svg._drawn) == 6  # one of each kind of drawing, and a second trajectory, the one with a difference
+    assert len(svg._drawn) == 7  # one of each kind of drawing, and a second trajectory, the one with a difference
 
 
 def renamed(view: ReportView, end: str) -> ReportView:
