@@ -18,7 +18,8 @@ from harness.run_directory.verdict_file import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
 HELD_SEPARATELY = "HELD SEPARATELY"  # the headline of a page about runs that do not form one gate
-MOST_NAMED = 6  # largest number of claims, workloads or tags of a limited run that the headline names
+MOST_NAMED = 6  # number of claims, workloads or tags that the headline of a narrowed run names
+MOST_LEFT_OUT = 3  # number of claims that it names of what was left out
 ESTIMATED = ("processes_to_decide", "seeds_to_decide")
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 
@@ -47,14 +48,14 @@ def headline(view: ReportView) -> Headline:
     """Return the headline, by the first row of the table of exit codes that applies. If only a part of the contracts
     was planned, name this part and what was left out. If sources had uncommitted changes, say so."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
-    only = f" Only a part of the claims was asked for: {part}." if part else ""
-    if part and (left := view.left_out(MOST_NAMED)):
+    only = f"Only a part of the claims was asked for: {part}." if part else ""
+    if part and (left := view.left_out(MOST_LEFT_OUT)):
         only += f" Left out: {left}."
     if view.apart and result.word.startswith(HELD):  # no run judged all units together
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
     doubt = "" if not_whole(view) else view.changed_sentence()
-    sentences = [result.sentence + _unfalsified(view, result) + only, doubt]
+    sentences = [result.sentence, doubt, _unfalsified(view, result), only]
     return replace(result, sentence=" ".join(filter(None, sentences)))
 
 
@@ -63,7 +64,7 @@ def _unfalsified(view: ReportView, result: Headline) -> str:
     opened = view.gate and not view.is_drill and result.word.startswith(HELD)
     number = len(view.without_fault()) if opened else 0
     name = "claim names" if number == 1 else "claims name"
-    return f" {number} {name} no fault that would break {'it' if number == 1 else 'them'}." if number else ""
+    return f"{number} {name} no fault that would break {'it' if number == 1 else 'them'}." if number else ""
 
 
 def of_the_whole(view: ReportView, result: Headline) -> bool:

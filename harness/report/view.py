@@ -113,7 +113,7 @@ class ReportView:
 
     def left_out(self, most: int) -> str:
         """Return how many units of the contracts were not planned, and of which claims, at most `most` by name; "" if
-        every unit was planned. A claim of which some units were planned is named with the other workloads.
+        every unit was planned. A claim of which some units were planned is named with the others.
 
         A drill runs a claim on one workload. Of a drill, return the claims that name a fault and were not drilled.
         """
@@ -132,7 +132,7 @@ class ReportView:
             others = [name for name in claim.judged_on if (contract, claim.id, name) not in planned]
             units += len(others)
             if others:
-                names.append(claim.id + (f" on {', '.join(others)}" if others != claim.judged_on else ""))
+                names.append(claim.id + (f" ({', '.join(others)})" if others != claim.judged_on else ""))
         return f"{counted(units, 'unit')}: {line(_listed(names, most), 1000)}" if names else ""
 
     def _drilled(self) -> tuple[int, int, int]:

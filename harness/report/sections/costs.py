@@ -156,11 +156,11 @@ def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
         axis.set(xticks=[], xlim=(0, 1.15 * max(spent.values())))
         axis.invert_yaxis()
         axis.grid(visible=False)
-        legend(axis)
+        legend(axis, columns=1)
 
     told = [f"{kind.words} {took:,.1f} s{_of_a_gpu(of_gpus.get(kind, 0.0))}" for kind, took in spent.items()]
     alt = f"Seconds of all runs by kind of cost: {'; '.join(told)}."
-    return draw(paint, alt=alt, heights=(0.2 * len(spent) + 0.2,))
+    return draw(paint, alt=alt, heights=(0.2 * len(spent) + 0.4,))
 
 
 def _of_a_gpu(took: float) -> str:

@@ -106,7 +106,7 @@ def test_the_headline_of_a_shared_page_names_the_narrowing_of_each_part() -> Non
     narrowed = {"claims": ["F-GRAPH-BWD-001"], "workloads": [], "tags": []}
     view = shared(on("aaaa"), on("aaaa", narrowed=narrowed))
     asked = "Only a part of the claims was asked for: in part-1 claims: F-GRAPH-BWD-001."
-    assert f" {asked} Left out: in part-1 6 units: F-GRAPH-BWD-001 on qwen2-1.5b, " in headline(view).sentence
+    assert f" {asked} Left out: in part-1 6 units: F-GRAPH-BWD-001 (qwen2-1.5b), " in headline(view).sentence
 
 
 def test_every_part_has_its_command_and_its_machine() -> None:
