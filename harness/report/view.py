@@ -171,8 +171,8 @@ class ReportView:
 
     def changed_sentence(self) -> str:
         """Return a sentence on uncommitted changes in the sources of trainer or harness; "" if neither had any."""
-        changed = " and ".join(f"the {who}" for who in self.changed())
-        return f"No commit has what was run: the sources of {changed} had uncommitted changes." if changed else ""
+        changed = " and ".join(f"this {who}" for who in self.changed())
+        return f"No commit has {changed}." if changed else ""
 
     def changed(self) -> dict[str, None]:
         """Return `trainer` or `harness` or both, as keys, if their sources differed from their commit in any part."""

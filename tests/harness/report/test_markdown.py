@@ -26,7 +26,7 @@ def test_the_markdown_summary_lists_outcome_next_steps_and_facts_in_this_order()
     environment = {"git": {"commit": "4afac30f0e0c2a1d+changes"}, "gpu": {"name": "NVIDIA H200"}, "ci": ci}
     view = view_of(Status.PASS, Status.FAIL, Status.NOT_RUN, header=header(environment=environment))
     lines = [text for text in render_markdown(view).splitlines() if text]
-    doubt = "No commit has what was run: the sources of the harness had uncommitted changes."
+    doubt = "No commit has this harness."
     assert lines[0] == f"**VIOLATED**: 1 unit is violated. {doubt}"
     for fact in ("exit code 1", "Whose: ada; ", "harness 4afac30f0e0c with uncommitted changes", "GPU: NVIDIA H200"):
         assert fact in lines[1]
