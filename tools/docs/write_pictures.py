@@ -23,11 +23,12 @@ BLOCKS = re.compile(r"<!-- (file|change to): train\.py -->\n```\w+\n(.*?)```", r
 
 
 def top_of(html: str) -> str:
-    """Return the headline, the first claim and the next step of a page, one line each, without facts about the
-    machine."""
+    """Return headline, first claim and next step of a page, a line each, without facts that vary: those of the machine,
+    and whether this checkout has uncommitted changes."""
     header = html.partition("<header")[2].partition("</header>")[0]
     texts = [unescape(re.sub(r"<[^>]*>", "", text)) for _, text in PARAGRAPH.findall(header)]
-    return "".join(f"{' '.join(text.split())}\n" for text in texts if text.strip())
+    lines = "".join(f"{' '.join(text.split())}\n" for text in texts if text.strip())
+    return re.sub(r"No commit has this [^.]*\. ", "", lines)
 
 
 def first_failure(folder: Path) -> Path:
