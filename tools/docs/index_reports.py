@@ -107,10 +107,9 @@ def sources(reports: Path) -> dict[str, list[str]]:
 
 def text(reports: Path) -> str:
     """Return the text to write between the marks of the page."""
-    recorded = sources(reports)
-    listed = [f"- {commit}: {', '.join(f'`{name}`' for name in names)}" for commit, names in recorded.items()]
-    below = ["\n".join(["Sources of the runs in subfolders, as each run recorded them:", "", *listed])]
-    return "\n\n".join([tables(published(reports), drills(reports)), *(below if listed else [])])
+    rows = [[commit, ", ".join(f"`{name}`" for name in names)] for commit, names in sources(reports).items()]
+    below = ["The sources of the runs in subfolders, as each run recorded them:", table(("sources", "runs"), rows)]
+    return "\n\n".join([tables(published(reports), drills(reports)), *(below if rows else [])])
 
 
 def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:

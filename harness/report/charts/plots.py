@@ -602,7 +602,29 @@ def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str,
     axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)
 
 
-# The code below plots a figure over several runs.
+@drawn_once
+def bars(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, alt: str) -> Plot:
+    """Plot a horizontal bar for each row. The first of the named values fills it; the last one is its outline and is
+    written at its end."""
+
+    def paint(axes: list[Axes]) -> None:
+        axis, places, longest = axes[0], range(len(rows)), list(values.values())[-1]
+        for number_of, (name, lengths) in enumerate(values.items()):
+            look: dict[str, Any] = {"fc": "none"} if number_of else {"fc": SERIES[0]}
+            drawn = axis.barh(places, lengths, ec=SERIES[0], lw=1.0, label=name, **look)
+            for mark in drawn:
+                named(mark, name)
+        axis.bar_label(drawn, [f"{length:,.1f}" for length in longest], padding=4, color=INK)
+        axis.set_yticks(places, rows)
+        axis.set(xticks=[], xlim=(0, 1.15 * max(longest)))
+        axis.invert_yaxis()
+        axis.grid(visible=False)
+        legend(axis, columns=1)
+
+    return draw(paint, alt=alt, heights=(0.2 * len(rows) + 0.4,))
+
+
+# Plot a figure over several runs.
 
 
 class MachineRuns(NamedTuple):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from harness.report.blocks import ROWS_SHOWN, Part, Section, Table
-from harness.report.charts.svg import INK, SERIES, Plot, draw, drawn_once, legend, named
+from harness.report.charts import plots
+from harness.report.charts.svg import Plot
 from harness.report.text import line, several
 from harness.report.view import ReportView
 from harness.run_directory.costs import Costs, Kind, PhaseSeconds
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NAMED = 4  # number of kinds of cost that the one-line summary names
 COLUMNS = 6  # number of kinds of cost that have a column of their own in the table of runs
@@ -137,30 +134,16 @@ def _tenths(value: float) -> str:
     return f"{value:,.1f}"
 
 
-@drawn_once
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
     """Draw a bar for the run seconds of each kind of cost, with its GPU seconds filled. If no GPU was used, fill the
     bars completely."""
-
-    def paint(axes: list[Axes]) -> None:
-        [axis], rows = axes, range(len(spent))
-        filled = [min(of_gpus.get(kind, 0.0), took) if of_gpus else took for kind, took in spent.items()]
-        names = ("of these, seconds of GPUs", "seconds of runs") if of_gpus else ("seconds of runs", "")
-        part = axis.barh(rows, filled, color=SERIES[0], label=names[0])
-        whole = axis.barh(rows, list(spent.values()), fc="none", ec=SERIES[0], label=names[1])
-        for bars_of, name in ((part, names[0]), (whole, names[1] or names[0])):
-            for mark in bars_of:
-                named(mark, name)
-        axis.bar_label(whole, [_tenths(took) for took in spent.values()], padding=4, color=INK)
-        axis.set_yticks(rows, [kind.words for kind in spent])
-        axis.set(xticks=[], xlim=(0, 1.15 * max(spent.values())))
-        axis.invert_yaxis()
-        axis.grid(visible=False)
-        legend(axis, columns=1)
-
     told = [f"{kind.words} {took:,.1f} s{_of_a_gpu(of_gpus.get(kind, 0.0))}" for kind, took in spent.items()]
-    alt = f"Seconds of all runs by kind of cost: {'; '.join(told)}."
-    return draw(paint, alt=alt, heights=(0.2 * len(spent) + 0.4,))
+    parts = {"of these, seconds of GPUs": [min(of_gpus.get(kind, 0.0), took) for kind, took in spent.items()]}
+    return plots.bars(
+        [kind.words for kind in spent],
+        {**(parts if of_gpus else {}), "seconds of runs": list(spent.values())},
+        alt=f"Seconds of all runs by kind of cost: {'; '.join(told)}.",
+    )
 
 
 def _of_a_gpu(took: float) -> str:
