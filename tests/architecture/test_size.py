@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (349, 71_174), "tests": (644, 91_853), "reference_impl": (149, 17_875), "tools": (54, 7_177)}
+BUDGET = {"harness": (350, 71_672), "tests": (644, 92_430), "reference_impl": (149, 17_878), "tools": (54, 7_199)}
 
 
 def size(folder: str) -> tuple[int, int]:
