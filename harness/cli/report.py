@@ -16,6 +16,7 @@ from harness.errors import ExitCode, UsageError
 from harness.evidence import layout
 from harness.platform.standard_streams import print_error, print_line, print_workflow_command
 from harness.report.github_actions import annotate, append_step_summary
+from harness.run_directory.bundle import read_bundle
 
 
 def report(
@@ -67,4 +68,7 @@ def render(directory: Path) -> list[str]:
         return judgement.view.doubts()
     with rewritten(bundle, judgement, replaced(bundle)) as (folder, view):
         session.write_reports(folder, view, junit=junit)
+    before, now = bundle.seal.digest, read_bundle(directory).seal.digest
+    if before != now:
+        print_line(f"sealed again: manifest sha256:{now} replaces sha256:{before}; with --out FOLDER the run stays")
     return []

@@ -19,9 +19,12 @@ from calls_made import LIBRARIES, calls_of_program
 from limits_passed import clock_ahead
 from waiting import eventually
 
+from harness.api import session
 from harness.cli import application
 from harness.errors import ExitCode
 from harness.execution.recorder import HEARTBEAT
+from harness.report.view import ReportView
+from harness.run_directory.bundle import read_bundle
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("warm_commands")
@@ -223,6 +226,30 @@ def test_an_unfinished_run_with_complete_evidence_is_an_error(contracts: Path, p
     )
     called("report", directory)
     assert "<title>ERROR · scripted-v1</title>" in (directory / "report.html").read_text()
+
+
+def digest_of(directory: Path) -> str | None:
+    return read_bundle(directory).seal.digest
+
+
+def test_report_says_that_it_sealed_a_run_again(contracts: Path, played: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of the harness draws other pages, and a digest that was kept elsewhere fits no more."""
+    write_contract(contracts, "held")
+    called("verify", contracts)
+    directory = run_directory()
+    assert "sealed again" not in called("report", directory).stdout
+    before = digest_of(directory)
+    write_reports = session.write_reports
+
+    def otherwise(folder: Path, view: ReportView, *, junit: bool = True) -> None:
+        write_reports(folder, view, junit=junit)
+        (folder / "summary.md").write_text("other words")
+
+    monkeypatch.setattr(session, "write_reports", otherwise)
+    said = called("report", directory).stdout.splitlines()[0]
+    now = digest_of(directory)
+    assert now != before
+    assert said == f"sealed again: manifest sha256:{now} replaces sha256:{before}; with --out FOLDER the run stays"
 
 
 def _ended(journal: Path) -> bool:
