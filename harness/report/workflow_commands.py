@@ -69,4 +69,4 @@ def append_to_summary(text: str) -> None:
 
 def _quoted(text: str) -> str:
     """Return the text as inline code, in which Markdown sees no markup."""
-    return f"`` {line(text, 1000).replace('``', '` `')} ``"
+    return "`{}`".format(line(text, 1000).replace("`", "'"))

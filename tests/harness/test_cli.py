@@ -330,7 +330,7 @@ def test_an_end_without_results_is_an_annotation_and_in_the_summary_of_the_step(
     title = f"{ExitCode(code).name.replace('_', ' ')} (exit code {code})"
     assert done.returncode == code
     assert annotation.startswith(f"::error {place}title={title}::")
-    assert Path("summary.md").read_text().startswith(f"**{title}**: `` ")
+    assert Path("summary.md").read_text().startswith(f"**{title}**: `")
 
 
 def test_an_interrupted_run_is_an_annotation_and_leaves_a_junit_file(
