@@ -138,7 +138,7 @@ def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
     """Draw a bar for the run seconds of each kind of cost, with its GPU seconds filled. If no GPU was used, fill the
     bars completely."""
     told = [f"{kind.words} {took:,.1f} s{_of_a_gpu(of_gpus.get(kind, 0.0))}" for kind, took in spent.items()]
-    parts = {"of these, seconds of GPUs": [min(of_gpus.get(kind, 0.0), took) for kind, took in spent.items()]}
+    parts = {"seconds of GPUs": [min(of_gpus.get(kind, 0.0), took) for kind, took in spent.items()]}
     return plots.bars(
         [kind.words for kind in spent],
         {**(parts if of_gpus else {}), "seconds of runs": list(spent.values())},
