@@ -82,7 +82,11 @@ def leave_stacks(directory: Path) -> None:
         shown = directory / f"{THREADS}.{os.getpid()}"
         # the file's name contains the process id, because other processes of the run write files in the same folder
         unnamed = directory / f"new-{shown.name}"
-        faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"))
+        # Without `chain`, faulthandler's handler changes errno: a system call of user code that failed just before the
+        # signal would raise OSError with errno 0. `chain` needs an earlier handler, and the default one ends the process.
+        faulthandler.unregister(SHOW)  # a forked process has its parent's handler
+        signal.signal(SHOW, signal.SIG_IGN)
+        faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"), chain=True)
         # Rename the file only after the signal's handler is installed. The supervisor may send the signal as soon as it
         # finds a file with the final name.
         unnamed.rename(shown)
