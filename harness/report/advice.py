@@ -78,7 +78,11 @@ def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[
 
 def remedy(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> str | None:
     """Return what to do about the cause that the evidence shows, or else about the reason code."""
-    return KEEP_UP_TO_DATE if any(left_to_the_host(verdict, claim, runs)) else reason_text(verdict.reason).remedy
+    return (
+        KEEP_UP_TO_DATE
+        if any(left_to_the_host(verdict, claim, runs))
+        else reason_text(verdict.reason).remedy_of(verdict)
+    )
 
 
 def _captures(
@@ -282,8 +286,8 @@ def advice_of(
     found += [Advice(DIFFERS, text) for text in _apart(verdict, claim, runs)]
     found += [Advice("in the system's own code", text) for text in _places(claim, runs, systems, verdict)]
     found += causes[1:]
-    if (remedy := known.remedy_of(verdict)) and verdict.status is not Status.INCONCLUSIVE:
-        found.append(Advice("next", f"{remedy}."))
+    if verdict.status is not Status.INCONCLUSIVE and (todo := remedy(verdict, claim, runs)):
+        found.append(Advice("next", f"{todo}."))
     if command := command_for(verdict, asked):
         found.append(Advice("to run it again", command, command=True))
     return [Advice(each.label, line(each.text, 1000), each.command) for each in found]

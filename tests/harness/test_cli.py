@@ -210,7 +210,7 @@ def test_a_drill_is_refused_as_a_gate_and_stays_unchanged(contracts: Path, playe
     directory = Path("harness-reports/here")
     before = (directory / "report.html").stat().st_mtime_ns
     refused = called("judge", "--gate", "--write", directory)
-    assert (refused.returncode, "no fault may be planted in a shard of a gate" in refused.stderr) == (12, True)
+    assert (refused.returncode, "a shard of a gate must not plant a fault" in refused.stderr) == (12, True)
     assert (directory / "report.html").stat().st_mtime_ns == before
 
 

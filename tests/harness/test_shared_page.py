@@ -298,7 +298,7 @@ def test_a_run_and_its_drill_have_one_page(shards: Shards) -> None:
             "harness-reports/../harness-reports/a",
             "each run must be named only once; found harness-reports/a again; leave out one",
         ),
-        ("harness-reports/drill", "no fault may be planted in a shard of a gate; found fault `nan_tail`"),
+        ("harness-reports/drill", "a shard of a gate must not plant a fault; found fault `nan_tail`"),
     ],
     ids=["no run directory", "twice", "a drill"],
 )

@@ -139,5 +139,5 @@ def test_a_cpu_trainer_needs_no_kernel_cache_to_be_opened() -> None:
     kernels.open(prewarm=True)
     kernels.uploaded()
     kernels.close()
-    with pytest.raises(RuntimeError, match="launched on CUDA only"):
+    with pytest.raises(RuntimeError, match="launched only on CUDA"):
         kernels.inventory()

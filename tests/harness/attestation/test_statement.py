@@ -111,7 +111,7 @@ def test_verdicts_that_the_evidence_does_not_give_are_not_attested(folder: Path)
 
 
 def test_a_run_with_a_planted_fault_is_not_attested(folder: Path) -> None:
-    with pytest.raises(EvidenceError, match="no fault may be planted in a shard of a gate"):
+    with pytest.raises(EvidenceError, match="a shard of a gate must not plant a fault"):
         statement_of(verified("held", fault="nan_tail"))
 
 

@@ -74,7 +74,7 @@ def test_a_drill_directory_contains_its_record_its_report_and_the_drill_mark(out
     assert "Faults by claims" in (directory / "report.html").read_text(encoding="utf-8")
     bundle = read_bundle(directory)
     assert bundle.complete
-    with pytest.raises(EvidenceError, match="no fault may be planted"):
+    with pytest.raises(EvidenceError, match="must not plant a fault"):
         refuse_mixed([bundle])
     assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) < 3_000_000
 
@@ -99,7 +99,7 @@ def test_a_copied_drill_directory_is_judged_the_same_and_its_page_shows_the_dril
 
 def test_a_drill_directory_is_refused_as_a_gate(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
-    with pytest.raises(EvidenceError, match="no fault may be planted in a shard of a gate"):
+    with pytest.raises(EvidenceError, match="a shard of a gate must not plant a fault"):
         judge.print_verdicts([outcome.run_directory], gate=True, as_json=False)
 
 

@@ -66,7 +66,7 @@ def test_a_dead_first_attempt_is_not_replaced_by_a_repeat(tmp_path: Path) -> Non
     ("second", "loaded", "rule"),
     [
         (header(source="t"), LOADED, "shards must come from the same sources"),
-        (header(fault="stale"), LOADED, "no fault may be planted in a shard of a gate"),
+        (header(fault="stale"), LOADED, "a shard of a gate must not plant a fault"),
         (
             header(loaded=Loaded(LOADED.contract, "id: c\n")),
             Loaded(LOADED.contract, "id: c\n"),
