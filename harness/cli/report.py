@@ -70,5 +70,5 @@ def render(directory: Path) -> list[str]:
         session.write_reports(folder, view, junit=junit)
     before, now = bundle.seal.digest, read_bundle(directory).seal.digest
     if before != now:
-        print_line(f"sealed again: manifest sha256:{now} replaces sha256:{before}; with --out FOLDER the run stays")
+        print_line(f"sealed again: manifest sha256:{now}, before sha256:{before}; with --out FOLDER the run stays")
     return []

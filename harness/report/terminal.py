@@ -175,8 +175,10 @@ class Progress:
         self._to_go, self._began = TimeToGo(runs), time.monotonic()
         self._entered = set()
         for run in runs:
-            arms = [f"{arm} {each.replicas} times" if each.replicas > 1 else arm for arm, each in run.arms.items()]
-            self._tell(f"{run.probe}: to train {', '.join(arms)}, {counted(run.workload.steps, 'step')} each")
+            often = {arm: counted(each.replicas, "time") for arm, each in run.arms.items() if each.replicas > 1}
+            arms = [f"{arm} {often[arm]}" if arm in often else arm for arm in run.arms]
+            with self._lock:
+                self._tell(f"{run.probe}: to train {', '.join(arms)}, {counted(run.workload.steps, 'step')} each")
         if self._recorded is not None and runs:
             self.lookup = threading.Thread(target=self._look_up, args=(self._recorded, runs), daemon=True)
             self.lookup.start()
@@ -198,7 +200,7 @@ class Progress:
         if is_of_an_arm and (run.id, execution) not in self._entered:
             self._entered.add((run.id, execution))
             arm, _, replica = line(execution, 60).partition(".")
-            self._tell(f"{run.probe}: {arm} begins{' again' if replica.strip('0') else ''}")
+            self._tell(f"{run.probe}: training {arm}{' again' if replica.strip('0') else ''}")
 
     def _tell(self, text: str) -> None:
         """Print a line of the time line, with the time since this object was made."""

@@ -249,7 +249,7 @@ def test_report_says_that_it_sealed_a_run_again(contracts: Path, played: None, m
     said = called("report", directory).stdout.splitlines()[0]
     now = digest_of(directory)
     assert now != before
-    assert said == f"sealed again: manifest sha256:{now} replaces sha256:{before}; with --out FOLDER the run stays"
+    assert said == f"sealed again: manifest sha256:{now}, before sha256:{before}; with --out FOLDER the run stays"
 
 
 def _ended(journal: Path) -> bool:

@@ -78,9 +78,9 @@ def test_a_time_line_tells_what_is_trained_and_when_each_arm_begins() -> None:
             watch.moves(trial, phase, 1.0)
     assert [re.sub(r"^  0:0\d  ", "", each) for each in stream.getvalue().splitlines()] == [
         "paired: to train plain 2 times, fast, 1 step each",
-        "paired: plain begins",
-        "paired: plain begins again",
-        "paired: fast begins",
+        "paired: training plain",
+        "paired: training plain again",
+        "paired: training fast",
     ]
 
 
