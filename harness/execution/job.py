@@ -83,7 +83,7 @@ def leave_stacks(directory: Path) -> None:
         # the file's name contains the process id, because other processes of the run write files in the same folder
         unnamed = directory / f"new-{shown.name}"
         # Without `chain`, faulthandler's handler changes errno: a system call of user code that failed just before the
-        # signal would raise OSError with errno 0. `chain` needs an earlier handler, and the default one ends the process.
+        # signal would raise OSError with errno 0. `chain` needs an earlier handler; the default one ends the process.
         faulthandler.unregister(SHOW)  # a forked process has its parent's handler
         signal.signal(SHOW, signal.SIG_IGN)
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"), chain=True)

@@ -271,14 +271,16 @@ class Draft:
         named = f"{self.source.module}:{self.source.function}"
         known = [name for name in ("batch_size", "seq_len") if name in self.source.arguments]
         sizes = "".join(f"{name}: {self.source.defaults.get(name, 1)}, " for name in known)
+        needs = ", needs: {device: cuda}" if self.arms.cuda else ""
+        comment = "" if needs else "  # without a GPU, a CPU decides too, unless you add `needs: {device: cuda}`\n"
         return (
             f'schema: {SCHEMA_VERSION}\nrules: "{current_rules()}"\n'
             f"id: {identity}\n"
             f"title: {title.format('An optimized' if self.optimizes else 'A captured', named)}\n"
             f"system: {self.adapter_name.removesuffix('.py')}:System\n\n"
-            "workloads:\n"
+            f"workloads:\n{comment}"
             + "".join(
-                f"  {name}: {{model: {yaml_text(self.source.function)}, {sizes}steps: {steps}}}\n"
+                f"  {name}: {{model: {yaml_text(self.source.function)}, {sizes}steps: {steps}{needs}}}\n"
                 for name, steps in workloads.items()
             )
             + "\narms:\n"

@@ -176,11 +176,8 @@ def _shape(view: ReportView, contract: str, name: str) -> str:
     workload = view.workload(contract, name)
     if workload is None:
         return ""
-    lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
-    tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" (workload {name})"
-    # a workload without a stated size, such as a function that makes its own batches, has 1 x 1 tokens
-    sized = f" {workload.batch_size} × {tokens} tokens," if (workload.batch_size, lengths) != (1, [1]) else ""
+    sized = f" {size}," if (size := workload.size()) else ""
     weights = " with random weights" if view.states(contract, name, RANDOM_WEIGHTS) else ""
     return f"{workload.model}{weights},{sized} {several(workload.steps, 'step')}{called}"
 

@@ -118,6 +118,7 @@ def words(name: str) -> str:
     """
     plain = name.replace("generous_mean_ratio", "mean_ratio_in_the_candidate's_favour")
     plain = plain.replace("mean_ratio", "trimmed_mean_ratio")
+    plain = plain.replace("within_upstream_tolerance", "within_the_tolerance_alone")
     return line(plain.replace("_", " ").replace(".", ": "), 80)
 
 
