@@ -135,8 +135,7 @@ class ArmLife:
 
     @contextmanager
     def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
-        """Within the block, watch the steps `indices` if the probe watches steps and `asked` is true. Yield the
-        watch."""
+        """Within the block, watch steps `indices` if the probe watches steps and `asked` is true. Yield the watch."""
         of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
         probe = probe_named(self.run.probe)
         watches = asked and probe.watches_steps
@@ -232,8 +231,7 @@ class ArmLife:
         return loss
 
     def watch_of_draws(self, index: int) -> DrawWatch:
-        """Return a watch of the operators that draw random numbers in step `index`. `end` records the operators that
-        the watch found."""
+        """Return a watch of the operators that draw random numbers in step `index`. `end` records these operators."""
         self._drawing = DrawWatch(index)
         return self._drawing
 
@@ -329,8 +327,7 @@ class ArmLife:
             self.parts.ask(recorded, "capture")
 
     def _ghost_replay(self) -> GhostReplay | None:
-        """Test which outputs of the last step are computed by its replays. Return the result of the test; None if no
-        replays were watched."""
+        """Test which outputs of the last step its replays compute. Return the result; None if no replay was watched."""
         if not self._replays:
             return None
         *earlier, last = self._replays
@@ -384,8 +381,7 @@ class ArmLife:
 
 
 def digests_of(training: TrainingRun, digest: Digest = digest_of_all) -> tuple[str, str]:
-    """Return one digest of the trainable tensors and one digest of the frozen tensors. Both are "" if the system shows
-    no parameters."""
+    """Return digests of the trainable and of the frozen tensors. Both are "" if the system shows no parameters."""
     if not isinstance(training, HasParameters):
         return "", ""
     frozen = {plain_name(name): tensor for name, tensor in training.frozen().items()}

@@ -66,8 +66,7 @@ STACK_EXCERPT = 8000  # number of characters of the stacks that are shown
 STACKS_LIMIT = 2**20  # largest size of a file of stacks, in bytes
 # `threads.<process id>` is the file into which a process writes the stacks of its threads on request
 THREADS = "threads"
-# The signal with which a supervisor requests the stacks. Other programs do not use this signal. None on macOS, which
-# has no such signal.
+# The signal with which a supervisor requests the stacks. Other programs do not use this signal. None on macOS.
 SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
 
 
@@ -160,8 +159,7 @@ Answered = TypeVar("Answered", bound=Answer)
 
 
 class ProcessFailed(Exception):  # noqa: N818 - the failure is the system's, not the harness's
-    """A process raised an error or ended before its job was done. If the process sent a stack, the stack is attached as
-    a note."""
+    """A process raised an error or ended before its job was done. A stack that the process sent is added as a note."""
 
 
 def answered(child: Child, model: type[Answered], named: str, limit_s: float | None = None) -> Answered:
@@ -200,8 +198,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Remove the checkpoint folder, or a file or link that a system put at its path. If something cannot be removed,
-    stop without an error."""
+    """Remove the checkpoint folder, or a file or link that a system put at its path. Ignore errors."""
     folder = directory / layout.CHECKPOINT
     status = _status(folder)
     if status is None:

@@ -179,8 +179,7 @@ OF_COARSE = 16
 
 
 def nudge(training: TrainingRun) -> None:
-    """Change each trainable parameter in place by about one rounding error. Integers, 8-bit floats and zeros do not
-    change."""
+    """Change each trainable parameter by about one rounding error. Integers, 8-bit floats and zeros do not change."""
     parameters = {name: local(tensor) for name, tensor in named_parameters(training).items()}
     state = watched_state(training)
     held = [local(each) for name in (LOOSE, "optimizer") for each in state.get(name, {}).values()]
@@ -255,11 +254,11 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     """Open and enter the training run of `arm`. On exit, release the run and return its memory to the device.
 
     Before each arm, the process's random generators are seeded with the workload's seed. Therefore no arm depends on
-    random numbers that an earlier arm or an import drew. Each rank adds its number to the seed. Random values that a
+    random numbers that an earlier arm or import drew. Each rank adds its number to the seed. Random values that a
     system does not seed itself then differ between ranks. Captures within the block are counted (`attempts_of`). If the
     system offers the run's fault, the system plants the fault; otherwise the harness plants it. Raises `UsageError` for
-    an unknown fault, or if the arm's commit is not the commit of this process. Raises `NotAvailable` if the system
-    raises it.
+    an unknown fault, or if the arm's commit is not this process's commit. Raises `NotAvailable` if the system raises
+    it.
     """
     planned = _planned(run, arm)
     at_commit = in_use()

@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 MARKS = "marks"
-# The layout of the shared memory: first _WORK, then _COLLECTIVES. They are separate, because another thread writes the
-# number of collectives.
+# The layout of the shared memory: first _WORK, then _COLLECTIVES, which is separate because another thread writes it.
 _WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")
 
 
 class Position(NamedTuple):
-    """The progress of one rank. All ranks execute the same program, so other ranks wait for a rank with a smaller
-    position.
+    """The progress of one rank. All ranks execute one program, so other ranks wait for a rank with a smaller position.
 
     joined: how many arms with several ranks the rank has entered. phases, steps, collectives: how many phases, steps
     and collectives the rank has begun in the current arm. Only collectives of torch's process groups count.
@@ -82,8 +80,7 @@ class Marks:
         _COLLECTIVES.pack_into(self._memory, _WORK.size, number)
 
     def read(self) -> tuple[Position, bool]:
-        """Return the rank's last recorded position, and a flag. The flag is False if other ranks may wait for this rank
-        without a time limit."""
+        """Return the rank's last recorded position, and False if other ranks may wait for it without a time limit."""
         joined, phases, steps, accountable = _WORK.unpack_from(self._memory)
         (collectives,) = _COLLECTIVES.unpack_from(self._memory, _WORK.size)
         return Position(joined, phases, steps, collectives), bool(accountable)
@@ -110,8 +107,7 @@ MEETING_S = 0.01  # seconds after which a waiting rank checks again whether all 
 class Seat:
     """The state of this process as one of the ranks.
 
-    failed: reports an arm's error and ends the process. If the process continued, the other ranks would wait for it in
-    a collective.
+    failed: reports an arm's error and ends the process. Otherwise the other ranks would wait for it in a collective.
     """
 
     rank: int
@@ -156,8 +152,7 @@ def ranks() -> int:
 
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
-    """Within the block, this process is in one process group with the other ranks of `arm`. For an arm of one rank do
-    nothing.
+    """Within the block, this process is in one process group with the other ranks of `arm`. For one rank do nothing.
 
     Raises UsageError in a process that is not a rank. If the block raises an error, the error is reported to the parent
     process, and this process ends.

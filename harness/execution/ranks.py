@@ -32,8 +32,7 @@ POLL_S = 0.1
 # Seconds that other ranks may wait for a rank that makes no progress, if each rank can use its own processor core.
 LAG_S = 20.0
 STOPPED_S = 5.0  # seconds for which a rank may be stopped while this process is not stopped
-# At most this many seconds count between two checks of the ranks. If more time passed, this process was stopped
-# together with the ranks.
+# At most this many seconds count between checks of the ranks. If more passed, this process was stopped with the ranks.
 LONGEST_LOOK_S = 1.0
 # Seconds to wait after a rank's failure. Other ranks may have failed earlier and report their failure in this time.
 OTHERS_S = 0.3
@@ -163,8 +162,7 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> None:
-    """Send each rank its job when the rank has imported torch. Raises `RankEnded` if a rank ends before the import is
-    complete."""
+    """Send each rank its job when the rank has imported torch. Raises `RankEnded` if a rank ends earlier."""
     from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
@@ -232,8 +230,7 @@ def _lag(ranks: int) -> float:
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` if a rank has been stopped (SIGSTOP) for too long, or if other ranks have waited for it for too
-    long."""
+    """Raise `RankEnded` if a rank has been stopped (SIGSTOP), or other ranks have waited for it, for too long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"

@@ -32,13 +32,11 @@ from harness.planning.obstacles import gpu_memory_gib, gpus_of, needs_gpu, ran_o
 GPU_SHARE = 0.9  # share of a GPU's memory that may be given to runs
 # share of a GPU's memory that this session reserves if one of its runs declares no memory
 UNDECLARED_SHARE = 0.25
-# GiB of GPU memory that each process needs in addition to torch's own memory; 0.76 GiB was measured on an H200 with one
-# captured step
+# GiB of GPU memory that a process needs in addition to torch's; 0.76 GiB was measured on an H200 with one captured step
 CONTEXT_GIB = 0.8
 HOST_GIB = 2.0  # GiB of host memory that each process needs, including torch's libraries
 # Estimated factor by which an arm takes longer if its host syncs are observed. At each sync such an arm waits for its
-# time slice of the GPU. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a step of an
-# eager arm took 85 ms.
+# time slice of the GPU. On an H200 with seven other runs, its step took 360 to 470 ms, a step of an eager arm 85 ms.
 WATCHED = 4
 # Estimated time to open an arm, as a number of the arm's steps. Without this estimate, short runs of large models would
 # seem to be the shortest tasks, and would begin last.
@@ -133,8 +131,7 @@ class Schedule:
         self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
-        """Execute all tasks. A worker's death affects only its run. An exception, such as KeyboardInterrupt, in this
-        thread ends all workers."""
+        """Execute all tasks. A worker's death affects only its run. An exception in this thread ends all workers."""
         waiting = list(tasks)
         self._interpreters.expect(sum(not task.run.repeats for task in waiting))
         self._company.threads = self._threads(waiting)
@@ -169,14 +166,12 @@ class Schedule:
                 self._running[pool.submit(self._one, task)] = task
 
     def _take_turn(self, task: Task) -> None:
-        """Wait until this session may use the GPU: alone if `task` needs the whole GPU, otherwise with the session's
-        share of the memory."""
+        """Wait until this session may use the GPU: alone if `task` must be, else with the session's share of memory."""
         if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
             self._company.before = processes_on(self._uuid)
 
     def _share_of(self, tasks: Sequence[Task]) -> float:
-        """Return the share of the GPU's memory that the session needs for the `tasks` that can share the GPU with other
-        commands."""
+        """Return the share of the GPU's memory that the session needs for those `tasks` that can share the GPU."""
         sharing = [task.memory_gib for task in tasks if not task.alone]
         declared = sum(memory for memory in sharing if memory is not None)
         share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))

@@ -2,8 +2,7 @@
 
 In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. Gradient norms
 are compared with their limit. Digests are computed once for each block, for all its steps together, and copied to the
-host in a few transfers. If a detector or recorder raises an error, only the part of the evidence that it makes is
-missing (`Parts`).
+host in a few transfers. If a detector or recorder raises an error, only its part of the evidence is missing (`Parts`).
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class SeriesBlock:
 
     @property
     def input_shapes(self) -> int | None:
-        """Return how many different combinations of input shapes and types the steps so far had; None if the system
-        shows no inputs."""
+        """Return how many combinations of input shapes and types occurred; None if the system shows no inputs."""
         return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
@@ -68,8 +66,7 @@ class SeriesBlock:
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
-        """Start copies of the results of step `index` on the device. Write the block if it is full or five seconds
-        old."""
+        """Start copies of step `index`'s results on the device. Write the block if it is full or five seconds old."""
         self._steps.append(index)
         one_number = require_loss(loss, self._step, "step(index)")
         self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
@@ -257,8 +254,7 @@ class Parts:
             raise
         except BaseException as error:  # user code may raise anything, also SystemExit
             self._record(error, parts)
-        # A CUDA error persists in the process. If the error was a CUDA error, the call below raises it again, and the
-        # arm ends.
+        # A CUDA error persists in the process, so the call below raises it again, and the arm ends.
         release_memory()
         return None
 

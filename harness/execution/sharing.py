@@ -2,9 +2,8 @@
 
 Several contracts often require the same arms of one trainer at one workload, such as the plain arm. Equal arms on one
 machine give equal bits. Therefore one run, the host, also executes the arms of other runs, its guests. If equal arms
-give different bits after all, the host's repetition of an arm shows this. Every guest uses the evidence of this
-repetition too. Paired runs are joined arm by arm. Runs of any other probe, such as timings, are joined only if they are
-completely equal.
+give different bits after all, the host's repetition of an arm shows this. Every guest uses this evidence too. Paired
+runs are joined arm by arm. Runs of any other probe, such as timings, are joined only if they are completely equal.
 
 A run executes its arms one after the other. An arm of many small kernels leaves a GPU idle for most of the time. A long
 paired run is therefore split into lanes. A lane is a part of a run that does not depend on the other parts, and that
@@ -54,8 +53,7 @@ Execution = tuple[str, int]  # the name of an arm, and the number of its executi
 
 
 def lanes(run: Run) -> list[Run]:
-    """Split the run into parts (lanes) that may execute at the same time. Return them in the order of their first
-    executions.
+    """Split the run into parts (lanes) that may execute at the same time. Return them ordered by first execution.
 
     A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device.
     Repetitions whose end states are compared (`Run.compared`) also stay in one lane. All other repetitions of arms form
@@ -84,8 +82,7 @@ def awaits(lane: Run, other: Run) -> bool:
 
 
 def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[list[Execution]]:
-    """Split the parts by commit. One process cannot import the modules of two commits, because the modules have the
-    same names."""
+    """Split the parts by commit. One process cannot import modules of two commits, because their names are equal."""
     split = [
         [execution for execution in part if run.arms[execution[0]].commit == commit]
         for part in parts
@@ -216,10 +213,9 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
     """Return the run without the arm in which its worker died, and prepare `directory` for another worker.
 
-    Return None if the run cannot continue. This is so if the phase in `death` names no arm, or if every judgement needs
-    the arm and no other arm has failed. If another arm has failed, the run continues, so that the causes of all
-    failures are recorded. failed: the failures so far, by arm; the failure of this arm is added. There are at most as
-    many workers as arms.
+    Return None if the phase in `death` names no arm, or if every judgement needs the arm and no other arm has failed.
+    If another arm has failed, the run continues, so that the causes of all failures are recorded. failed: the failures
+    so far, by arm; the failure of this arm is added. There are at most as many workers as arms.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -244,8 +240,7 @@ def _write(records: Iterable[ArmFailed], directory: Path) -> None:
 
 
 def _arm_in(run: Run, phase: str | None) -> str | None:
-    """Return the arm that the phase's name begins with, as in `captured.0: steps`; None if the name begins with no
-    arm."""
+    """Return the arm that the phase's name begins with, as in `captured.0: steps`; None if it begins with no arm."""
     if not probe_named(run.probe).arm_by_arm or phase is None:
         return None
     return next((arm for arm in run.arms if re.match(rf"{re.escape(arm)}\.\d+: ", phase)), None)
@@ -279,8 +274,7 @@ SAVED_AT_LEAST = 0.5
 
 @dataclass(frozen=True)
 class Guest:
-    """A run whose arms another run's process (the host) executes. arms: name of an arm in the guest -> its name in the
-    host."""
+    """A run whose arms another run's process (the host) executes. arms: name in the guest -> name in the host."""
 
     run: Run
     arms: dict[str, str]
@@ -299,8 +293,7 @@ class Hosted:
         return [self.run, *(guest.run for guest in self.guests)]
 
     def takes(self, guest: Run) -> bool:
-        """Add `guest` to the guests if it can be joined with the host's run and this saves enough executions. Return
-        True if it was added."""
+        """Add `guest` if it can be joined with the host's run and saves enough executions. Return True if added."""
         found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False
@@ -323,8 +316,7 @@ def hosted(runs: Iterable[Run]) -> list[Hosted]:
 
 
 def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
-    """Write a directory for each guest, with a reference to the host's evidence. directories: run id of a guest -> its
-    directory."""
+    """Write a directory for each guest, with a reference to the host's evidence. directories: run id -> directory."""
     for guest in host.guests:
         directory = directories[guest.run.id]
         directory.mkdir(parents=True)
@@ -334,8 +326,7 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the joined run and the names of the guest's arms in it, if the guest is equal to the host; otherwise
-    None."""
+    """Return the joined run and the names of the guest's arms in it, if the guest equals the host; otherwise None."""
     if not serves(host, guest, SAME):
         return None
     joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
@@ -363,8 +354,7 @@ def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
-    """Return True if the host's executions, after they are extended for the guest, contain all that the guest's arms
-    require.
+    """Return True if the host's executions, extended for the guest, contain all that the guest's arms require.
 
     arms: name of an arm in the guest -> its name in the host. name: the arm of the guest that is tried. If this arm has
     a baseline, the host must execute the baseline earlier, because gradients are compared with the baseline's.
@@ -377,8 +367,7 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name for an arm that the guest adds to the host: `name`, with a number appended if `taken` contains
-    `name`."""
+    """Return a name for an arm that a guest adds to the host: `name`, with a number appended if `taken` contains it."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

@@ -71,8 +71,7 @@ class Interpreters:
     manager, the processes that no run has taken end."""
 
     def __init__(self, expected: int | None = None) -> None:
-        # Import in advance in only a few processes. An import occupies a processor for seconds, and running workers
-        # need the processors.
+        # Import in advance in only a few processes. An import takes a processor from running workers for seconds.
         self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
         self._expected = self._ahead if expected is None else expected
         self._waiting: list[Child] = []
@@ -151,8 +150,7 @@ OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT
 class Company:
     """The objects that all runs of a session share: waiting interpreters, turns, and the worker processes.
 
-    locked: True if the session holds the GPU's lock for all its runs. Several of its runs may then use the GPU at the
-    same time.
+    locked: True if the session holds the GPU's lock for all runs. Several runs may then use the GPU at the same time.
     """
 
     interpreters: Interpreters | None = None
@@ -182,8 +180,7 @@ def execute(
     variables: Mapping[str, str] = MappingProxyType({}),
     company: Company | None = None,
 ) -> Death | None:
-    """Execute `run` in a worker process, and write its evidence into `directory`. Old content of `directory` is
-    removed.
+    """Execute `run` in a worker process, and write its evidence into `directory`. Its old content is removed.
 
     Return None if the evidence is complete. Otherwise return how the worker died, and also write this to `death.json`.
     If a worker dies in one arm of a paired run, another worker executes the run without that arm, as long as some
@@ -327,13 +324,11 @@ def write_process_times(directory: Path, times: ProcessTimes) -> None:
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
 
 
-# A worker can change or replace the directory of its run. Then this run has no valid evidence, but all other runs keep
-# their evidence.
+# A worker can change or replace its run's directory. Then only this run has no valid evidence.
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
-    """Restore `directory` and its `run.json` after the worker's end. Return a `Death` if the worker has changed them,
-    otherwise None.
+    """Restore `directory` and its `run.json` after the worker's end. Return a `Death` if they were changed, else None.
 
     phase: the worker's last phase. A link, pipe or folder at the path of one of the supervisor's files is removed.
     """

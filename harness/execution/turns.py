@@ -16,12 +16,10 @@ from typing import NamedTuple, Protocol
 
 from harness.platform.paths import private_folder, unusable
 
-# All commands of a user on a machine share its GPUs. Either several commands share the memory of a GPU, or one command
-# uses the GPU alone.
+# All commands of a user on a machine share its GPUs. Several share the memory of a GPU, or one uses the GPU alone.
 #
-# Each command that uses a GPU or waits for it creates and locks a claim file. The file is next to the lock file that is
-# named after the GPU's UUID. The lock is released when the command's process ends. Commands get the GPU in the order of
-# their requests.
+# Each command that uses a GPU or waits for it creates and locks a claim file, next to the lock file named after the
+# GPU's UUID. The lock is released when the command's process ends. Commands get the GPU in the order of their requests.
 
 ALONE = None  # the share that stands for a command that uses the GPU alone
 _numbers = itertools.count()
@@ -74,8 +72,7 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs within the block, each as `gpu_lock` does. All sessions lock GPUs in the same order, to avoid
-    deadlocks."""
+    """Hold several GPUs within the block, each as `gpu_lock` does. A fixed order of the locks avoids deadlocks."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -83,8 +80,7 @@ def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: floa
 
 
 class GpuTurn:
-    """The lock that a session holds on its GPUs: first on a share of their memory, and later on the whole GPUs, if a
-    run needs a GPU alone."""
+    """The lock of a session on its GPUs: on a share of their memory, and on whole GPUs once a run needs a GPU alone."""
 
     def __init__(self, uuids: Iterable[str], announce: Callable[[str], None]) -> None:
         self._uuids, self._announce = [*uuids], announce
@@ -161,8 +157,7 @@ def _locked(path: Path) -> Iterator[_FileLock]:
 
 
 def lock_path(uuid: str) -> Path:
-    """Return the path of a GPU's lock file, in this user's private folder. Raises HarnessError if other users have
-    access to the folder."""
+    """Return the path of a GPU's lock file, in this user's folder. Raises HarnessError if the folder is not private."""
     return private_folder() / (re.sub(r"[^0-9A-Za-z-]", "_", uuid) + ".lock")
 
 
@@ -205,8 +200,7 @@ class Turns:
                 self._let_go(worker)
 
     def alone(self, worker: Stoppable, check: Callable[[], None]) -> None:
-        """Wait for the worker's turn, stop all other workers, and let `worker` run. Return at once if the worker is
-        already alone.
+        """Wait for the worker's turn, stop all other workers, and let `worker` run. Return at once if it is alone.
 
         check: called regularly during the wait; it may raise an error to end the wait.
         """

@@ -48,8 +48,7 @@ class OutputPump:
         return self._total > self.LIMIT
 
     def join(self) -> None:
-        """Wait for the pipe's end, at most five seconds. The pipe ends when all processes that can write into it have
-        ended."""
+        """Wait for the pipe's end, at most five seconds. It ends when all processes that can write to it ended."""
         self._thread.join(self._JOIN_S)
 
     def _drain(self) -> None:
@@ -121,8 +120,7 @@ def shows_compiler(stacks: str) -> bool:
 
 
 def _stacks(processes: set[int], directory: Path) -> Iterator[str]:
-    """Yield, for each of the `processes` that can write its stacks on request, a text with the stacks of its
-    threads."""
+    """Yield, for each of the `processes` that can write its stacks on request, a text with its threads' stacks."""
     for path in directory.glob(f"**/{THREADS}.*"):
         number = path.suffix[1:]
         if SHOW is not None and number.isdecimal() and int(number) in processes:
@@ -279,8 +277,8 @@ class WatchedWorker:
         return time.monotonic() - self._began
 
     def phase(self) -> str:
-        """Return the last phase that the supervisor has observed. After `end`, return the last phase that the worker
-        has recorded."""
+        """Return the last phase that the supervisor observed or, after `end`, the last phase that the worker
+        recorded."""
         return self._phase
 
     def stop(self) -> None:
@@ -323,8 +321,7 @@ class WatchedWorker:
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
-        """Wait a moment for a request of the worker. If the worker requests to be alone, or to end its time alone,
-        grant the request."""
+        """Wait a moment for a request of the worker. Grant its requests to be alone, or to end its time alone."""
         asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))

@@ -81,8 +81,7 @@ def _import_ahead() -> None:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Switch the garbage collector off within the block, for imports. It took a sixth of their time and freed
-    nothing."""
+    """Switch the garbage collector off in the block, for imports. It took a sixth of their time and freed nothing."""
     gc.disable()
     try:
         yield
@@ -135,8 +134,7 @@ def _probe(run: Run, recorder: Recorder) -> None:
         if "torch" in sys.modules and probe.watches_steps and captures:
             importlib.import_module(_TORCH_IMPORTS_LATER)
     if not probe.timed:  # a timed arm must have the same garbage collection as the training itself
-        # The harness collects garbage after each arm. The collection skips frozen objects, and is faster without the
-        # many objects of torch.
+        # The garbage collection after each arm skips frozen objects, and is faster without torch's many objects.
         gc.freeze()
     execute(run, recorder)
 

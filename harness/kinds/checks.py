@@ -1,5 +1,4 @@
-"""Name the checks that all kinds of claim share, and the reasons for which the rows of several kinds leave out a
-check."""
+"""Name the checks that all kinds of claim share, and the reasons why the rows of several kinds leave out a check."""
 
 from __future__ import annotations
 
@@ -35,16 +34,14 @@ def names_of(check: str, role: str) -> frozenset[str]:
 
 
 def left_out(name: str) -> str:
-    """Return `name` if it is the name of a check, of a role, or of both (`trained.control`). Otherwise raise
-    ValueError."""
+    """Return `name` if it names a check, a role, or both (`trained.control`). Otherwise raise ValueError."""
     check, _, role = name.partition(".")
     if name not in ROLES and not (check in SHARED_CHECKS and (not role or role in ROLES)):
         raise ValueError(f"no shared check or role is named '{name}'; see harness/kinds/checks.py for the names")
     return name
 
 
-# The rows of several families use the following constants: references to faults in the evidence, and reasons to leave
-# out a shared check.
+# Constants for rows of several families: references to faults in evidence, and reasons to leave out a shared check.
 
 MISSING_RUN = "harness.drill.faults:MISSING_RUN"
 NO_STEPS = "harness.drill.faults:NO_STEPS"

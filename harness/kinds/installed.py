@@ -36,8 +36,7 @@ class Judged(Protocol):
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """Return every kind by its name, the harness's kinds first. Raises KindError if a kind of an installed package is
-    invalid."""
+    """Return every kind by name, the harness's first. Raises KindError if a kind of an installed package is invalid."""
     found = _with_installed(GROUP, Kind, BUILT_IN, RESERVED)
     for row in found.values():
         for name, settings in row.probes.items():

@@ -20,8 +20,7 @@ class Probe(Row):
     name: Name
     """The value of `probe` in `run.json`."""
     execute: Reference
-    """`module:attribute` of the function that executes a run in a worker. Its arguments are the run and the
-    recorder."""
+    """`module:attribute` of the function that executes a run in a worker. Its arguments are the run and a recorder."""
     arm_by_arm: bool
     """True if the probe executes one arm after another, and the evidence of an arm does not depend on other arms. It
     may depend only on arms that the run compares with this arm (`baseline_of`, `compared`). Such a probe has no
@@ -29,14 +28,12 @@ class Probe(Row):
     be divided among processes. If an arm ended a worker, the run can be repeated without it. A drill can use the
     evidence of arms in which no fault is planted from another run."""
     timed: bool
-    """True if the time of steps is the evidence. No other run then uses the machine, and every repetition of a run
-    gives new evidence."""
+    """True if step times are the evidence. No other run then uses the machine, and repetitions give new evidence."""
     of_ranks: bool
     """True if all ranks of an arm execute the probe in the same way."""
     apart: Reference | None
     """`module:attribute` of the function that executes the arms of two commits, with a process for each commit. None if
-    the probe cannot compare commits. None also if `arm_by_arm` is true, because the arms of each commit then have a
-    separate process anyway."""
+    the probe cannot compare commits, or if `arm_by_arm` is true, because each commit then has a process anyway."""
     steps: Reference | None
     """`module:attribute` of a function that takes the run and returns an arm's number of steps. None if the number of
     steps is limited only by time."""
@@ -51,8 +48,7 @@ class Probe(Row):
     """`module:attribute` of a function that takes the run and returns how many GiB of GPU memory the run may use. The
     function returns None if no other run may use the GPU, and 0.0 if the run uses no GPU."""
     most_on_gpu: Annotated[int, Field(gt=0)] | None
-    """The largest number of runs of this probe that may share a GPU. None if only the GPU's memory limits the
-    number."""
+    """The largest number of runs of this probe that may share a GPU. None if only the GPU's memory limits it."""
     grid: bool
     """True if the probe makes no steps, and tries every combination of its settings."""
 
@@ -65,8 +61,7 @@ class Probe(Row):
 _STEPS, _MEMORY, _BY = "harness.execution.opening:", "harness.planning.obstacles:", "harness.execution.probes."
 # fmt: off
 _ROWS = (
-    # `most_on_gpu` is 6, because runs on one GPU share its time. With 16 such runs, eager steps took two to six times
-    # as long.
+    # `most_on_gpu` is 6, because runs on a GPU share its time. With 16 runs, eager steps took two to six times as long.
     Probe(name="paired", execute=_BY + "paired:execute", arm_by_arm=True, timed=False, of_ranks=True,
           apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=6, grid=False),

@@ -1,8 +1,7 @@
 """Execute one arm of a timing of two commits in its own process: `python -m harness.execution.probes.arm_process`.
 
 The process reads an `ArmJob` from its standard input. Then it reads one `Command` at a time, and answers each command
-with an `ArmAnswer`. It writes records and series directly into the run's directory, while the process that sent the
-command waits.
+with an `ArmAnswer`. It writes records and series into the run's directory, while the sender of the command waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Train one arm in many blocks of steps (long replay), and record digests, memory and time of each block.
 
 A block is timed between two device synchronizations. The time includes copies that the harness makes in each step, so
-it can only be compared with the times of other blocks. The candidate runs alone on the machine. The baseline is not
-timed.
+it can only be compared with times of other blocks. The candidate runs alone on the machine. The baseline is not timed.
 
 If a trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
 
@@ -60,8 +59,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
-    """Time the old run and a fresh run of its arm in turns. Return, as fields of a record, the rounds, or the reason
-    why there are no rounds.
+    """Time the old run and a fresh run of its arm in turns. Return record fields: the rounds, or why there are none.
 
     until: time, on the monotonic clock, at which the last round should have ended. If the worker reached its wall
     limit, it would be killed, and the evidence of the run would be incomplete.
@@ -136,8 +134,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Receives the rows of all steps in place of a `SeriesWriter`, and passes only the last row of each block on to
-    it."""
+    """Receives the rows of all steps in place of a `SeriesWriter`, and passes only each block's last row to it."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series
@@ -170,8 +167,7 @@ class SeenSteps:
         self._metrics = {name: values[-1:] for name, values in block.metrics.items()}
 
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
-        """Write the last row to the series. Return a summary of the rows since the last call, with the memory that is
-        in use now.
+        """Write the last row to the series. Return a summary of the rows since the last call, with the memory in use.
 
         seconds: the time of the block. yardstick_seconds: the time of the fixed work (`Yardstick`).
         """
@@ -196,8 +192,7 @@ class SeenSteps:
 
 
 class Yardstick:
-    """A fixed amount of work, on the GPU if there is one. The time that the work takes shows the machine's current
-    speed."""
+    """A fixed amount of work, on the GPU if there is one. Its duration shows the machine's current speed."""
 
     def __init__(self) -> None:
         self._values = torch.zeros(YARDSTICK_ELEMENTS if has_cuda() else 1, device="cuda" if has_cuda() else "cpu")

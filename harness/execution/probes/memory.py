@@ -5,8 +5,7 @@ block of steps on the device, at most 16 MiB. They count as part of the peak. Th
 digests before the first step does not count.
 
 recapture: all captures are dropped, and each of the workload's shapes is captured again. The memory is read after each
-capture and its first replay, while the device is idle. At that time the old graphs are freed, so growing memory is not
-memory of old graphs.
+capture and its first replay, while the device is idle. Old graphs are freed by then and cause no growth.
 """
 
 from __future__ import annotations

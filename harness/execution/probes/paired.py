@@ -59,8 +59,7 @@ def execute(run: Run, recorder: Recorder) -> None:
             ends.forget(arm)
             recorder.write(failure)
             failed.add(arm)
-            # A CUDA error persists in the process. If the arm failed with one, this call raises it again, which ends
-            # the worker.
+            # A CUDA error persists in the process, so this call raises it again, which ends the worker.
             release_memory()
 
 
@@ -73,8 +72,7 @@ def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[s
 
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
-    """Execute one arm by calling `execute_arm`. Return the arm's failure, or None. After the return no reference to the
-    arm's memory is left."""
+    """Execute an arm with `execute_arm`. Return its failure, or None. No reference to the arm's memory is left."""
     recorder.failed_after = None
     try:
         execute_arm()
@@ -149,8 +147,7 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher that measures in two steps how large the terms of the loss are. Yield none if the arm is captured
-    or repeated."""
+    """Yield a watcher that measures the terms of the loss in two steps; none if the arm is captured or repeated."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -169,8 +166,7 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
     """Yield a watcher that looks for gradient clipping in a few steps. Yield none if the arm is captured or repeated.
 
-    The watched steps are the first steps, because their gradients are large, two later steps, and all steps whose
-    gradients are read.
+    The watched steps are the first (their gradients are large), two later ones, and all whose gradients are read.
     """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):

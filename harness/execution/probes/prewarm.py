@@ -61,8 +61,7 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
                 recorder.phase(f"{arm}: steps")
                 steps, failure = _steps_in_full_memory(training, of_shapes(run))
             empty_cache()  # also free the memory that `full_memory` has reserved
-    # If a capture finds no memory, the system may continue with plain steps. Count this as a failure, because the test
-    # is about captured steps.
+    # If a capture finds no memory, the system may make plain steps. Count them as a failure: captured steps are tested.
     if failure is None and isinstance(training, HasCapture):
         failure = training.capture_record().failure
     # Read the ledger before the inventory, because the inventory compiles more kernels.
@@ -96,8 +95,7 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
 
 @contextmanager
 def full_memory(memory: StepMemory) -> Iterator[int]:
-    """Reserve `memory` in torch's cache. Within the block, all other memory of the device is allocated. Yield how many
-    bytes are free."""
+    """Reserve `memory` in torch's cache. Fill the device's other memory within the block. Yield the free bytes."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         yield free_bytes()

@@ -1,9 +1,8 @@
 """Train every arm once with each seed, one after the other in one process (the probes `seeds` and `resumed_seeds`).
 
 In the `resumed_seeds` probe, the candidate is interrupted in the middle of the training with each seed. Each half of
-the training has a separate process, so that the second half gets only the first half's checkpoint. For seed number n
-(from 0), the candidate has the executions 2n (until the save) and 2n + 1 (from the load). Every other arm has execution
-n.
+the training has a separate process, so the second half gets only the first half's checkpoint. For seed number n (from
+0), the candidate has the executions 2n (until the save) and 2n + 1 (from the load). Every other arm has execution n.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
             failure = failure_of(arm, recorder, partial(_train_with_every_seed, run, arm, recorder))
         if failure is not None:
             recorder.write(failure)
-            # A CUDA error persists in the process. If the arm failed with one, this call raises it again, which ends
-            # the worker.
+            # A CUDA error persists in the process, so this call raises it again, which ends the worker.
             release_memory()
             return
 

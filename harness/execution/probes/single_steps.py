@@ -50,8 +50,7 @@ from harness.system.protocol import (
 from harness.system.replay.found_state import plain_name
 from harness.system.resolve import resolve
 
-# The following functions measure how far a step differs from the same step of the reference. The result is the largest
-# error of each quantity.
+# The following functions return the largest error of each quantity of a step, compared with the reference's step.
 #
 # For loss, norms and gradients, the error is the L2 norm of the difference, divided by the L2 norm of the reference.
 # For moments and parameters after an update, the error of an element is its difference, divided by a scale. The scale
@@ -73,8 +72,7 @@ class Evaluated:
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
     """Return the largest errors of the candidate and of the yardstick, for loss, norms and gradients.
 
-    Errors are relative to the reference. If the reference lacks a tensor, or only the reference has it, the error is
-    infinite.
+    Errors are relative to the reference. If only the reference has or lacks a tensor, the error is infinite.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -229,8 +227,7 @@ def _stepped(life: ArmLife, training: _Shows, index: int, step: Callable[[int], 
 
 
 def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
-    """Return copies of the last step's results. Copies are necessary, because a later step may overwrite the
-    results."""
+    """Return copies of the last step's results. Copies are necessary because a later step may overwrite results."""
     norms = training.gradient_norms()["before"].detach().clone()
     return Evaluated(
         loss=loss.detach().clone(),
@@ -313,8 +310,7 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
     """Train the candidate with one seed, and return its points at the steps whose gradients are compared.
 
-    If the losses of this seed are compared, make all steps of the workload. Otherwise stop after the last step whose
-    gradients are compared.
+    If this seed's losses are compared, make all steps. Otherwise stop after the last step whose gradients are compared.
     """
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
@@ -358,8 +354,7 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Copies a training run's parameters, gradients and batch. Raises `NotAvailable` if the run does not show one of
-    these."""
+    """Copies a training run's parameters, gradients and batch. Raises `NotAvailable` if the run does not show all."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (

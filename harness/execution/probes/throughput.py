@@ -1,10 +1,9 @@
 """Execute one process of a timing comparison, in which both arms take turns (the throughput probe).
 
 After a warm-up, rounds of four blocks are timed in ABBA order (A is the candidate, B the baseline). A block is
-`block_steps` steps between two device synchronizations, and is timed by the host's clock. Both arms make steps with the
-same indices, so that their losses can be compared step by step. A block contains only the steps and one small copy of
-each batch. Losses and digests are read outside of the timed blocks. The speed of the processor is measured before and
-after each block.
+`block_steps` steps between two device synchronizations, timed by the host's clock. Both arms make steps with the same
+indices, so their losses can be compared step by step. A block contains only the steps and one small copy of each batch.
+Losses and digests are read outside of the blocks. The processor's speed is measured before and after each block.
 
 On CUDA, one of a claim's processes makes untimed blocks at its end, in which the device's work is profiled. The other
 processes count graph launches in the timed blocks. One process cannot do both (`launch_counter`). Before timed and
@@ -41,8 +40,7 @@ from harness.system.adapter_checks import AdapterError, names
 from harness.system.protocol import CaptureRecord, HasParameters, NotAvailable, TrainingRun
 from harness.system.replay.found_state import same
 
-# The class `Helpers` measures how long an arm's helpers (threads and child processes) work outside of the arm's timed
-# blocks.
+# `Helpers` measures how long an arm's helpers (threads and child processes) work outside of the arm's timed blocks.
 #
 # A Python thread or a child process belongs to the arm that was opening or making a step when the helper appeared. A
 # child of a child process belongs to the arm of its parent. Native threads (of OpenMP or autograd) belong to no arm,
@@ -197,8 +195,7 @@ class TimedProcess:
         self.recorder.heartbeat()
 
     def counting(self) -> AbstractContextManager[object]:
-        """Return a context manager that counts graph launches within its block. It does nothing if this process counts
-        no launches."""
+        """Return a context manager that counts graph launches in its block, if this process counts launches."""
         return self._counter or nullcontext()
 
     def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:

@@ -83,8 +83,7 @@ class ArmProcess:
     def block(self, number: int, position: int, steps: int) -> Block:
         """Let the process time a block, and return the block. Raises `ProcessFailed` if the answer has no block.
 
-        number, position: number of the round, and the block's position in the round. steps: the block's number of
-        steps.
+        number, position: the round's number, and the block's position in the round. steps: the block's number of steps.
         """
         answer = self.do(Command(what="block", round=number, position=position, steps=steps))
         if answer.block is None or answer.least_pace is None:

@@ -1,7 +1,6 @@
 """Time blocks of steps of one arm, each block between two device synchronizations, and combine blocks into rounds.
 
-A round has four blocks: candidate, baseline, baseline, candidate. This does not depend on whether both arms are in one
-process.
+A round has four blocks: candidate, baseline, baseline, candidate, whether or not both arms are in one process.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ def arms_of(run: Run) -> tuple[str, str]:
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
     """Join the evidence of the two processes of a timing of two commits.
 
-    Each process plants an event on purpose, to test its detector. The event counts as seen only if each process saw the
-    event that it planted.
+    Each process plants an event to test its detector. The event counts as seen only if each process saw its event.
     """
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
@@ -161,8 +159,7 @@ class TimedArm:
         return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
     def note_inputs(self) -> None:
-        """Store the names of the last block's inputs, and the number of their shapes, for the arm's end record. Call
-        this after the block."""
+        """Store the names of a finished block's inputs, and the number of their shapes, for the arm's end record."""
         if self._inputs:
             self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
             self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)
@@ -196,16 +193,14 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Stop all other runs within the block. Keep the GPU busy for a moment before the block, so that the GPU raises its
-    clock."""
+    """Stop all other runs within the block. Before it, keep the GPU busy for a moment to raise its clock."""
     with recorder.alone():
         raise_clocks()
         yield
 
 
 def raise_clocks() -> None:
-    """Keep the GPU busy for a moment, so that it raises its clock. During a warm-up of short steps the GPU stays at its
-    idle clock (345 MHz)."""
+    """Keep the GPU busy for a moment to raise its clock. A warm-up of short steps keeps the idle clock (345 MHz)."""
     if not has_cuda():
         return
     values = torch.zeros(2**24, device="cuda")

@@ -41,8 +41,7 @@ class TrainingPart(Job):
 
 
 def train_elsewhere(parts: Sequence[TrainingPart], recorder: Recorder) -> ArmFailed | None:
-    """Train the parts one after the other, each in its own process. Return the failure of the first part that failed,
-    or None.
+    """Train the parts one after the other, each in its own process. Return the first failure, or None.
 
     All processes are started at once, because the import of torch takes longer than a small training.
     """
@@ -75,8 +74,7 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
 
 
 def _last_phase(recorder: Recorder) -> str:
-    """Return the last phase that a part's process recorded. Read it from the heartbeat file, which that process and
-    this worker write."""
+    """Return the last phase that a part's process recorded in the heartbeat file, which this worker writes too."""
     with suppress(OSError):
         return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return recorder.current_phase
@@ -97,8 +95,7 @@ def main() -> NoReturn:
 
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
-    """Open the arm, load, make the part's steps, save, answer, and end this process. Raises any exception that the
-    system raises."""
+    """Open the arm, load, make the part's steps, save, answer, and end this process. Raises any error of the system."""
     # import these modules here and not at the top, because they import torch
     from harness.execution.arm import ArmLife
     from harness.execution.probes.checkpoints import load_checkpoint, record_saved, save
@@ -114,8 +111,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         def after(steps: int) -> None:
             """Save once in the middle of the part, in order to find faulty systems. Nothing loads this checkpoint.
 
-            A faulty system may keep its first checkpoint instead of the last one, or may disturb the training by a
-            save.
+            A faulty system may keep its first checkpoint instead of the last one, or disturb the training by a save.
             """
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")

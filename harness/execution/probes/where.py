@@ -5,8 +5,7 @@ step. If `deterministic` is true, torch's deterministic algorithms are used wher
 limit of the whole run, in seconds.
 
 Settings for each arm: with `evaluate: n` the arm is evaluated after every n steps. `resume` lists numbers of steps
-after which the arm is saved, opened again and loaded. `values` lists the numbers of the operators whose results are
-recorded.
+after which the arm is saved, opened again and loaded. `values` lists numbers of operators whose results are recorded.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ class CaptureAttempts:
 
     If several objects' blocks are open, only one object counts: the object whose block, or whose `working`, was entered
     last. errors: for each capture that an exception ended, a sentence with the line of user code; caught exceptions
-    also count. replaying: True while a replay runs. replayed: if you set this to a list, each graph or traced step that
-    is replayed is appended. left_out: if you set this to True, a replay does nothing and returns the result of the
-    previous replay.
+    also count. replaying: True while a replay runs. replayed: if you set this to a list, each replayed graph or traced
+    step is appended. left_out: if you set this to True, a replay does nothing and returns the result of the previous
+    replay.
     """
 
     def __init__(self) -> None:
@@ -143,8 +143,7 @@ class CaptureAttempts:
 
 
 def attempts_of(training: object) -> CaptureAttempts:
-    """Return the `CaptureAttempts` of an open arm. training: the arm's training run. Raises LookupError if `opened` has
-    not opened this run."""
+    """Return the `CaptureAttempts` of an open arm. Raises LookupError if `opened` has not opened `training`."""
     found = next((each for each in _COUNTING if each.training is training), None)
     if found is None:
         raise LookupError(f"no open arm has this training run ({type(training).__name__}); open the arm with `opened`")

@@ -61,8 +61,7 @@ class DrawWatch:
         return self.watch.form
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
-        """Return the record of random draws. captured: for each capture of the arm, the names of the operators that
-        draw random numbers."""
+        """Return the record of random draws. captured: for each capture, the operators that draw random numbers."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step, operators=self.watch.draws, captured=[list(each) for each in captured], generators=moved
@@ -146,16 +145,14 @@ def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
     return sorted(name for name, address in captured.items() if now.get(name) != address)
 
 
-# On CUDA, this number of the first steps and this number of the last steps are watched. For traced replays only the
-# last steps are watched.
+# On CUDA, this number of the first and of the last steps are watched. For traced replays only the last steps are.
 WATCHED_STEPS = 3
 
 Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and True if all these steps must be replays
 
 
 class Watcher(NamedTuple):
-    """Functions that are called with a step's index before, around and after each step. `at_end` is called after the
-    last step.
+    """Functions called with a step's index before, around and after each step. `at_end` is called after the last step.
 
     parts: the parts of the evidence that fail if the watcher raises an error. The watcher is then not called again. If
     `parts` is empty, such an error fails the arm.
@@ -196,8 +193,7 @@ class CaptureWatch:
         self.every_step = parts.ask(ask, *self._parts) if watches else None
 
     def around(self, watchers: Sequence[Watcher]) -> list[Watcher]:
-        """Return `watchers` together with the watchers of this object, in nesting order. The outermost watcher is the
-        first."""
+        """Return `watchers` together with this object's watchers, in nesting order, the outermost first."""
         found = [*watchers]
         if self.every_step is not None:
             found.append(Watcher(self._parts, around=self.every_step.step))
@@ -252,8 +248,7 @@ class CaptureWatch:
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
     """Return which steps of a captured arm are profiled on CUDA: the first steps after the warm-up, and the last steps.
 
-    The first steps are included to find a capture that records a step but does not execute it. Its update would be
-    missing.
+    The first steps are included to find a capture that records a step but does not execute it. Its update is missing.
     """
     steps = steps[planned.arm.warm_steps :]
     if planned.arm.capture == "none" or not has_cuda() or not steps:

@@ -83,8 +83,7 @@ class SilentError(BaseException):
 
 @contextmanager
 def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable[[], object]]:
-    """Yield a function that calls `heartbeat`. If the function is not called for `silence` seconds, SilentError is
-    raised in the block.
+    """Yield a function that calls `heartbeat`. Without calls for `silence` seconds, SilentError is raised in the block.
 
     SilentError is never raised outside of the main thread, or if user code has set a handler for SIGALRM.
     """
@@ -146,8 +145,7 @@ class _Look:
             self._compare(index, last)
 
     def _compare(self, index: int, last: int) -> None:
-        """Make step `index` twice with replays and once without, always from the same state. Record which outputs
-        agree.
+        """Make step `index` twice with replays and once without, each from the same state. Record which outputs agree.
 
         In this state, gradients and buffers are those of step `last`. If a step needs its replays, it reads the wrong
         gradients and buffers without them.

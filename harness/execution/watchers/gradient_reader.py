@@ -63,8 +63,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Kept(NamedTuple):
-    """The gradients of a baseline arm in one step. Candidates are compared with them. left: the values after the
-    step."""
+    """The gradients of a baseline arm in a step. Candidates are compared with them. left: the values after the step."""
 
     left: Tensors
     changed: Tensors | None  # earlier values of the gradients that changed after the backward pass; None: not watched
@@ -197,8 +196,7 @@ class MicroBatchWatch:
 
 
 def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
-    """Return the inputs whose first dimension has one entry for each of `parts` micro-batches, as dense contiguous
-    tensors.
+    """Return inputs whose first dimension has one entry for each of `parts` micro-batches, as dense contiguous tensors.
 
     If no input has `parts` entries, return the inputs that have as many entries as the alphabetically first input.
     Inputs without dimensions, such as a learning rate, are left out, because all micro-batches use the same value.

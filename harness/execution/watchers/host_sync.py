@@ -63,9 +63,9 @@ class SeriesWatch:
     """Watches the steps of one execution of an arm.
 
     captures: returns the number of captures so far. A step that captures does not count, because it may wait and does
-    more than a replay. The first `unwatched` steps are not watched either. In these steps captures are recorded, under
-    other dispatch modes. attempts: returns how often torch began a capture; this call is cheap. replaying: returns True
-    while a replay runs.
+    more than a replay. The first `unwatched` steps are not watched either: their captures are recorded under other
+    dispatch modes. attempts: returns how often torch began a capture, cheaply. replaying: returns True while a replay
+    runs.
     """
 
     device: str
@@ -114,9 +114,9 @@ class SeriesWatch:
         operations = seen.operations or 0
         fewest = operations if self._fewest is None else self._fewest
         before, self._known_attempts = self._known_attempts, self.attempts()
-        # Request the number of captures only if this step may have made a capture. The first watched step may capture
-        # the second shape. Any other step may have made a capture if it does more than earlier steps, or if torch began
-        # a capture.
+        # Request the number of captures only if this step may have captured. The first watched step may capture the
+        # second shape. Any other step may have captured if it does more than earlier steps, or if torch began a
+        # capture.
         busier = self._fewest is None or any(seen.syncs.values()) or operations > fewest
         if busier or self._known_attempts > before:
             earlier, self._known_captures = self._known_captures, self.captures()
@@ -148,8 +148,7 @@ class SeriesWatch:
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
     def readings(self) -> list[DetectorReading]:
-        """Return a reading of each detector: the host syncs in all watched steps, and True if the detector sees a
-        planted sync."""
+        """Return each detector's reading: the host syncs in all watched steps, and True if it sees a planted sync."""
         detectors = dict.fromkeys(name for seen in self._steps.values() for name in seen.syncs)
         return [self._reading(name) for name in detectors]
 
@@ -307,8 +306,7 @@ def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
 
 
 def _read_profile(steps: int, looks: Looks) -> DetectorReading:
-    """Count host syncs with the profiler. If there are any, profile further steps with stacks, in order to find the
-    lines of code that wait."""
+    """Count host syncs with the profiler. If there are any, profile again with stacks to find the lines that wait."""
     with _named("profiler"):
         seen, sees_planted = counted_by_profiler(looks.next_steps(steps))
         places: Syncs = by_profiler(looks.next_steps(steps)) if seen else Counter()
@@ -375,8 +373,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
 
 
 def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
-    """Execute the step twice, and undo its changes of the state. State that the step creates at its first call is
-    kept."""
+    """Execute the step twice, and undo its changes of state. State that the step creates at its first call is kept."""
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
     with StateGuard(training.state_tensors, roots) as guard:
         with guard.first_execution():

@@ -143,8 +143,7 @@ class LooseWatch:
     def _role(self, name: str, now: _Seen, read: int) -> Role:
         memory, before = now.memory, self._before.get(name)
         prior = None if before is None else before.memory
-        # If there is no memory, no operator of a step used the tensor. It is a numpy array, or was created between two
-        # steps.
+        # If there is no memory, no operator of a step used the tensor. It is a numpy array, or was made between steps.
         if memory is None:
             stayed = before is not None and prior is None and before.place == now.place
             return "state" if stayed and before is not None and before.digest != now.digest else "left"
@@ -248,8 +247,7 @@ class LooseWatch:
 
 
 def _named_twice(state: StateByCategory) -> frozenset[str]:
-    """Return the names of loose tensors that are also in another category of `state`. Such a tensor is compared as part
-    of the other category."""
+    """Return the names of loose tensors that are also in another category of `state`and compared there."""
     known = {same(tensor) for category in _REGISTERED for tensor in state.get(category, {}).values()}
     return frozenset(name for name, tensor in state.get(LOOSE, {}).items() if same(tensor) in known)
 
@@ -294,8 +292,7 @@ class FollowedSteps:
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:
-        """Return True if step `index` is followed. Call this only once for each step, because a call may reduce the
-        budget."""
+        """Return True if step `index` is followed. Call this once for each step, because it may reduce the budget."""
         if index < FIRST or index in self._drawn or index >= self._steps - LAST:
             return True
         self._left -= self._waits

@@ -9,8 +9,7 @@ scale. This write, too, is part of the computation.
 No hook is registered, because torch.compile would trace the hook. A dispatch mode watches operators, and torch's only
 entry into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can watch (compiled
 code, a custom kernel) is noticed because it changes a gradient's norm between two operators. Nothing is reported for
-such a step. When a captured step is recorded, the copies become part of the recording, so that each replay makes them
-again.
+such a step. When a captured step is recorded, the copies become part of the recording, so each replay makes them again.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from harness.system.replay.cpu_as_device import tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import is_distributed
 
-# `ClipWatch` watches steps for a clip. A clip consists of operators that bound gradients by values computed from
-# gradients.
+# `ClipWatch` looks for a clip: operators that bound gradients by values computed from gradients.
 #
 # If no gradient reaches the limit of a clip, the clip changes no number. A comparison of numbers then cannot show that
 # one arm lacks the clip. The watch finds a clip by the data flow after the backward pass, whatever functions the clip
@@ -133,12 +131,10 @@ class ClipWatch(Observer):
         values computed from gradients."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Process the same operator call after it has run. made: tensors that it returned or wrote to, except
-        parameters."""
+        """Process the same call after it has run. made: tensors that it returned or wrote to, except parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
-        """Store the norms of gradients that an operator has bounded in place, and the norms of its results that may
-        replace a gradient."""
+        """Store the norms of gradients that an operator bounded in place, and of results that may replace gradients."""
         changed = self._memory_of(in_place)
         others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
@@ -161,8 +157,7 @@ class ClipWatch(Observer):
         return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
-        """Return a record that says whether the gradients were clipped, and whether a clip changed a gradient. This
-        waits for the device."""
+        """Return whether the gradients were clipped, and whether a clip changed one. This waits for the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
         hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
@@ -185,8 +180,7 @@ class _Storages:
 
 
 def memory_of(tensor: Tensor) -> int | None:
-    """Return the number that identifies a tensor's storage; None for a tensor without storage, such as a sparse
-    tensor."""
+    """Return the number that identifies a tensor's storage; None for one without storage, such as a sparse tensor."""
     try:
         number: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -220,14 +214,12 @@ def _compiled() -> int:
 
 _ENGINE = "_engine_run_backward"  # the function in `torch.autograd` through which both `backward` and `grad` run
 _SCALES = frozenset({"div", "mul"})
-# Prefixes of the operators of torch's fused optimizers and of its gradient scalers. Both divide gradients by a loss
-# scale.
+# Prefixes of the operators of torch's fused optimizers and of gradient scalers. Both divide gradients by a loss scale.
 _UNSCALES = ("_fused_", "_amp_")
 
 
 class MadeGradients(ClipWatch):
-    """Copies the gradients of one step, as they were after its backward pass. Only gradients that change later are
-    copied.
+    """Copies the gradients of one step as they were after its backward pass, if they change later.
 
     Enter the context manager once for each step. Each entry discards the copies of the previous step.
     """

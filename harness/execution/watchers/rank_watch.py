@@ -87,8 +87,7 @@ class RankWatch:
         return self._generators, _of_this_rank(self._training)
 
     def _trained(self) -> dict[str, list[Tensor]]:
-        """Return the tensors that can be divided among ranks, by category: the parameters and the optimizer's
-        moments."""
+        """Return the tensors that can be divided among ranks, by category: parameters and the optimizer's moments."""
         optimizer = watched_state(self._training).get("optimizer", {}).values()
         moments = [tensor for tensor in optimizer if tensor.dim() and tensor.is_floating_point()]
         return {"parameters": list(named_parameters(self._training).values()), "optimizer": moments}
@@ -99,8 +98,7 @@ class RankWatch:
 
 
 def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
-    """Return the generators of the process and the generators that the step can reach, by name. A generator has the
-    same name on all ranks."""
+    """Return the generators of the process and those that the step can reach, by names that are equal on all ranks."""
     own = f"torch.cuda:{rank()}"
     of_process = {
         "torch.cuda" if name == own else name: each
@@ -112,8 +110,7 @@ def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:
-    """Return how often collectives of each name began, while the number of all collectives rose from `before` to
-    `after`.
+    """Return how often collectives of each name began, while the number of collectives rose from `before` to `after`.
 
     The result is empty if torch's flight recorder gives no names. The flight recorder also contains collectives of
     earlier process groups, so entries are counted backward from the latest entry.
@@ -125,16 +122,14 @@ def _names_between(before: int, after: int) -> dict[str, int]:
         entries = json.loads(_flight_recorder())["entries"]
         names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["record_id"]))]
     except Exception:
-        # Another release of torch may write other entries. Only the names are then missing, not the number of
-        # collectives.
+        # Another release of torch may write other entries. Only names are then missing, not the number of collectives.
         return {}
     last = len(names) - (now - after)
     return dict(Counter(names[max(0, last - (after - before)) : max(0, last)]))
 
 
 def _flight_recorder() -> Any:
-    """Return the content of torch's flight recorder, parsed from JSON. In torch 2.11 there is another function for
-    NCCL's flight recorder."""
+    """Return the parsed content of torch's flight recorder. NCCL's recorder has another function in torch 2.11."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

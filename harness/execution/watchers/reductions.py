@@ -54,8 +54,7 @@ def _row(tensor: Tensor) -> Tensor:
 
 
 def _digest_of_each_row(tensor: Tensor) -> Tensor:
-    """Return an int64 tensor [N] with the digest of each of the N rows of `tensor`, which is dense, contiguous and of
-    shape [N, ...]."""
+    """Return an int64 tensor [N] with the digest of each row of a dense contiguous `tensor` [N, ...]."""
     raw = tensor.view(tensor.shape[0], tensor[0].numel()).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()  # copy the bytes, because only aligned memory can be read as 8-byte words
@@ -87,8 +86,7 @@ def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
     """Return the parts of a tensor by name, or None if it has no parts.
 
-    The parts are a nested tensor's sequences and offsets, or the inner tensors of a library's tensor type, such as
-    codes and scales.
+    Parts are a nested tensor's sequences and offsets, or the inner tensors of a library's tensor type(codes, scales).
     """
     if _is_plain(tensor) or is_distributed(tensor):
         return None
@@ -132,8 +130,7 @@ def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return for each n from 0 to N - 1 one digest of the n-th entries of all tensors, combined as in
-    `combine_on_device`.
+    """Return for each n in 0 .. N - 1 a digest of the n-th entries of all tensors, combined as in `combine_on_device`.
 
     Each tensor has the shape [N, ...], and is dense and contiguous. The result is an int64 tensor [N]. The number of
     operations does not depend on N.
@@ -150,8 +147,7 @@ def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack tensors as `torch.stack` does. The tensors may be on several devices; the result is on the device of the
-    first tensor."""
+    """Stack tensors of several devices as `torch.stack` does. The result is on the first tensor's device."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
@@ -163,8 +159,7 @@ def as_hex(value: int) -> str:
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Return each tensor's digest by name. All digests of a device are copied to the host in one transfer.
 
-    Small tensors of equal length are digested together, because there may be thousands of them, for example in a replay
-    buffer.
+    Small tensors of equal length are digested together, because there may be thousands, as in a replay buffer.
     """
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
@@ -199,16 +194,14 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
-    """Return one digest of the names, types, shapes and bits of all tensors. Without tensors, this is the digest of an
-    empty text."""
+    """Return one digest of the names, types, shapes and bits of all tensors, or of an empty text if there are none."""
     found = digests(tensors)
     lines = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {found[name]}\n" for name in sorted(found)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
 def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
-    """Return one digest of the tensors after they are rounded to `dtype`, such as `bfloat16`. Only one tensor at a time
-    is copied.
+    """Return one digest of the tensors rounded to `dtype`, such as `bfloat16`. Only one tensor at a time is copied.
 
     Tensors of different types therefore have equal digests if their values are equal in the precision of `dtype`.
     """
@@ -274,9 +267,9 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
     """Return the sketch of each floating-point tensor. A sketch consists of a few signed sums of the elements. All
     sketches of a device are copied to the host in one transfer.
 
-    An element's signs are bits of splitmix64 for its position, with the tensor's name as seed. They are therefore equal
-    on every device. If the signed sums of two tensors differ by d, the average of d^2 is the squared L2 norm of the
-    tensors' difference.
+    An element's signs are bits of splitmix64 for its position, seeded by the tensor's name, so they are equal on every
+    device. If the signed sums of two tensors differ by d, the average of d^2 is the squared L2 norm of their
+    difference.
     """
     rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
     for name, tensor in made_of(tensors).items():
@@ -311,8 +304,7 @@ def _sums(name: str, flat: Tensor) -> Tensor:
 def reduce_gradients(
     gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
 ) -> list[TensorReduction]:
-    """Return the norms and largest values of each gradient, and its difference from the baseline's gradient, in the
-    order of `gradients`.
+    """Return each gradient's norms, largest values and difference from the baseline's, in the order of `gradients`.
 
     Gradients are compared by name. If the baseline has no gradient with the same name and shape, the difference is
     None. No judge treats None as 0.
@@ -377,8 +369,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return each tensor's largest absolute value, by name: NaN if an element is NaN, 0 for an empty tensor. This needs
-    only one transfer."""
+    """Return each tensor's largest absolute value in one transfer: NaN if an element is NaN, 0 for an empty tensor."""
     if not tensors:
         return {}
     values = [
@@ -391,11 +382,9 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
-    """Return i * GAMMA for i in start + 1 .. start + count. Results for small counts are cached, because they are often
-    needed.
+    """Return i * GAMMA for i in start + 1 .. start + count. Results for small, frequent counts are cached.
 
-    During a capture the cache is not used. A captured operator writes its values only at a replay, and its memory
-    belongs to the graph.
+    During a capture the cache is not used: a captured operator writes only at a replay, into the graph's memory.
     """
     keeps = count <= _KEEP and not is_capturing()
     return (_kept_positions if keeps else _make_positions)(count, start, device)

@@ -43,8 +43,7 @@ MOVES = "moves"  # the name under which an arm stores movements for arms of anot
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """Return the tensors whose movement (end minus start) is compared, by `category name`. Integers and flags are
-    included.
+    """Return the tensors whose movement (end minus start) is compared, by `category name`, also integers and flags.
 
     From an optimizer's state, only tensors with the shape of a parameter are included: averages, slow weights and
     moments. The names of these tensors contain the data type, unless it is float32.
@@ -383,8 +382,7 @@ class Ends:
     _replicas: dict[str, int] = field(default_factory=dict)
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """Return how far the final tensors `ended` differ from each kept end. Only one kept tensor at a time is on the
-        device.
+        """Return how far the tensors `ended` differ from each kept end. One kept tensor at a time is on the device.
 
         Every rank takes part when sharded tensors are gathered, even a rank without a kept end. Otherwise the other
         ranks would wait for this rank.
@@ -441,8 +439,7 @@ def _worst(sizes: Mapping[str, float]) -> str | None:
 
 
 def _relative(apart: float, largest: float, rounding: float) -> float:
-    """Return `apart` / `largest`. The result is 0 if `apart` is at most `rounding`. Otherwise, if `largest` is 0, the
-    result is infinite."""
+    """Return `apart` / `largest`; 0 if `apart` is at most `rounding`, otherwise infinity if `largest` is 0."""
     if apart <= rounding:
         return 0.0
     return apart / largest if largest else math.inf

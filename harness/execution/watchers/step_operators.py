@@ -40,8 +40,7 @@ _BLOCK = 512  # number of bytes that the device's allocator uses for the smalles
 
 
 class _Seen(NamedTuple):
-    """A tensor at one moment. place: its range of bytes. form: its type and shape. digest: its digest, which stays on
-    the device."""
+    """A tensor at one moment. place: its range of bytes. form: its type and shape. digest: it stays on the device."""
 
     place: _Range | None
     form: str
@@ -63,8 +62,7 @@ class _Found(NamedTuple):
 
 
 class StepOperators(Observer):
-    """Records every operator that runs in its block. Operators that prepare a capture are left out, because their
-    effects are undone.
+    """Records every operator in its block, except those that prepare a capture, because their effects are undone.
 
     is_cut: True if the time limit was reached before the end. unseen: the number of kernels that a capture recorded
     outside of observed operators, plus the number of replays of graphs whose operators were not observed.
@@ -221,8 +219,8 @@ class StepOperators(Observer):
         self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
     def _number(self, tensor: Tensor) -> str | None:
-        """Return the value of a CPU tensor of shape [] as text. Return None for any other tensor, and for a tensor that
-        the step has computed."""
+        """Return as text the value of a CPU tensor of shape [] that the step did not compute; None for other
+        tensors."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
             with suppress(Exception):  # the tensor type of another library may have no value
@@ -230,8 +228,7 @@ class StepOperators(Observer):
         return None
 
     def _look(self, tensor: Tensor, *, digested: bool = True) -> _Seen:
-        """Return a description of a tensor. Its digest stays on the device. Tensors that are uninitialized or cannot be
-        read get no digest."""
+        """Describe a tensor. Its digest stays on the device. Uninitialized and unreadable tensors get no digest."""
         place, digest = _range(tensor), None
         if place is not None and place.memory not in self._held:
             self._held[place.memory] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -250,8 +247,7 @@ class StepOperators(Observer):
         return sum(-(-size // block) * block for size, block in whole)
 
     def operators(self, after: Mapping[str, Tensor]) -> list[ObservedOperator]:
-        """Return the observed operators in the order of their calls. All digests of a device are copied to the host in
-        one transfer.
+        """Return the observed operators in the order of their calls. A device's digests are copied in one transfer.
 
         after: state and gradients after the step, by name.
         """
@@ -352,16 +348,14 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fill(made: Sequence[Tensor]) -> None:
-    """Fill uninitialized tensors with 0. An operator may leave parts of a tensor unwritten, and digests include these
-    parts."""
+    """Fill uninitialized tensors with 0. Digests include the parts that an operator leaves unwritten."""
     for each in made:
         with suppress(Exception), torch.no_grad():
             each.zero_()
 
 
 def _tensors_of_launch(values: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among a kernel's arguments, and the tensors to which tensor descriptors among the arguments
-    refer."""
+    """Yield the tensors among a kernel's arguments, and the tensors to which tensor descriptors among them refer."""
     return tensors_in([each if isinstance(each, Tensor | tuple) else getattr(each, "base", None) for each in values])
 
 
@@ -393,8 +387,7 @@ def _by_device(digests: Sequence[Tensor | None]) -> dict[torch.device, list[int]
 
 
 class _Range(NamedTuple):
-    """A tensor's range of bytes: the number of its storage, the position of its first byte, and the position after its
-    last byte."""
+    """A tensor's range of bytes: its storage's number, the position of its first byte, and that after its last byte."""
 
     memory: int
     start: int
@@ -436,8 +429,7 @@ _Exact = tuple[_Range | None, str, tuple[int, ...]]
 
 
 class _Writers:
-    """Stores which operator last wrote each range of bytes, and the digests of the operator's tensors after the
-    call."""
+    """Stores which operator last wrote each range of bytes, and the digests of its tensors after the call."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[_Range, int]]] = {}

@@ -145,8 +145,7 @@ class DispatchWatch(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Count a read of a device tensor's value. Return the tensor or, in a fake pass, a tensor of ones in its
-        place."""
+        """Count a read of a device tensor's value. Return the tensor or, in a fake pass, a tensor of ones."""
         if self.host is None or self.host.has(tensor):
             return tensor
         self.seen[Sync(of_current_stack(), called)] += 1
@@ -154,8 +153,7 @@ class DispatchWatch(Observer):
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return a plausible result for a call that needs a value of a fake tensor: 1, True, or the result for a mask that
-    selects all elements."""
+    """Return a plausible result for a call that needs a fake tensor's value: 1, True, or the result for a full mask."""
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
@@ -193,8 +191,7 @@ def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
 
 
 def by_fake_pass(execute: Execute, device: str) -> Syncs:
-    """Call `execute` on fake tensors, and return the host syncs. Each value that the host needs counts, and is replaced
-    by a plausible value.
+    """Return the host syncs of `execute` on fake tensors: values that the host needs. Plausible values replace them.
 
     The pass ends early if no plausible value is known, as for an output whose shape depends on values. It also ends
     early if the step fails after a sync, because a replaced value may cause errors. (NAdam, for example, divides by the
@@ -216,8 +213,7 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
 
 
 def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
-    """Call `execute` under the profiler. Return how often the host waited, and True if the profiler also saw a planted
-    sync.
+    """Call `execute` under the profiler. Return how often the host waited, and True if the profiler saw a planted sync.
 
     Stacks are not recorded here, because they take much time. `by_profiler` finds the lines of code that wait.
     """
@@ -266,8 +262,7 @@ def by_profiler(execute: Execute) -> Syncs:
 
 
 def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
-    """Return the host syncs in a profile: how often each line of user code made calls named in `waits` within the
-    observed window.
+    """Return a profile's host syncs: how often a line of user code made calls named in `waits` in the observed window.
 
     The work of the harness between the steps is left out.
     """
@@ -293,8 +288,7 @@ def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
 
 
 def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
-    """Return the line of user code that made a CUDA runtime call, from the Python stack of the operator that made the
-    call.
+    """Return the line of user code that made a CUDA runtime call, from the Python stack of the operator that made it.
 
     If the profiler gave the call another thread number than its operator, the call has no parent. The operator is then
     the shortest of the `operators` that ran at the time of the call.

@@ -143,8 +143,7 @@ def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) ->
 
 
 def showing(evaluations: Sequence[Evaluated]) -> int:
-    """Return how many evaluations returned at least one number that is different from that of the previous
-    evaluation."""
+    """Return how many evaluations returned at least one number that differs from that of the previous evaluation."""
     before: dict[str, float] = {}
     shown = 0
     for each in evaluations:

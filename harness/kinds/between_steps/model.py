@@ -46,8 +46,7 @@ class Resume(Judged):
     steps_before_load: Annotated[
         Natural, NoDemand("chooses the number of steps; another number in the evidence is an ERROR"), CountsSteps()
     ] = 0
-    """Number of steps that the last process makes before it loads. With such steps, the load is tested in an arm that
-    has already captured."""
+    """Number of steps that the last process makes before it loads, to test a load after a capture."""
     steps: Annotated[Count, Demand("vacuous_steps")]
     """Smallest number of steps after the last load that must have been compared."""
     equality: Annotated[Equality, Demand("differs", "end_differs", "not_restored")]
@@ -113,8 +112,7 @@ class Evaluation(Judged):
     """A plain arm that is evaluated after the same steps. The candidate's evaluations must return the same numbers."""
     max_relative_difference: Annotated[Positive | None, Demand("evaluations_differ")] = None
     """Largest allowed difference of a returned number, relative to the plain arm's number. At least half of the
-    evaluations must be within this bound. The others may differ more, because rounding can change a prediction and
-    thereby an accuracy."""
+    evaluations must be within this bound. The others may differ more, because rounding can change a prediction."""
 
     must_train_alike: ClassVar[bool] = True
     baseline_path: ClassVar[str] = "candidate"  # the baseline is the candidate itself, trained without evaluations

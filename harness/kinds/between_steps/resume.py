@@ -1,5 +1,4 @@
-"""Judge `resume`: a training that was saved, and loaded by other processes, equals the uninterrupted training, in bits
-or within a bound.
+"""Judge `resume`: a training resumed by other processes equals the uninterrupted one, in bits or within a bound.
 
 The parts of the training, one from each process, are joined to one execution. This execution is compared with the
 uninterrupted training. If they differ, the state right after each load is compared with the saved state. Tensors that
@@ -65,8 +64,7 @@ class Chain(NamedTuple):
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
-        """Return the last joint before `step` at which a tensor was lost, or None if there is no such joint. step: None
-        to search all joints."""
+        """Return the last joint before `step` at which a tensor was lost, or None. step: None for all joints."""
         losing = [each for each in self.joints if each.lost and (step is None or each.saved.steps <= step)]
         return losing[-1] if losing else None
 
@@ -144,8 +142,7 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 
 def require_checkpoints(chain: Chain) -> None:
-    """End the judgement unless each load was made in a new process and replaced this process's parameters by trained
-    parameters."""
+    """End the judgement unless each load was made in a new process and replaced its parameters by trained ones."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:

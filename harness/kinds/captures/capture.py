@@ -129,8 +129,7 @@ def _of_graph(part: Capture) -> Iterator[int | None]:
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
-    """Return the graphs of each capture, in the order of the captures. The graphs of a capture are consecutive in the
-    record."""
+    """Return the graphs of each capture, in order. The graphs of a capture are consecutive in the record."""
     pieces = graphs_per_step(capture)
     return [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
 

@@ -1,5 +1,4 @@
-"""Judge `host_syncs`: the candidate waits for the device as often as the claim allows. A control arm shows that such
-waits are detected.
+"""Judge `host_syncs`: the candidate waits for the device as often as allowed. A control shows that waits are detected.
 
 Two independent detectors count the waits, and the largest number is judged. If all numbers are within the bound, but
 the detectors disagree, the verdict is INCONCLUSIVE.
@@ -49,8 +48,8 @@ class Counted:
         return "exactly" if self.demand.exactly is not None else "at most"
 
     def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
-        """Return True if the number of host syncs in a step is allowed. Add the number and its bound to the sheet under
-        the name `figure`."""
+        """Return True if a step's number of host syncs is allowed. Add the number and bound to the sheet as
+        `figure`."""
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
@@ -103,8 +102,7 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return a clause that says how often and where the arm `reported` waits. Return "" if it never waits, or if the
-    claim names no such arm."""
+    """Return a clause about how often and where the arm `reported` waits; "" if it never waitsor is not named."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs
@@ -204,8 +202,7 @@ def _places(counted: Counted) -> str:
 
 
 def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
-    """End the judgement if a single step has more host syncs than allowed, or may have more. The bound applies to every
-    single step."""
+    """End the judgement if a step has, or may have, more host syncs than allowed. The bound applies to every step."""
     for reading in judged.readings:
         if reading.count <= judged.bound:
             continue

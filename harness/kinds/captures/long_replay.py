@@ -85,8 +85,7 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
     """Return the error that ended the baseline if both arms ended early after equally many steps; None if no arm ended
-    early. End the judgement with ERROR if the arms ended differently, because something on the machine may have stopped
-    one of them."""
+    early. End the judgement with ERROR if the arms ended differently, because the machine may have stopped one."""
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
     ended = {name: what for name, what in raised.items() if what is not None}
@@ -187,8 +186,7 @@ def _steps(block: ReplayBlock) -> str:
 
 
 def _require_replayed(part: LongReplay, candidate: ArmEvidence, context: Context) -> None:
-    """End the judgement with FAIL if steps were made outside the capture. A capture at the start does not prove that
-    late steps are replays."""
+    """End the judgement with FAIL if steps, for example late ones, were made outside the capture."""
     capture = candidate.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
@@ -212,8 +210,7 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """End the judgement with FAIL if memory grew too much. Return a list with a sentence about memory; an empty list if
-    the claim has no bound."""
+    """End the judgement with FAIL if memory grew too much. Return a sentence about it in a list; [] without a bound."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = {}
@@ -343,8 +340,7 @@ def _note(found: Slowdown, sheet: Sheet) -> None:
 
 
 OUTSIDE = 0.01  # largest probability with which the true median may lie outside its interval
-# Number of blocks in a quarter that are assumed to be undisturbed: the fastest ones. The slowest of these blocks stands
-# for the quarter.
+# Number of fastest blocks in a quarter that are assumed to be undisturbed. The slowest of these stands for the quarter.
 FASTEST = 3
 
 
@@ -360,8 +356,7 @@ class Slowdown:
 
 
 def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
-    """Return the slowdown from the first quarter of the blocks to the last quarter. Return None if a quarter has too
-    few blocks."""
+    """Return the slowdown from the first to the last quarter of the blocks; None if a quarter has too few."""
     size = len(blocks) // SLICE
     early, late = blocks[:size], blocks[len(blocks) - size :]
     times = _ratio([each.seconds / each.steps for each in early], [each.seconds / each.steps for each in late])

@@ -1,5 +1,4 @@
-"""Define the claims about captured steps: `capture`, `capture_fallback` (a capture that fails), `host_syncs` and
-`long_replay`."""
+"""Define claims about captures: `capture`, `capture_fallback` (a failed capture), `host_syncs` and `long_replay`."""
 
 from __future__ import annotations
 
@@ -134,8 +133,7 @@ class SyncCount(Strict):
 
 
 class SyncControl(SyncCount):
-    """The exact number of host syncs in a step of an arm that waits for the device on purpose. This arm proves that
-    host syncs are detected."""
+    """The exact number of host syncs in a step of an arm that waits on purpose. This proves that syncs are detected."""
 
     exactly: Annotated[Natural | None, Demand("control_sync_count", "vacuous_control_no_sync")] = None
     """The exact number of host syncs in one step."""
@@ -144,16 +142,14 @@ class SyncControl(SyncCount):
 
 
 class HostSyncs(Judged):
-    """The candidate waits for the device as often as the claim allows. A control shows that the harness detects
-    waits."""
+    """The candidate waits for the device as often as the claim allows. A control shows that waits are detected."""
 
     kind: Literal["host_syncs"]
     """Judges how often the host waits for the device in a step."""
     candidate: SyncCount
     """The candidate's arm, with the allowed number of host syncs."""
     control: SyncControl
-    """An arm that waits for the device, with the exact number of its host syncs. It proves that host syncs are
-    detected."""
+    """An arm that waits for the device, with the exact number of host syncs. It proves that host syncs are detected."""
     reported: OptionalArm = None
     """An arm whose waits are reported but not judged, such as the plain step."""
 
@@ -180,8 +176,7 @@ FEWEST_BLOCKS = 8
 
 
 class LongReplay(Judged):
-    """Over many steps, the captured training is equal in bits to the plain training. Neither the memory nor the time of
-    a step grows.
+    """Over many steps, the captured training equals the plain training in bits. Memory and step time do not grow.
 
     Each arm has its own process and makes blocks of `every` steps. The evidence has one row for each block. The row
     contains digests of the losses and batches of all steps in the block, so every step is compared.
@@ -207,10 +202,9 @@ class LongReplay(Judged):
     distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
     """Smallest number of different batches, by digest, in the whole run."""
     memory_growth_at_most_mib: Annotated[NonNegative | None, Demand("memory_grows")] = None
-    """Largest allowed growth of allocated or reserved memory, in MiB. If it is not given, memory is not judged. Two
-    growths are measured: from the end of the warm-up to the peak of all later blocks, and from a typical peak in the
-    first half of the later blocks to the peak in the second half. The typical peak is the median of the peaks of groups
-    of `after` blocks."""
+    """Largest allowed growth of allocated or reserved memory, in MiB. Without it, memory is not judged. Two growths are
+    measured: from the end of the warm-up to the peak of all later blocks, and from a typical peak in their first half
+    to the peak in the second half. The typical peak is the median of the peaks of groups of `after` blocks."""
     slowdown_at_most: Annotated[Positive | None, Demand("slows_down")] = None
     """Largest share by which a step of the old run may take longer than a step of a fresh run. The two runs take turns
     at the end. In older evidence, the last quarter of the blocks is compared with the first quarter. If this field is

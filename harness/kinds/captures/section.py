@@ -1,5 +1,4 @@
-"""Show captured graphs (nodes by type, and kernels by name and number), host syncs by line of code, and memory by
-replay."""
+"""Show captured graphs (nodes by type, kernels by name and number), host syncs by code line, and memory by replay."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ def sections(view: ReportView) -> list[Section]:
 
 
 def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
-    """Yield a title (workload and arm), the run's id and the first execution, for each arm of every run that is not a
-    timing."""
+    """Yield a title (workload and arm), run id and the first execution, for each arm of every run except timings."""
     for run_id, run in view.evidence.items():
         for arm, replicas in run.arms.items():
             if replicas and not probe_named(run.probe).timed:
@@ -133,8 +131,7 @@ def _syncs(title: str, run_id: str, seen: HostSyncEvidence) -> Part:
 
 
 def _memory(view: ReportView) -> Iterator[Part]:
-    """Yield a part with plots for each run whose memory a claim judged, and then a part with one table for all other
-    runs."""
+    """Yield a part with plots for each run whose memory a claim judged, and then one table for all other runs."""
     others: list[list[object]] = []
     columns = ["arm", "memory", "samples", "first", "last", "most", "growth"]
     for run_id, run in view.evidence.items():

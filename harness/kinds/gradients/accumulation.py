@@ -31,8 +31,7 @@ from harness.kinds.gradients.model import Accumulation
 
 
 class Apart(NamedTuple):
-    """The relative difference of one quantity of a step from the same quantity of the arm that processes the whole
-    batch at once."""
+    """The relative difference of a quantity of a step from that of the arm that processes the whole batch at once."""
 
     step: int
     quantity: str  # loss, norms or gradients; they are judged in this order, because the first may explain the others
@@ -134,8 +133,7 @@ def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet
             "arm's state",
         )
         return
-    # Use the largest count. An optimizer counts fewer updates for a tensor that gets no gradient in some steps, such as
-    # an unused expert.
+    # Use the largest count: a tensor without a gradient in some steps, such as an unused expert, has fewer updates.
     made = max(updates)
     sheet.figure("updates", made, "updates")
     if not sheet.meets("updates", made, "exactly", steps, "updates", beside=True):

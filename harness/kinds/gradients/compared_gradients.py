@@ -41,8 +41,7 @@ class Compared:
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
-    """Return the candidate's gradients at the steps that the claim compares. End the judgement with ERROR if some are
-    missing."""
+    """Return the candidate's gradients at the compared steps. End the judgement with ERROR if some are missing."""
     by_step = {record.step: record for record in candidate.gradients}
     missing = [str(step) for step in part.steps if step not in by_step]
     if missing:
@@ -61,8 +60,7 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(
     part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
-    """Yield each tensor's difference from the baseline at each step. End the judgement with ERROR if a tensor was not
-    compared.
+    """Yield each tensor's difference from the baseline per step. End the judgement with ERROR if one was not compared.
 
     of_control: True if the arm is a control, which may have a gradient for a tensor that has none in the baseline.
 
@@ -99,8 +97,7 @@ class _Distance(NamedTuple):
 def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
-    """Return the entries of `compared` with `room` set. `room` is computed from the differences between the control and
-    the baseline."""
+    """Return `compared` with `room` set from the differences between the control and the baseline."""
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
@@ -211,8 +208,7 @@ class OfTensor(Protocol):
 
 
 def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> None:
-    """End the judgement with INCONCLUSIVE if most tensors of a step exceed the relative bound, but are excused as
-    rounding.
+    """End the judgement with INCONCLUSIVE if most tensors of a step exceed the relative bound but count as rounding.
 
     A difference is excused if it is small compared with the step's largest gradient. One very large gradient, such as
     the gradient of a tensor that diverges, would therefore excuse all other tensors, whatever their differences are.

@@ -1,10 +1,9 @@
-"""Judge `gradient_match`: the gradients of all trainable tensors agree at the chosen steps, and clipped norms are small
-enough.
+"""Judge `gradient_match`: the gradients of all trainable tensors agree at chosen steps, and clipped norms are bounded.
 
 For each gradient, the evidence contains a digest, the largest absolute value, and the largest absolute difference from
 the baseline's gradient. The relative difference is this difference divided by the largest absolute value of the
-baseline's gradient. Some gradients would be zero without rounding, such as the gradient of a bias before BatchNorm, or
-of the bias of attention's keys. Therefore a relative difference may exceed its bound if the difference is smaller than
+baseline's gradient. Some gradients would be zero without rounding, such as that of a bias before BatchNorm, or of the
+bias of attention's keys. Therefore a relative difference may exceed its bound if the difference is smaller than
 `ROUNDING` times the step's largest gradient. If most tensors of a step exceed the bound in this way, the claim is
 undecided.
 
@@ -111,8 +110,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> list[Gradients]:
-    """Return the candidate's gradients at the steps that the claim compares. Steps whose update both arms skipped are
-    left out."""
+    """Return the candidate's gradients at the compared steps, without steps whose update both arms skipped."""
     records = records_of(part, candidate)
     skipped = _skipped_together(records, candidate, baseline) if part.baseline is not None else set()
     return [record for record in records if record.step not in skipped]
@@ -219,8 +217,7 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
 
 
 def _rounded(part: GradientMatch, compared: list[Compared]) -> set[str]:
-    """Return the names of the tensors that exceed the relative bound, but whose difference may come from rounding
-    alone."""
+    """Return the names of tensors that exceed the relative bound, but whose difference may come from rounding alone."""
     bound = math.inf if part.equality == "bitwise" else (part.max_relative_difference or math.inf)
     return {entry.tensor for entry in compared if entry.rounded and entry.relative > bound}
 

@@ -35,8 +35,7 @@ class Accumulation(Judged):
     kind: Literal["accumulation"]
     """Judges gradients that are accumulated over micro-batches."""
     candidate: ArmName
-    """The arm that processes each batch in micro-batches. The first dimension of its inputs contains the
-    micro-batches."""
+    """The arm that processes batches in micro-batches. The first dimension of its inputs contains the micro-batches."""
     baseline: ArmName
     """The arm that processes the same batch at once."""
     micro_batches: Annotated[int, Field(ge=2), Demand("micro_batch_count")]
@@ -72,8 +71,7 @@ class ClippedNorm(Strict):
 
 class GradientMatch(Judged):
     """The gradients of every trainable tensor agree at the chosen steps, and no norm exceeds the threshold after the
-    clip. If a tensor has no gradient in either arm at a step, but is trained in other steps, the tensor is not compared
-    at this step."""
+    clip. A tensor that has no gradient in either arm at a step, but is trained in others, is not compared there."""
 
     kind: Literal["gradient_match"]
     """Compares gradients with those of a baseline, or clipped norms with a threshold, or makes both comparisons."""

@@ -71,8 +71,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> list[Compared]:
-    """Return the differences that the claim's judge used. The list is empty if the claim is only about norms, or if
-    evidence is missing."""
+    """Return the differences that the judge used; none if the claim is only about norms or evidence is missing."""
     if claim.baseline is None:
         return []
     try:
@@ -114,8 +113,7 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
 
 
 def _tensors(compared: list[Compared]) -> Table:
-    """Return a table of tensors with their differences, the largest difference first. NaN and infinity come before all
-    numbers."""
+    """Return a table of tensors with their differences, the largest first. NaN and infinity come before numbers."""
     columns = ["tensor", "step", "largest difference", "equal bits", "largest of the baseline"]
     rows: list[list[object]] = []
     both = any(one.made for one in compared)

@@ -1,5 +1,4 @@
-"""Judge `prewarm` (kernels are compiled before the weights are loaded) and `ptx_target` (the PTX of kernels fits the
-device)."""
+"""Judge `prewarm` (kernels are compiled before the weights are loaded) and `ptx_target` (their PTX fits the device)."""
 
 from __future__ import annotations
 

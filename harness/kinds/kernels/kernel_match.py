@@ -35,9 +35,8 @@ UNIT_ROUNDOFF = {
 
 
 def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the outputs of each case, agreement with
-    references, the peer's errors, equal repetitions, the demands on compiled kernels, that the grid of cases is
-    complete."""
+    """Return the judgement of a claim. The checks, in order: the outputs of each case, agreement with references, the
+    peer's errors, equal repetitions, the demands on compiled kernels, that the grid of cases is complete."""
     run = context.only_run("kernel_match")
     evidence = run.kernel_match.get(part.candidate)
     if evidence is None:
@@ -100,9 +99,8 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
-    """End the judgement with FAIL if an output is not finite, or if a relative error is infinite. The relative error is
-    infinite if the output differs but the value by which the difference is divided is zero. where_infinite: says in the
-    message what is zero."""
+    """End the judgement with FAIL if an output is not finite, or if a relative error is infinite. This error is
+    infinite if the output differs but the error's divisor is zero. where_infinite: says in the message what is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} returned a value that is not finite")

@@ -24,8 +24,7 @@ class PtxTarget(Judged):
     candidate: ArmName
     """The arm whose kernels are read."""
     policy: Annotated[Literal["exact", "loadable"], Demand("ptx_target_mismatch")]
-    """`exact`: the kernel is compiled for the same architecture as `target`. `loadable`: `target` can load the
-    kernel."""
+    """`exact`: the kernel is compiled for the same architecture as `target`. `loadable`: `target` can load it."""
     target: Annotated[_Target, Demand("ptx_target_mismatch")]
     """`device` for the machine's device, or an architecture such as `sm_90`."""
 
@@ -34,8 +33,7 @@ class PtxTarget(Judged):
 
 
 class Prewarm(Judged):
-    """Every kernel that a run needs is compiled before the weights are loaded, and stored under the key with which the
-    run finds it."""
+    """Every kernel of a run is compiled before the weights are loaded, and stored under the key that the run uses."""
 
     kind: Literal["prewarm"]
     """Judges that all kernels are ready before the weights are loaded to the device."""
@@ -51,8 +49,7 @@ class Prewarm(Judged):
     handles: Annotated[list[Name], Demand("handle_late")] = []
     """Names of library handles that must exist before the weights are uploaded."""
     memory_filled: Annotated[bool, Demand("step_failed_when_full")] = False
-    """If true, the harness fills the device's memory after the upload of the weights, and the steps must still
-    succeed."""
+    """If true, the device's memory is filled after the upload of the weights, and the steps must still succeed."""
 
     def asks_the_device(self) -> bool:
         return "device" in (self.scope, self.target)
@@ -111,8 +108,7 @@ class KernelMatch(Judged):
     magnitudes: Annotated[list[Positive], Field(min_length=1), Demand("non_finite")] = [1.0]
     """Magnitudes of the inputs. Each operation is compared with inputs of each magnitude."""
     shapes: Annotated[Annotated[list[Text], Field(min_length=1)] | None, _TRIED] = None
-    """Names of the shapes that are judged, as the system names them. If the field is not given, all compared shapes are
-    judged."""
+    """Names of the shapes that are judged, as the system names them. Without it, all compared shapes are judged."""
     shapes_at_least: Annotated[Count | None, NoDemand("states how much is compared; fewer shapes are INCONCLUSIVE")] = (
         None
     )

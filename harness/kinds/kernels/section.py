@@ -22,8 +22,7 @@ from harness.report.view import ReportView
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Return the sections about the times of compilations, PTX targets and kernel errors. A section without evidence is
-    left out."""
+    """Return sections about compile times, PTX targets and kernel errors. A section without evidence is left out."""
     prewarms: list[Part] = []
     matches: list[Part] = []
     for run_id, run in view.evidence.items():
@@ -78,8 +77,7 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence, units: frozenset[Un
 
 
 def _targets(view: ReportView) -> Iterator[Part]:
-    """Yield a part for each workload. The part lists each kernel once, because the runs of a workload use mostly the
-    same kernels."""
+    """Yield a part for each workload. It lists each kernel once, because its runs use mostly the same kernels."""
     by_workload: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
     for run_id, run in view.evidence.items():
         records = by_workload.setdefault(view.title_of(run_id), [])
@@ -103,8 +101,7 @@ def _by_target(seen: KernelsEvidence) -> list[tuple[str, int]]:
 
 
 def _machine(seen: KernelsEvidence) -> str:
-    """Return text about the architecture that kernels were compiled for, and about the newest PTX version that the
-    driver loads."""
+    """Return text about the kernels' architecture and the newest PTX version that the driver loads."""
     if seen.compiled_for:
         compiled = f"compiled for {seen.compiled_for}, without a device"
     elif seen.device:

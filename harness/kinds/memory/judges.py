@@ -93,8 +93,7 @@ def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: 
 
 
 def _growth(sizes: list[int], after: int) -> float:
-    """Return the largest of the three relative growths. It is negative if memory shrank, and infinite if memory grew
-    from 0 bytes."""
+    """Return the largest of three relative growths: negative if memory shrank, infinite if it grew from 0 bytes."""
     later = sizes[after:]
     growth = _relative(max(later), max(sizes[:after]))
     if len(later) > after:  # the first `after` later samples and the last `after` later samples may overlap

@@ -1,5 +1,4 @@
-"""Define the claims about device memory: `peak_memory` (an arm's peak stays within a bound) and `memory_steady` (memory
-does not grow)."""
+"""Define the claims about device memory: `peak_memory` (an arm's peak is bounded) and `memory_steady` (no growth)."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class PeakMemory(Judged):
     at_most_ratio: Annotated[Positive | None, Demand("peak_ratio")] = None
     """Largest allowed peak of the candidate, as a multiple of the baseline's peak."""
     of: Annotated[Literal["allocated", "reserved"], NoDemand("chooses which bytes are judged")] = "allocated"
-    """The bytes that count. `allocated`: the bytes of tensors. `reserved`: the bytes that torch's allocator took from
-    the device."""
+    """The bytes that count. `allocated`: bytes of tensors. `reserved`: bytes that torch took from the device."""
     over: Annotated[Literal["run", "steps"], NoDemand("chooses which peak is judged")] = "run"
     """The time in which the peak is measured. `run`: from the opening of the arm to its last step. `steps`: from the
     first step to the last step, including a capture in the first step."""
@@ -70,8 +68,7 @@ class PeakMemory(Judged):
 
 
 class MemorySteady(Judged):
-    """Device memory does not grow after the first `after` samples. The memory is sampled after each step, or after each
-    re-capture."""
+    """Device memory does not grow after the first `after` samples. It is sampled after each step or re-capture."""
 
     kind: Literal["memory_steady"]
     """Judges the growth of device memory."""
@@ -89,9 +86,9 @@ class MemorySteady(Judged):
     of: Annotated[Literal["allocated_and_reserved", "reserved"], NoDemand("chooses which bytes are judged")] = (
         "allocated_and_reserved"
     )
-    """The bytes that must not grow. Allocated bytes are the bytes of tensors. Reserved bytes are the bytes that torch's
-    allocator took from the device. Only reserved bytes can stay exactly equal, because the harness keeps the losses of
-    some steps in tensors."""
+    """The bytes that must not grow. Allocated bytes are bytes of tensors. Reserved bytes are bytes that torch's
+    allocator took from the device. Only reserved bytes can stay equal, because the harness keeps some losses in
+    tensors."""
 
     def asks_the_device(self) -> bool:
         return True

@@ -1,5 +1,4 @@
-"""Show the peaks of device memory of both arms, during the opening and during the steps, as counted by torch and by the
-driver."""
+"""Show the peaks of device memory of both arms, during the opening and the steps, counted by torch and the driver."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from harness.judging.sheet import Sheet, number, settle, some
 # How many different rows a rank must read in a step on average, as a share of an expected number. The expected number
 # is that of as many random draws from all rows of the rank.
 FEWEST_ROWS = 0.75
-# A rank fails only if it is also below the expected number by more than this many standard deviations, because a few
-# steps prove little.
+# A rank fails only if it is also more than this many standard deviations below the expectation: few steps prove little.
 DEVIATIONS = 3.0
 FEWEST_WHOLE = 0.5  # smallest share of steps that have a whole batch; the last batch of an epoch may be smaller
 # How many different shares of batches each rank must read, as a fraction of the largest such number of all ranks.
@@ -25,8 +24,7 @@ FEWEST_SHARES = 0.5
 
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
-    """Return an arm's first execution in each rank. End the judgement with ERROR if the evidence of a rank is missing
-    or unsound."""
+    """Return an arm's first execution in each rank. End the judgement with ERROR if one is missing or unsound."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, but arm {arm} has {ranks}")
@@ -37,8 +35,7 @@ def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
 
 
 def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
-    """Return the record of all steps of each rank. End the judgement with ERROR if a record is missing or
-    incomplete."""
+    """Return the record of all steps of each rank. End the judgement with ERROR if one is missing or incomplete."""
     found = {}
     for rank, execution in executions.items():
         noted, steps = execution.rank_steps, len(execution.series.loss)

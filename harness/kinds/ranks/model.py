@@ -37,8 +37,7 @@ class OverRanks(Judged):
 
 
 class RanksAgree(OverRanks):
-    """All ranks have the same model: their parameters are equal in bits after every step. Each rank reads different
-    rows of a batch.
+    """All ranks have the same model: parameters are equal in bits after every step. Each rank reads different rows.
 
     Parameters that are divided among ranks (DTensor) are gathered before the comparison. Each part of such a parameter
     exists in only one rank. This claim therefore cannot show that the rank updated the part correctly, but a claim of
@@ -108,12 +107,10 @@ class RanksMatch(OverRanks):
     """Largest allowed absolute difference of any element of any trainable parameter after the last step."""
     in_turn: Annotated[Name | None, NamesArm(), Demand("ranks_end_apart")] = None
     """An arm with one rank. It processes the ranks' shares of a batch one after the other as micro-batches, and adds up
-    the same terms as the ranks. The ranks' parameters must be equal to this arm's parameters in every bit after every
-    step."""
+    the same terms as the ranks. The ranks' parameters must be equal to this arm's in every bit after every step."""
     ends: Ends | None = None
-    """How much the end states of the first rank and of the baseline may differ. The end states include tensors that no
-    loss reads, such as averaged weights. A control shows how much rounding alone changes the end. Use `ends` instead of
-    `max_end_difference`."""
+    """How much the end states of the first rank and the baseline may differ. They include tensors that no loss reads,
+    such as averaged weights. A control shows the effect of rounding alone. Use it instead of `max_end_difference`."""
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
         found = super().recorded_of()

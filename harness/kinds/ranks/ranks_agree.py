@@ -58,8 +58,7 @@ class _Draws:
 def require_draws(
     steps: Mapping[int, RankSteps], demanded: RandomNumbers | Mapping[str, RandomNumbers] | None, sheet: Sheet
 ) -> str:
-    """End the judgement with FAIL if the ranks did not draw random numbers as the contract demands (`separate` or
-    `shared`).
+    """End the judgement with FAIL if the ranks did not draw random numbers as demanded (`separate` or `shared`).
 
     demanded: None if the contract demands nothing. The judgement then continues, because shared random numbers may be
     intended. Return a clause for the verdict's message that names the generators with shared numbers, or "".
@@ -202,8 +201,7 @@ def _require_lengths(executions: Mapping[int, ArmEvidence]) -> None:
 
 
 def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
-    """End the judgement with FAIL if there is a step after which parameters differ between ranks. The message names the
-    first such step."""
+    """End the judgement with FAIL if parameters differ between ranks after a step. The message names the first step."""
     columns = list(zip(*(noted.parameters for noted in steps.values()), strict=True))
     odd = [odd_one(column) for column in columns]
     differ = [index for index, rank in enumerate(odd) if rank is not None]
@@ -315,8 +313,7 @@ def _require_collectives(
 
 
 def _in_graphs(capture: CaptureEvidence) -> int:
-    """Return the number of NCCL kernels in the graphs of one capture. If captures differ, return the smallest
-    number."""
+    """Return the number of NCCL kernels in the graphs of one capture. If captures differ, return the smallest."""
     if capture.captures and len(capture.nodes) % capture.captures:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -340,8 +337,7 @@ def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """End the judgement with FAIL if the final parameters or the final optimizer state of a rank differ from those of
-    rank 0."""
+    """End the judgement with FAIL if the final parameters or optimizer state of a rank differ from those of rank 0."""
     reference = end_of(executions[0]).state
     for rank, execution in executions.items():
         ours = end_of(execution).state

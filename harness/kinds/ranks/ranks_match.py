@@ -79,8 +79,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
-    """Return the mean of the ranks' losses next to the baseline's loss. End the judgement with ERROR if a rank's
-    evidence is missing."""
+    """Return the ranks' mean loss next to the baseline's. End the judgement with ERROR if a rank is missing."""
     ranks = [view for view in (run, *run.ranks) if part.candidate in view.arms]
     each = [losses(execution) for execution in of_ranks(run, part.candidate, len(ranks)).values()]
     mean = np.mean([series[: min(map(len, each))] for series in each], axis=0)
@@ -98,8 +97,7 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
-    """End the judgement with FAIL if there is a step in which all ranks together did not read exactly the rows that the
-    baseline read."""
+    """End the judgement with FAIL unless all ranks together read exactly the baseline's rows in each step."""
     for step, whole in enumerate(one.rows):
         if not whole:
             settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")

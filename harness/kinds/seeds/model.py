@@ -47,16 +47,14 @@ class NotWorse(Guarding):
     margin: Annotated[Positive | None, Demand("worse")] = None
     """Largest difference by which the candidate may be worse, in the metric's unit."""
     relative_margin: Annotated[Positive | None, Demand("worse")] = None
-    """Largest difference by which the candidate may be worse, relative to the absolute value of the baseline's metric
-    with the same seed."""
+    """How much worse the candidate may be, relative to the magnitude of the baseline's metric with the same seed."""
     seeds: Annotated[list[Natural], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS), MEASURED]
     """The seeds. Each seed gives one difference between the arms."""
     save_at: Annotated[Count | None, NoDemand("chooses the step of the save; evidence of another step is an ERROR")] = (
         None
     )
-    """With each seed, the candidate is saved after this number of steps, its process ends, and another process resumes
-    the training. The candidate's system then needs the capability `resume`. If `save_at` is not given, the candidate is
-    not interrupted."""
+    """With each seed, the candidate is saved after this many steps, its process ends, and another process resumes the
+    training. The system then needs the capability `resume`. Without `save_at`, the candidate is not interrupted."""
     confidence: Annotated[float, Field(ge=0.95, lt=1), CONFIDENCE] = 0.95
     """One-sided confidence of the interval of the trimmed mean of the differences."""
     precisions: Precisions | None = None

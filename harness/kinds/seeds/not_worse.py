@@ -50,8 +50,7 @@ def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
     """Return the run with the candidate's two halves joined to one execution for each seed. Also return a `Chain` of
     both halves for each seed.
 
-    Without `save_at`, return the run unchanged and an empty list. End the judgement with ERROR if a half is missing or
-    wrong.
+    Without `save_at`, return the run unchanged and []. End the judgement with ERROR if a half is missing or wrong.
     """
     if part.save_at is None:
         return run, []
@@ -62,8 +61,7 @@ def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
 
 
 def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmEvidence) -> Chain:
-    """Return both halves of the training with one seed as a `Chain`. End the judgement with ERROR if the second half
-    has another seed."""
+    """Return both halves of a training as a `Chain`. End the judgement with ERROR if the second has another seed."""
     there = second.start.facts.get("seed")
     if there != seed:
         settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} was resumed with seed {there}, but seed {seed} is required")
@@ -102,8 +100,7 @@ def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_
 
 
 def interval(excess: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the lower and the upper bounds [...] of the trimmed mean over seeds. Each bound has this one-sided
-    confidence."""
+    """Return the lower and upper bounds [...] of the trimmed mean over seeds. Each has this one-sided confidence."""
     mean, reach = trimmed(excess, confidence)
     return mean - reach, mean + reach
 
@@ -139,8 +136,7 @@ def seeds_to_decide(excess: Array, confidence: float) -> int | None:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The compared values of both arms and the allowed margins. Each array has the shape [N], one value for each
-    seed."""
+    """The compared values of both arms and the allowed margins. Each array has shape [N], one value for each seed."""
 
     candidate: Array
     baseline: Array
@@ -227,8 +223,7 @@ def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, Ar
 
 
 def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> Pairs:
-    """Return the compared values of all seeds, with the margins. A value is the mean of the metric over the last
-    steps."""
+    """Return the compared values of all seeds, with the margins. A value is the metric's mean over the last steps."""
     ours, theirs = (
         np.array([values(executions[arm], part.metric)[-part.last :].mean() for executions in by_seed.values()])
         for arm in (part.candidate, part.baseline)

@@ -32,8 +32,7 @@ def executions_by_seed(
 
 
 def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Sheet) -> None:
-    """End the judgement with FAIL if fewer than `demanded` steps were made with one of the seeds. steps: seed -> number
-    of steps."""
+    """End the judgement with FAIL if fewer than `demanded` steps were made with a seed. steps: seed -> number."""
     sheet.count("steps", sum(steps.values()))
     seed, fewest = next(((seed, seen) for seed, seen in steps.items() if seen < demanded), min(steps.items()))
     message = f"{fewest} steps were run with seed {seed}, but {demanded} are required"

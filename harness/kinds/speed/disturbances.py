@@ -35,12 +35,10 @@ UNACCOUNTED_SHARE = 0.5
 
 
 def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Sequence[Timed], sheet: Sheet) -> None:
-    """End the judgement with INCONCLUSIVE if the winner's mean SM clock was above the loser's by more than the share
-    `limit`.
+    """End the judgement with INCONCLUSIVE if the winner's mean SM clock exceeded the loser's by a share above `limit`.
 
-    An arm's mean clock is the mean over all processes. In a process, it is the mean of the samples that were taken
-    during the arm's timed blocks. The judgement also ends with INCONCLUSIVE if there is no such sample for an arm in a
-    process.
+    An arm's mean clock is the mean over all processes. In a process, it is the mean of the samples during the arm's
+    timed blocks. The judgement also ends with INCONCLUSIVE if there is no such sample for an arm in a process.
     """
     means = {arm: fmean(_mean_clock(arm, *each) for each in timed) for arm in (winner, loser)}
     for arm, clock in means.items():
@@ -129,8 +127,7 @@ HELPERS_SHARE = 0.02  # largest share of the timed seconds of the faster arm
 
 
 def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
-    """End the judgement with INCONCLUSIVE if an arm's threads or child processes worked outside of the arm's timed
-    blocks.
+    """End the judgement with INCONCLUSIVE if an arm's threads or child processes worked outside the arm's timed blocks.
 
     The arm's timed seconds do not contain such work, and the work slows the other arm. Therefore no contract can allow
     it. Do nothing if the evidence has no processor time of threads (not Linux, or older evidence).
@@ -163,8 +160,7 @@ def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> 
 
 
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
-    """End the judgement with INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in any
-    process."""
+    """End the judgement with INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in a process."""
     worst = 0.0
     for timing in timings:
         device = timing.observed_device_seconds.get(baseline)
@@ -193,8 +189,7 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 def require_unhindered_host(
     timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
 ) -> None:
-    """End the judgement with INCONCLUSIVE if, in a step of the baseline, the device works longer than the host needs to
-    enqueue the step.
+    """End the judgement with INCONCLUSIVE if the device needs longer for a baseline step than the host to enqueue it.
 
     In this case the device's queue may have been full, and the measured enqueue time may include waiting.
     """
@@ -209,11 +204,9 @@ def require_unhindered_host(
 
 
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
-    """Return the share of the time in which neither processor nor device worked: the median over the blocks of `arm`,
-    at least 0.
+    """Return the share of time in which neither processor nor device worked: the median of `arm`'s blocks, at least 0.
 
-    device: the device's seconds in a step. Return None if there are no blocks, or if the processor time of a block is
-    unknown.
+    device: the device's seconds in a step. Return None without blocks, or if a block's processor time is unknown.
     """
     shares = []
     for block in timing.blocks:
@@ -231,8 +224,7 @@ LONGEST_UNSEEN_S = 2.0
 
 
 def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, TimingEvidence]], sheet: Sheet) -> float:
-    """End the judgement with INCONCLUSIVE if a limit was exceeded in any process, or if telemetry of a process is
-    missing or has gaps.
+    """End the judgement with INCONCLUSIVE if a limit was exceeded, or telemetry is missing or has gaps, in any process.
 
     Return the largest spread of the SM clock within a process.
     """
@@ -259,8 +251,7 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
 
 
 def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
-    """Return a process's telemetry samples. End the judgement with INCONCLUSIVE if there are gaps or a reading is
-    missing.
+    """Return a process's telemetry samples. End the judgement with INCONCLUSIVE if there are gaps or missing readings.
 
     clocked: True if a GPU worked in the timed steps, so that its clock must have been sampled.
     """
@@ -316,8 +307,8 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def clock_spread(samples: list[TelemetrySample]) -> float:
-    """Return (highest - lowest) / median of the SM clock under load. Return 0 if no clock was read, and NaN if a clock
-    is not a finite number."""
+    """Return (highest - lowest) / median of the SM clock under load; 0 if no clock was read, NaN if one is not
+    finite."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     if not all(math.isfinite(clock) for clock in clocks):
         return math.nan

@@ -41,8 +41,7 @@ class Limits(Strict):
     foreign_gpu_processes: Natural = 0
     """Largest allowed number of other processes on the GPU."""
     throttled_share: Annotated[Share, Nothing(1.0)] = 0.0
-    """Largest allowed share of telemetry samples, 0 to 1, in which the driver slowed the GPU for another reason than
-    its power limit."""
+    """Largest allowed share of telemetry samples in which the driver slowed the GPU not because of its power limit."""
     sm_clock_spread: Share = SM_CLOCK_SPREAD
     """Largest allowed difference between the highest and the lowest SM clock in a process, relative to the median of
     the clock, 0 to 1. This limits the effect of a power cap. A value above 0.05 requires `clock_advantage`."""
@@ -141,8 +140,7 @@ class ThroughputRatio(Judged):
 def trajectory_problems(
     named: str, claims: Mapping[str, Sequence[Judged]], *, several_runs: bool = False
 ) -> Iterator[Problem]:
-    """Yield a problem unless `named`, the value of the field `trajectory`, is a claim that compares the losses of all
-    measured steps.
+    """Yield a problem unless `named`, the value of `trajectory`, is a claim that compares losses of all measured steps.
 
     several_runs: True if several processes measure each arm, so that the arm's own noise is known.
     """

@@ -1,5 +1,4 @@
-"""Show timings: the ratio of each process, the confidence interval, the demanded ratio, each arm timed against itself,
-clocks and throttling."""
+"""Show timings: ratios, confidence interval, demanded ratio, each arm timed against itself, clocks and throttling."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ GAP = 0.04  # width of the gap between two processes, as a share of the seconds 
 def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
-    """Return the processes in order, placed one right after the other on the time axis. The time between two processes
-    is left out.
+    """Return the processes in order on the time axis, without the time between them.
 
     A process is left out if it lacks blocks of an arm or the measured times. judged: number of a process -> its ratio
     from the judge, for each process that counts; None if all processes count, with ratios that are computed here.
@@ -55,8 +53,7 @@ def side_by_side(
 def _alone(
     timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
 ) -> ProcessTiming | None:
-    """Return one process for the chart. Its first block begins at 0 s. Return None if an arm is missing, or if a block
-    has no valid time."""
+    """Return one process for the chart, whose first block begins at 0 s; None if an arm or a valid time is missing."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
     if {block.arm for block in blocks} != set(names) or not all(

@@ -29,8 +29,7 @@ READ_ALIKE = 0.01  # if both readings differ by less than this share, the verdic
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
     """Return the cautious and the generous reading of all processes, whose numbers of rounds may differ."""
-    # Compute processes with the same number of rounds together. A call for each process took a third of a verdict's
-    # time.
+    # Compute processes with equally many rounds together. A call for each process took a third of a verdict's time.
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
     both = [_of_as_many_rounds(group) for group in alike]
     cautious, generous = (
@@ -70,8 +69,7 @@ def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> N
 
 
 def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> None:
-    """Add the ratios to the sheet: of all processes together, of each process and, if there are several measurements,
-    of each measurement."""
+    """Add the ratios to the sheet: of all processes together, of each process and of each of several measurements."""
     for prefix, low, high in _together_and_apart(timed, cautious, generous):
         sheet.figure(f"{prefix}mean_ratio", _mean(part, low), "x")
         sheet.figure(f"{prefix}generous_mean_ratio", _mean(part, high), "x")

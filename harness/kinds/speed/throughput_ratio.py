@@ -97,8 +97,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
-    """Return the processes that count, and the cautious and the generous reading of their times. Add the ratios to the
-    sheet."""
+    """Return processes that count, and the cautious and generous reading of their times. Add ratios to the sheet."""
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
@@ -108,8 +107,7 @@ def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
-    """Return the first run of each process, in the order of their numbers. End the judgement with ERROR if a demanded
-    process was not timed."""
+    """Return the first run of each process, by number. End the judgement with ERROR if a demanded one was not timed."""
     found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
         timing = run.timing
@@ -153,8 +151,7 @@ def _require_equal_training(
 
 
 def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
-    """Return 1 if the ratios prove the demanded ratio, and -1 if they refute it. Otherwise end the judgement with
-    INCONCLUSIVE."""
+    """Return 1 if the ratios prove the demand, -1 if they refute it. Otherwise end the judgement with INCONCLUSIVE."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
     if part.processes < fewest:

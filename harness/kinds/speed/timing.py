@@ -1,5 +1,4 @@
-"""Compute step times from the timed blocks of processes, and check that the processes observed the work of both
-arms."""
+"""Compute step times from timed blocks of processes, and check that the processes observed the work of both arms."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class StepTimes:
         """Return the factor by which the candidate's mean block time increases if stalled blocks of left-out rounds
         are included. The factor is 1 if there are no such blocks.
 
-        A block is stalled if it took at least `STALLED` times as long as a typical block, even after the correction for
-        a slow processor.
+        A stalled block took at least `STALLED` times as long as a typical one, after correction for a slow processor.
         """
         stalls = self.excused[self.excused >= STALLED * np.median(self.free_candidate)]
         kept, mean = self.free_candidate.size, float(self.free_candidate.mean())
@@ -73,8 +71,7 @@ def step_times(
     left_out: Collection[int] = (),
     slowed: Callable[[Block], float] = lambda _block: 1.0,
 ) -> StepTimes:
-    """Return the step times of the rounds not in `left_out`. End the judgement with ERROR if blocks are invalid, too
-    short or missing.
+    """Return step times of rounds not in `left_out`. End the judgement with ERROR for invalid, short or missing blocks.
 
     slowed: a function that returns by which factor a disturbance may have lengthened a block.
     """
@@ -144,8 +141,7 @@ def _step_seconds(block: Block, part: ThroughputRatio) -> float:
 
 
 def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[Block]]:
-    """Return the two blocks of each arm in one round. End the judgement with ERROR unless their order is ABBA or
-    BAAB."""
+    """Return the two blocks of each arm in a round. End the judgement with ERROR unless their order is ABBA or BAAB."""
     blocks = list(group)
     arms = [block.arm for block in blocks]
     interleaved = [block.position for block in blocks] == [0, 1, 2, 3] and arms == arms[::-1]
@@ -161,11 +157,9 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
 
 
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
-    """End the judgement with ERROR if a block began before the previous one ended, or if two processes were timed at
-    the same time.
+    """End the judgement with ERROR if a block began before the previous one ended, or two processes were timed at once.
 
-    Blocks without a recorded start are ignored here. `disturbances` and `speed_figures` report a missing start if they
-    need it.
+    Blocks without a start are ignored here. `disturbances` and `speed_figures` report a missing start if they need it.
     """
     spans = []
     for timing in timings:
@@ -217,8 +211,7 @@ class Process(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """A number of graph launches, and the number of steps in which they were counted. launches: None if the launches
-    were not observed."""
+    """A number of graph launches, and of the steps in which they were counted. launches: None if not observed."""
 
     launches: int | None
     steps: int
@@ -285,8 +278,7 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """End the judgement unless a profiler that works watched at least one process, and all other processes captured the
-    same graphs."""
+    """End the judgement unless a working profiler watched a process, and all others captured the same graphs."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
@@ -326,8 +318,7 @@ def _require_device_time(process: Process, arm: str) -> None:
 
 
 def _looks(process: Process, arm: str) -> list[_Look]:
-    """Return the observed graph launches of an arm. End the judgement with INCONCLUSIVE if the profiler or the counter
-    missed a planted event."""
+    """Return an arm's observed graph launches. End the judgement with INCONCLUSIVE if a planted event was missed."""
     timing = process.timing
     if process.profiled:
         if timing.profiler_sees_planted is False:  # None: recorded before the harness planted syncs
@@ -407,8 +398,7 @@ class Slowing:
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """Return the disturbed rounds of the process, which are then left out. Return None if too few other rounds
-        would remain."""
+        """Return the disturbed rounds of the process, which are left out; None if too few others would remain."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
         return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None

@@ -22,8 +22,7 @@ from harness.contract.base import (
 
 
 class StepMatch(Judged):
-    """Every step of the candidate gives the same result as the reference's step from the same state, except for
-    rounding."""
+    """Each step of the candidate gives the result of the reference's step from the same state, except for rounding."""
 
     kind: Literal["step_match"]
     """Compares the loss, the gradients, Adam's moments and the parameters of every step with those of a reference."""
@@ -32,13 +31,11 @@ class StepMatch(Judged):
     reference: ArmName
     """The arm that makes each step from the candidate's state, in higher precision."""
     yardstick: ArmName
-    """An arm that executes the reference in the candidate's precision. It shows how large errors from rounding alone
-    are."""
+    """An arm that executes the reference in the candidate's precision. It shows how large rounding errors are."""
     steps: StepsCompared
     """Number of steps that must have been compared."""
     max_evaluation_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
-    """Largest allowed relative error, in L2 norms, of the loss, of the norms before the clip, and of the gradients
-    after the clip."""
+    """Largest allowed relative error, in L2 norms, of the loss, norms before the clip and gradients after it."""
     times_yardstick: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
     """A factor. If the yardstick's largest error so far, multiplied by this factor, exceeds `max_evaluation_error`, the
     product is the bound instead."""
@@ -80,8 +77,7 @@ class StepAccuracy(Judged):
     median_gradient_ratio_at_most: Annotated[
         Positive, Demand("exceeds_tolerance", exceeded_bound="median_gradient_ratio_at_most")
     ]
-    """Largest allowed median, over all trained tensors, of the ratio of the candidate's gradient error to the peer's
-    gradient error."""
+    """Largest allowed median, over trained tensors, of the ratio of the candidate's gradient error to the peer's."""
     gradient_ratio_at_most: Annotated[Positive, Demand("exceeds_tolerance", exceeded_bound="gradient_ratio_at_most")]
     """Largest allowed ratio of the candidate's gradient error to the peer's gradient error, for any trained tensor."""
     loss_seeds: Annotated[Seeds, MEASURED]

@@ -131,8 +131,7 @@ def _row(errors: Errors) -> list[object]:
 
 
 def _by_seed(run: RunEvidence, claim: StepAccuracy) -> Iterator[Errors]:
-    """Yield the loss errors with each seed, then with all seeds together. Seeds with which an arm did not finish are
-    left out."""
+    """Yield the loss errors of each seed, then of all together. Seeds that an arm did not finish are left out."""
     arms = (claim.candidate, claim.peer, claim.reference)
     series = {}
     for replica, seed in enumerate(claim.seeds()):

@@ -33,8 +33,7 @@ from harness.kinds.steps.model import StepAccuracy
 class Errors:
     """The errors of candidate and peer, in the same unit. name: the name of the quantity or tensor.
 
-    floor: the error that rounding to the data type alone causes. If the peer's error is smaller than the floor, the
-    ratio uses the floor.
+    floor: the error of rounding to the data type alone. If the peer's error is smaller, the ratio uses the floor.
     """
 
     name: str
@@ -72,8 +71,7 @@ def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[E
 
 
 def is_zero(tensor: TensorErrors) -> bool:
-    """Return True if the gradient is zero in all arms. An example is the gradient of LoRA's matrix A while B is
-    zero."""
+    """Return True if the gradient is zero in all arms, such as the gradient of LoRA's matrix A while B is zero."""
     return tensor.reference_norm == tensor.candidate_error == tensor.peer_error == 0
 
 
@@ -174,8 +172,7 @@ def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
-    """Return the record of each seed and step. End the judgement if a record is missing, or if it lacks an arm or a
-    trained tensor."""
+    """Return the record of each seed and step. End the judgement if a record, arm or trained tensor is missing."""
     wanted = sorted(product(part.gradient_seeds, part.gradient_steps))
     by_place = {(record.seed, record.step): record for record in run.step_errors}
     missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]
@@ -216,8 +213,7 @@ def _require_finite(part: StepAccuracy, records: list[StepErrors], sheet: Sheet)
 
 
 def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
-    """End the judgement with FAIL unless candidate and peer compute in the same precision, and the reference in a
-    higher precision."""
+    """End the judgement with FAIL unless candidate and peer have the same precision, and the reference a higher one."""
     precisions = {arm: str(each.start.facts.get("dtype")) for arm, each in executions.items()}
     ours, theirs, finest = (precisions[arm] for arm in (part.candidate, part.peer, part.reference))
     if theirs != ours:
@@ -234,8 +230,7 @@ def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
 
 
 def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
-    """End the judgement with FAIL unless all arms have equal batches and equal parameters wherever gradients are
-    compared."""
+    """End the judgement with FAIL unless all arms have equal batches and parameters wherever gradients are compared."""
     others = (part.peer, part.reference)
     for record in records:
         for arm in others:

@@ -1,5 +1,4 @@
-"""Judge `step_match`: each step of the candidate gives the same result as the reference's step from the same state,
-except for rounding."""
+"""Judge `step_match`: from the same state, the candidate's step equals the reference's step except for rounding."""
 
 from __future__ import annotations
 
@@ -78,8 +77,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Yield each error with its bound. For the loss, norms and gradients, the bound is larger if the yardstick's errors
-    are large."""
+    """Yield each error with its bound. Large yardstick errors raise the bounds of the loss, norms and gradients."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):

@@ -75,26 +75,22 @@ class TrajectoryMatch(Bounded):
     """The compared series: the loss, or a metric that the systems of both arms report."""
     equality: Annotated[EqualityOrNoise, Demand("differs", "beyond_noise")]
     """`bitwise`: every bit must be equal. `within`: only the bounds decide. `noise`: each arm runs several times, and
-    the arms' losses, gradients and end states must not differ more than those of the baseline's runs. A claim with
-    `noise` has no bound."""
+    losses, gradients and end states must not differ more than those of the baseline's runs. `noise` allows no bound."""
     runs: Annotated[Annotated[int, Field(ge=RUNS, le=8)] | None, MEASURED] = None
-    """Only with `equality: noise`: number of runs of each arm, by default 5. With 5 runs, an equal arm fails at most in
-    1 of 126 verdicts."""
+    """Only with `equality: noise`: runs per arm, default 5. An equal arm then fails at most in 1 of 126 verdicts."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest allowed absolute difference. With `equality: bitwise` the bound is only reported."""
     max_relative_difference: RelativeBound = None
     """Largest allowed difference, relative to the baseline's absolute value at the same step. If `max_abs_difference`
     is also given, both bounds must hold."""
     compare: Annotated[Literal["every", "final", "first"], NoDemand("chooses the steps that are compared")] = "every"
-    """Which steps are compared: every step, only the last step, or only the first step. The first step comes before any
-    update."""
+    """Which steps are compared: every step, only the last, or only the first, which comes before any update."""
     precisions: Precisions | None = None
     """The precisions in which the two arms must compute, if the arms differ in precision. The frozen tensors of the
     arms then have different formats. They are not compared, but they must not change during training."""
     parameter_dtypes: ParameterDtypes | None = None
     """The data types of the arms' trainable parameters, if they differ. The arms' starts then count as equal if they
-    are equal after rounding to the less precise type. Frozen tensors are not compared, but they must not change during
-    training."""
+    are equal after rounding to the less precise type. Frozen tensors are not compared, but must not change."""
     switched_on: Annotated[bool, NoDemand("if it is not met, the claim stays undecided")] = False
     """True if the candidate's step must be different from the baseline's step. The steps are different if they differ
     in their operators, in the types, shapes or strides of the operators' inputs, or in any bit. If they do not differ,
@@ -102,8 +98,7 @@ class TrajectoryMatch(Bounded):
     guards: Guards
     """What must hold before the claim can pass."""
     ends: Ends | None = None
-    """Only with `equality: within`: how much the end states may differ. With `equality: bitwise` they must be equal in
-    every bit."""
+    """Only with `equality: within`: how much the end states may differ. With `bitwise` they must be equal in bits."""
 
     must_train_alike: ClassVar[bool] = True
 
@@ -111,8 +106,7 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the demands of the fields, by name. The demand of `equality` contains only the reason code that this
-        claim can give."""
+        """Return the demands of the fields, by name; for `equality` only the reason code that this claim can give."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand("beyond_noise" if self.equality == "noise" else "differs")
@@ -143,8 +137,7 @@ class TrajectoryMatch(Bounded):
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
     def _noise_contradictions(self) -> Iterator[Problem]:
-        """Yield a problem for each field that contradicts `equality: noise`. With `noise`, only repeated runs decide
-        and not a bound."""
+        """Yield a problem for each field that contradicts `equality: noise`, where only repeated runs decide."""
         if self.equality != "noise":
             if self.runs is not None:
                 yield Problem(("runs",), "`runs` is only for `equality: noise`", str(self.runs), "leave `runs` out")
@@ -227,8 +220,7 @@ class Repeatability(Bounded):
 
 
 class RunsDiffer(Judged):
-    """Two arms that differ in one setting have different losses. If the claim requires it, they also have different
-    batches and starts."""
+    """Two arms that differ in one setting have different losses. If required, their batches and starts differ too."""
 
     kind: Literal["runs_differ"]
     """Shows that a setting, such as the seed, has an effect."""
@@ -239,8 +231,7 @@ class RunsDiffer(Judged):
     steps: StepsCompared
     """Number of steps that must have been compared."""
     losses_from: Annotated[int, Field(ge=0), Demand("losses_equal")]
-    """The first step, counted from 0, at which the losses must differ in bits. They must also differ at every later
-    step."""
+    """The first step, counted from 0, at which the losses must differ in bits, as at every later step."""
     batches: Annotated[bool, Demand("batches_equal")] = False
     """True if the arms must read different batches at every step."""
     start: Annotated[bool, Demand("start_equal")] = False

@@ -30,13 +30,11 @@ from harness.kinds.speed.model import compares_timed_steps
 from harness.kinds.trajectory.model import Repeatability, RunsDiffer, TrajectoryMatch
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# The judges of claims about speed and memory use the following functions to check that both arms trained, and that they
-# trained in the same way.
+# The judges of claims about speed and memory check with these functions that both arms trained in the same way.
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
-    """Return the trajectory_match part of the contract's claim with this id. If there is no such part, end the
-    judgement with ERROR.
+    """Return the trajectory_match part of the claim with this id. If there is none, end the judgement with ERROR.
 
     If there are several parts, return the first part that compares the losses of later steps. A part about another
     metric, or about only the first step, would hold even if the losses differ.
@@ -117,8 +115,7 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
-    """Return for each repetition its losses next to those of the first run. End the judgement with ERROR if a run is
-    missing."""
+    """Return each repetition's losses next to the first run's. End the judgement with ERROR if a run is missing."""
     first, *others = (losses(each) for each in replicas(run, part.candidate, part.runs))
     names = [f"{part.candidate}, run {place}" for place in range(part.runs)]
     return [Compared(name, names[0], each, first) for name, each in zip(names[1:], others, strict=True)]

@@ -1,8 +1,8 @@
 """Judge `trajectory_match`: two arms' losses, or another metric, agree in bits, within a bound or within noise.
 
-With `equality: bitwise`, the end states must also be equal. With `equality: within`, the distance of the parameters at
-the end is also reported. With `equality: noise`, several runs of both arms are compared, with their gradients and end
-states (`harness.judging.own_noise`). The noise floor is the largest absolute difference between the baseline and its
+With `equality: bitwise`, the end states must also be equal. With `within`, the distance of the parameters at the end is
+also reported. With `noise`, several runs of both arms are compared, with their gradients and end states
+(`harness.judging.own_noise`). The noise floor is the largest absolute difference between the baseline and its
 repetition.
 """
 
@@ -191,8 +191,7 @@ def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence,
 
 
 def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """End the judgement with FAIL unless every trainable tensor of each arm has the data type that the claim names for
-    the arm."""
+    """End the judgement with FAIL unless every trainable tensor of each arm has the data type that the claim names."""
     if part.parameter_dtypes is None:
         return
     types = part.parameter_dtypes
@@ -209,8 +208,7 @@ def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, base
 
 
 def multiple_of(largest: float, floor: float) -> float:
-    """Return `largest` / `floor`. If the noise floor is 0, return 0 if there is no difference, infinity if there is
-    one, and NaN for NaN."""
+    """Return `largest` / `floor`. If `floor` is 0, return 0 for no difference, NaN for NaN, else infinity."""
     if floor == 0:
         return 0.0 if largest == 0 else math.inf if largest > 0 else math.nan
     return largest / floor
@@ -238,8 +236,7 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metr
 def note_same_step(
     part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
 ) -> str:
-    """Return a clause for the verdict's message if the candidate's step does the same as the baseline's step, otherwise
-    "".
+    """Return a clause for the verdict's message if the candidate's step does the same as the baseline's step, else "".
 
     If the claim requires different steps (`switched_on`), but the steps are the same, the claim stays undecided.
     """
@@ -269,8 +266,7 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Leave the claim undecided if one arm clips its gradients but no gradient reaches the limit, and the other arm
-    certainly does not clip.
+    """Leave the claim undecided if one arm clips but no gradient reaches the limit, and the other certainly does not.
 
     If a clip changes gradients, no such check is needed, because the compared numbers show the clip.
     """
