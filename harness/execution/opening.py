@@ -257,8 +257,7 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     random numbers that an earlier arm or import drew. Each rank adds its number to the seed. Random values that a
     system does not seed itself then differ between ranks. Captures within the block are counted (`attempts_of`). If the
     system offers the run's fault, the system plants the fault; otherwise the harness plants it. Raises `UsageError` for
-    an unknown fault, or if the arm's commit is not this process's commit. Raises `NotAvailable` if the system raises
-    it.
+    an unknown fault, or if the arm has another commit than this process. Raises `NotAvailable` if the system raises it.
     """
     planned = _planned(run, arm)
     at_commit = in_use()

@@ -277,8 +277,7 @@ class WatchedWorker:
         return time.monotonic() - self._began
 
     def phase(self) -> str:
-        """Return the last phase that the supervisor observed or, after `end`, the last phase that the worker
-        recorded."""
+        """Return the last phase that the supervisor observed; after `end`, the last that the worker recorded."""
         return self._phase
 
     def stop(self) -> None:

@@ -25,7 +25,7 @@ class Kind(Row):
     """`module:attribute` of the judge: a function of the part, the context and the sheet."""
     probes: Annotated[Mapping[Name, tuple[Name, ...]], Field(min_length=1)]
     """The probes (`harness.kinds.probes`) whose evidence decides claims of this kind. For each probe, the value lists
-    the model's fields that it gets as settings. If there are several, the model's `chosen_probe` names one."""
+    the model's fields that it gets as settings. If there are several probes, the model's `chosen_probe` names one."""
     capabilities: frozenset[Name]
     """Capabilities that the systems of all arms of a claim must have; may be empty."""
     judges_unreadable_device: bool = False

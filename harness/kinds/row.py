@@ -50,8 +50,7 @@ class Row:
 
 @cache
 def _model(row: type[Row]) -> type[BaseModel]:
-    """Return a pydantic model that validates all fields of a row. One model is faster than an adapter for each
-    field."""
+    """Return a pydantic model that validates all fields of a row. One model is faster than adapters for each field."""
     types = get_type_hints(row, include_extras=True)
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
     typed: dict[str, Any] = {field.name: (types[field.name], ...) for field in fields(row)}

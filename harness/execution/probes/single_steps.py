@@ -354,7 +354,7 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Copies a training run's parameters, gradients and batch. Raises `NotAvailable` if the run does not show all."""
+    """Copies a training run's parameters, gradients and batch. Raises `NotAvailable` if one of them is not shown."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (

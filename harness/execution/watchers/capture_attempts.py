@@ -25,11 +25,10 @@ _COUNTING: list[CaptureAttempts] = []
 class CaptureAttempts:
     """Counts the captures that begin within its block: torch's CUDA graphs, used by any library, and traced steps.
 
-    If several objects' blocks are open, only one object counts: the object whose block, or whose `working`, was entered
-    last. errors: for each capture that an exception ended, a sentence with the line of user code; caught exceptions
-    also count. replaying: True while a replay runs. replayed: if you set this to a list, each replayed graph or traced
-    step is appended. left_out: if you set this to True, a replay does nothing and returns the result of the previous
-    replay.
+    If several objects' blocks are open, only one object counts: the one whose block or `working` was entered last.
+    errors: for each capture that an exception ended, a sentence with the line of user code; caught exceptions also
+    count. replaying: True while a replay runs. replayed: if you set this to a list, each replayed graph or traced step
+    is appended. left_out: if you set this to True, a replay does nothing and returns the result of the previous replay.
     """
 
     def __init__(self) -> None:

@@ -62,10 +62,9 @@ class _Seen:
 class SeriesWatch:
     """Watches the steps of one execution of an arm.
 
-    captures: returns the number of captures so far. A step that captures does not count, because it may wait and does
-    more than a replay. The first `unwatched` steps are not watched either: their captures are recorded under other
-    dispatch modes. attempts: returns how often torch began a capture, cheaply. replaying: returns True while a replay
-    runs.
+    captures: returns the number of captures. A step that captures does not count, because it may wait and does more
+    than a replay. The first `unwatched` steps are not watched either: their captures are recorded under other dispatch
+    modes. attempts: returns how often torch began a capture, cheaply. replaying: returns True while a replay runs.
     """
 
     device: str
@@ -115,8 +114,7 @@ class SeriesWatch:
         fewest = operations if self._fewest is None else self._fewest
         before, self._known_attempts = self._known_attempts, self.attempts()
         # Request the number of captures only if this step may have captured. The first watched step may capture the
-        # second shape. Any other step may have captured if it does more than earlier steps, or if torch began a
-        # capture.
+        # second shape. Any other step may have captured if it does more than earlier ones, or if torch began a capture.
         busier = self._fewest is None or any(seen.syncs.values()) or operations > fewest
         if busier or self._known_attempts > before:
             earlier, self._known_captures = self._known_captures, self.captures()

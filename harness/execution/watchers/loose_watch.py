@@ -247,7 +247,7 @@ class LooseWatch:
 
 
 def _named_twice(state: StateByCategory) -> frozenset[str]:
-    """Return the names of loose tensors that are also in another category of `state`and compared there."""
+    """Return the names of loose tensors that are also in another category of `state` and compared there."""
     known = {same(tensor) for category in _REGISTERED for tensor in state.get(category, {}).values()}
     return frozenset(name for name, tensor in state.get(LOOSE, {}).items() if same(tensor) in known)
 

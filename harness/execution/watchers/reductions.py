@@ -86,7 +86,7 @@ def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
     """Return the parts of a tensor by name, or None if it has no parts.
 
-    Parts are a nested tensor's sequences and offsets, or the inner tensors of a library's tensor type(codes, scales).
+    Parts are a nested tensor's sequences and offsets, or the inner tensors of a library's tensor type (codes, scales).
     """
     if _is_plain(tensor) or is_distributed(tensor):
         return None
@@ -268,8 +268,7 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
     sketches of a device are copied to the host in one transfer.
 
     An element's signs are bits of splitmix64 for its position, seeded by the tensor's name, so they are equal on every
-    device. If the signed sums of two tensors differ by d, the average of d^2 is the squared L2 norm of their
-    difference.
+    device. If the signed sums of two tensors differ by d, the average of d^2 is their difference's squared L2 norm.
     """
     rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
     for name, tensor in made_of(tensors).items():

@@ -219,8 +219,7 @@ class StepOperators(Observer):
         self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
     def _number(self, tensor: Tensor) -> str | None:
-        """Return as text the value of a CPU tensor of shape [] that the step did not compute; None for other
-        tensors."""
+        """Return a CPU tensor of shape [] as text; None for other tensors and those that the step computed."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
             with suppress(Exception):  # the tensor type of another library may have no value
@@ -429,7 +428,7 @@ _Exact = tuple[_Range | None, str, tuple[int, ...]]
 
 
 class _Writers:
-    """Stores which operator last wrote each range of bytes, and the digests of its tensors after the call."""
+    """Stores which operator last wrote each range of bytes, and digests of the operator's tensors after the call."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[_Range, int]]] = {}

@@ -48,8 +48,7 @@ class Counted:
         return "exactly" if self.demand.exactly is not None else "at most"
 
     def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
-        """Return True if a step's number of host syncs is allowed. Add the number and bound to the sheet as
-        `figure`."""
+        """Return True if a step's host syncs are allowed. Add their number and bound to the sheet as `figure`."""
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
@@ -102,7 +101,7 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return a clause about how often and where the arm `reported` waits; "" if it never waitsor is not named."""
+    """Return a clause about how often and where the arm `reported` waits; "" if it never waits or is not named."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs

@@ -202,9 +202,9 @@ class LongReplay(Judged):
     distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
     """Smallest number of different batches, by digest, in the whole run."""
     memory_growth_at_most_mib: Annotated[NonNegative | None, Demand("memory_grows")] = None
-    """Largest allowed growth of allocated or reserved memory, in MiB. Without it, memory is not judged. Two growths are
-    measured: from the end of the warm-up to the peak of all later blocks, and from a typical peak in their first half
-    to the peak in the second half. The typical peak is the median of the peaks of groups of `after` blocks."""
+    """Largest allowed growth of allocated or reserved memory, in MiB. If not given, memory is not judged. Two growths
+    are measured: from the end of the warm-up to the peak of all later blocks, and from a typical peak in their first
+    half to the peak in the second half. The typical peak is the median of the peaks of groups of `after` blocks."""
     slowdown_at_most: Annotated[Positive | None, Demand("slows_down")] = None
     """Largest share by which a step of the old run may take longer than a step of a fresh run. The two runs take turns
     at the end. In older evidence, the last quarter of the blocks is compared with the first quarter. If this field is

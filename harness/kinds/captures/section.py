@@ -47,7 +47,7 @@ def sections(view: ReportView) -> list[Section]:
 
 
 def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
-    """Yield a title (workload and arm), run id and the first execution, for each arm of every run except timings."""
+    """Yield a title (workload and arm), a run id and the first execution, for each arm of every run except timings."""
     for run_id, run in view.evidence.items():
         for arm, replicas in run.arms.items():
             if replicas and not probe_named(run.probe).timed:

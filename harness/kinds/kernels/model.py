@@ -108,7 +108,7 @@ class KernelMatch(Judged):
     magnitudes: Annotated[list[Positive], Field(min_length=1), Demand("non_finite")] = [1.0]
     """Magnitudes of the inputs. Each operation is compared with inputs of each magnitude."""
     shapes: Annotated[Annotated[list[Text], Field(min_length=1)] | None, _TRIED] = None
-    """Names of the shapes that are judged, as the system names them. Without it, all compared shapes are judged."""
+    """Names of the shapes that are judged, as the system names them. If not given, all compared shapes are judged."""
     shapes_at_least: Annotated[Count | None, NoDemand("states how much is compared; fewer shapes are INCONCLUSIVE")] = (
         None
     )

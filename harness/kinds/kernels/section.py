@@ -77,7 +77,7 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence, units: frozenset[Un
 
 
 def _targets(view: ReportView) -> Iterator[Part]:
-    """Yield a part for each workload. It lists each kernel once, because its runs use mostly the same kernels."""
+    """Yield a part for each workload, with each kernel once, because a workload's runs use mostly the same kernels."""
     by_workload: dict[str, list[tuple[str, str, KernelsEvidence]]] = {}
     for run_id, run in view.evidence.items():
         records = by_workload.setdefault(view.title_of(run_id), [])

@@ -87,8 +87,7 @@ class MemorySteady(Judged):
         "allocated_and_reserved"
     )
     """The bytes that must not grow. Allocated bytes are bytes of tensors. Reserved bytes are bytes that torch's
-    allocator took from the device. Only reserved bytes can stay equal, because the harness keeps some losses in
-    tensors."""
+    allocator took from the device. Only reserved bytes can stay equal, because the harness keeps losses in tensors."""
 
     def asks_the_device(self) -> bool:
         return True

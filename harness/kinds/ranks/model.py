@@ -110,7 +110,7 @@ class RanksMatch(OverRanks):
     the same terms as the ranks. The ranks' parameters must be equal to this arm's in every bit after every step."""
     ends: Ends | None = None
     """How much the end states of the first rank and the baseline may differ. They include tensors that no loss reads,
-    such as averaged weights. A control shows the effect of rounding alone. Use it instead of `max_end_difference`."""
+    such as averaged weights. A control shows the effect of rounding. Use `ends` instead of `max_end_difference`."""
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
         found = super().recorded_of()

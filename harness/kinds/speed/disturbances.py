@@ -307,8 +307,7 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def clock_spread(samples: list[TelemetrySample]) -> float:
-    """Return (highest - lowest) / median of the SM clock under load; 0 if no clock was read, NaN if one is not
-    finite."""
+    """Return (highest - lowest) / median of the SM clock under load; 0 without clocks, NaN if one is not finite."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     if not all(math.isfinite(clock) for clock in clocks):
         return math.nan

@@ -41,7 +41,7 @@ class Limits(Strict):
     foreign_gpu_processes: Natural = 0
     """Largest allowed number of other processes on the GPU."""
     throttled_share: Annotated[Share, Nothing(1.0)] = 0.0
-    """Largest allowed share of telemetry samples in which the driver slowed the GPU not because of its power limit."""
+    """Largest allowed share of samples in which the driver slowed the GPU for another reason than its power limit."""
     sm_clock_spread: Share = SM_CLOCK_SPREAD
     """Largest allowed difference between the highest and the lowest SM clock in a process, relative to the median of
     the clock, 0 to 1. This limits the effect of a power cap. A value above 0.05 requires `clock_advantage`."""

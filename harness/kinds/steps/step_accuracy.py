@@ -71,7 +71,7 @@ def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[E
 
 
 def is_zero(tensor: TensorErrors) -> bool:
-    """Return True if the gradient is zero in all arms, such as the gradient of LoRA's matrix A while B is zero."""
+    """Return True if the gradient is zero in all arms, as for LoRA's matrix A while B is zero."""
     return tensor.reference_norm == tensor.candidate_error == tensor.peer_error == 0
 
 

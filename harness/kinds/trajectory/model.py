@@ -77,7 +77,7 @@ class TrajectoryMatch(Bounded):
     """`bitwise`: every bit must be equal. `within`: only the bounds decide. `noise`: each arm runs several times, and
     losses, gradients and end states must not differ more than those of the baseline's runs. `noise` allows no bound."""
     runs: Annotated[Annotated[int, Field(ge=RUNS, le=8)] | None, MEASURED] = None
-    """Only with `equality: noise`: runs per arm, default 5. An equal arm then fails at most in 1 of 126 verdicts."""
+    """Only with `equality: noise`: runs per arm, default 5. With 5, an equal arm fails at most in 1 of 126 verdicts."""
     max_abs_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest allowed absolute difference. With `equality: bitwise` the bound is only reported."""
     max_relative_difference: RelativeBound = None

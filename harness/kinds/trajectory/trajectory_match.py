@@ -1,9 +1,8 @@
 """Judge `trajectory_match`: two arms' losses, or another metric, agree in bits, within a bound or within noise.
 
-With `equality: bitwise`, the end states must also be equal. With `within`, the distance of the parameters at the end is
-also reported. With `noise`, several runs of both arms are compared, with their gradients and end states
-(`harness.judging.own_noise`). The noise floor is the largest absolute difference between the baseline and its
-repetition.
+With `equality: bitwise`, the end states must also be equal. With `within`, the distance of the final parameters is also
+reported. With `noise`, several runs of both arms are compared, with gradients and end states
+(`harness.judging.own_noise`). The noise floor is the largest difference between the baseline and its repetition.
 """
 
 from __future__ import annotations
