@@ -9,8 +9,7 @@ from harness.cli import first_signals
 def main() -> None:
     """Run the command line. Signals are delayed from the start, because the import of the application takes a while."""
     first_signals.hold()
-    # Imported objects stay in use until the end, so collecting garbage frees nothing. It took a tenth of the time of a
-    # short command.
+    # Imported objects stay in use, so collecting garbage frees nothing. It took a tenth of the time of a short command.
     gc.disable()
     try:
         from harness.cli.application import main as run

@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-# Largest number of keys of a model. Models have about ten keys. It is also the number of entries of a mapping that are
-# validated at a time.
+# Largest number of keys of a model (most have about ten), and number of entries of a mapping validated at a time.
 MOST_KEYS = 100
 _NO_SCHEMAS = frozenset({"cls", "config", "metadata", "serialization"})
 
@@ -54,8 +53,7 @@ def _ending_early(schema: Any) -> Any:
     }
     if schema.get("type") == "list":
         return bounded | {"fail_fast": True}
-    # JSON has no tuples, only lists. Strict validation in a function validator refuses a list for a tuple. So convert
-    # it first.
+    # JSON has only lists. Strict validation in a function validator refuses a list for a tuple. So convert it first.
     if schema.get("type") == "tuple":
         return core_schema.no_info_before_validator_function(_tuple, bounded)
     if schema.get("type") == "dict":

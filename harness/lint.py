@@ -55,8 +55,7 @@ def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | N
     """Return all findings in a contract, in the order of the file.
 
     describe: a function that returns the description of a system from its `module:attribute`. claims: ids of the claims
-    to check; None checks all. A system that cannot be described is an error. Checks that need its description are
-    skipped.
+    to check; None checks all. A system that cannot be described is an error. Checks that need it are skipped.
     """
     descriptions, findings = _describe_all(loaded, describe)
     findings += _arms(loaded, descriptions)

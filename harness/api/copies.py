@@ -1,5 +1,4 @@
-"""Copy a finished run without the names of host, user and folders, so that it can be published. Write pages of several
-runs.
+"""Copy a finished run without the names of host, user and folders, for publication. Write pages of several runs.
 
 Removing names changes the header and the evidence. Verdicts, pages and manifest are therefore created again from the
 changed files. The copy has no host and user names of this machine, no folder names, and no facts about the CI job.
@@ -33,8 +32,7 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """Yield a copy of `source` that has no names of host, user and folders and was judged again. Remove it after the
-    block.
+    """Yield a copy of `source`, judged again, without names of host, user and folders. Remove it after the block.
 
     Raises UsageError for an old run, whose header has digests of the evidence instead of a manifest. Raises
     EvidenceError if a verdict of the copy differs from the verdict in `source`.

@@ -1,6 +1,4 @@
-"""Plant every fault that the claims name, and check that the judges detect it for the declared reason (`harness
-drill`).
-"""
+"""Plant every fault that the claims name, and check that judges detect it for the declared reason (`harness drill`)."""
 
 from __future__ import annotations
 
@@ -150,8 +148,7 @@ def drill(
 
     refuse: see `session.verify`.
     After KeyboardInterrupt, or SystemExit because of SIGTERM, the directory stays INCOMPLETE. It has the results of
-    those faults whose runs had all ended. The other faults count as not run. A note of the exception names the
-    directory.
+    faults whose runs had all ended. Other faults count as not run. The exception's note names the directory.
     """
     contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))

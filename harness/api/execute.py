@@ -69,9 +69,8 @@ def execute(
 
     If several runs have equal work, this work is executed once.
     interpreters: processes that wait for work; they end with this call. redacted: removes names from the evidence, also
-    from the evidence of an interrupted run. checkout: the worktree of the baseline's commit. journal: a record of the
-    ends of runs; a run whose end is recorded is not executed again. early: judges units when a run enters a phase, and
-    after each recorded end.
+    of an interrupted run. checkout: the worktree of the baseline's commit. journal: a record of the ends of runs; these
+    runs are not executed again. early: judges units when a run enters a phase, and after each recorded end.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
     from harness.execution.sharing import as_one, hosted, lane_directories, write_guests
@@ -130,8 +129,7 @@ class _End:
 
     def __call__(self, death: Death | None) -> None:
         with self._lock:
-            # A signal that ends the session may also have ended this worker. So count the run as interrupted and not as
-            # failed.
+            # A signal that ends the session may have ended this worker. So count the run as interrupted.
             if death is not None and noted:
                 return
             self._left -= 1

@@ -1,6 +1,4 @@
-"""Find the first difference of two arms: execute them again, find the first step that differs, and record its
-operators.
-"""
+"""Find the first difference of arms: execute them again, find the first step that differs, and record its operators."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ Tell = Callable[[Run, str, float], None]  # a function of a run, its phase, and 
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
-    """Return a run that finds the first difference of a failed unit's arms, or None if the unit failed for another
-    reason.
-    """
+    """Return a run that finds the first difference of a failed unit's arms; None if it failed for another reason."""
     unit = unit_of(bundle, verdict)
     if claim is None or unit is None or verdict.reason not in DIFFERENCES:
         return None

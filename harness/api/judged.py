@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of a run directory, or of the shards (parts) of a gate: verdicts in planned order, counts, exit
-    code.
+    """Judgement of a run directory, or of the shards (parts) of a gate: verdicts in planned order, counts, exit code.
 
     manifest: the digest of the run directory's manifest, or None for shards and for a directory without a manifest.
     """
@@ -221,8 +220,7 @@ Ended = Callable[[str], Collection[str]]  # a function that takes the name of a 
 class AsTheyEnd:
     """Calls each function of `waiting` once, when the runs and arms of this function have ended.
 
-    While timings are measured, no function is called, because the call would disturb the timing. Several threads may
-    use one object.
+    While timings are measured, no function is called, as it would disturb them. Several threads may use one object.
     """
 
     def __init__(

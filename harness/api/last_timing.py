@@ -20,8 +20,7 @@ from harness.run_directory.verdict_file import read_verdicts
 def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
     """Return the last timing of each claim and workload that was timed in a run below `folders`.
 
-    Runs are ordered by their names, which begin with a date, and the newest run is searched first. Runs that cannot be
-    read are left out.
+    Runs are ordered by name, which begins with a date, and searched from the newest on. Unreadable runs are left out.
     """
     wanted = {
         (contract.id, claim.id, workload): part

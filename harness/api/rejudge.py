@@ -74,9 +74,7 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each run that a unit reads but nobody planned, each planned run that no unit reads, and stray
-    evidence.
-    """
+    """Yield a line for each unplanned run that a unit reads, each planned run that none reads, and stray evidence."""
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, but was not planned" for run in sorted(read - set(header.runs)))
@@ -165,8 +163,7 @@ class Rejudged:
 
 @dataclass(frozen=True)
 class Known:
-    """Facts that the caller knows without the run directories. The author of a run directory could have forged them
-    there.
+    """Facts known without the run directories. The author of a run directory could have forged them there.
 
     contracts: files and folders of contracts by which runs are judged. waivers: the waiver file for these contracts; by
     default the waiver files next to the contracts. commit: the commit of the tested tree. not_before: the earliest time
@@ -206,8 +203,7 @@ class Known:
                 raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify again")
 
     def with_signed(self, header: Header) -> Header:
-        """Return a header with the waivers of the given contracts. Expiry is checked for the run's start or
-        `not_before`.
+        """Return the header with the waivers of these contracts. Expiry is checked at the run's start or `not_before`.
 
         The later of these two days counts. Accepted baselines that no file next to the contracts has are left out. The
         runs of such a baseline then do not fit the claims.

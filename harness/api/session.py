@@ -414,8 +414,7 @@ def write_judgement(directory: Path, judgement: Judgement) -> None:
 
 
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
-    """Write `report.html` and `summary.md`. With `junit`, also write `junit.xml` and a file for each unit that did not
-    hold.
+    """Write `report.html` and `summary.md`. With `junit`, also write `junit.xml` and a file per unit that did not hold.
 
     All files are rendered before the first one is written. Old files of units that now hold are removed.
     """

@@ -39,8 +39,7 @@ class Steadiness:
 
 
 def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
-    """Run the work of a throughput claim on all GPUs at once. Return the clocks of the GPUs, with the steadiest GPU
-    first.
+    """Run the work of a throughput claim on all GPUs at once. Return the GPUs' clocks, the steadiest GPU first.
 
     The claim is the first one that can be timed here. Raises UsageError without a GPU or without such a claim. Raises
     HarnessError if a worker dies.

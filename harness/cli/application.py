@@ -270,8 +270,7 @@ def _left(leaving: SystemExit) -> int:
 
 
 def _refused(error: OSError) -> int:
-    """Print an error about a path or a full disk and return its exit code. For any other error, return 0 and print
-    nothing.
+    """Print an error about a path or a full disk and return its exit code. For other errors, only return 0.
 
     The notes of the error are printed too. Wrong paths in the options of a command are reported by the command as usage
     errors. An error about a full disk names no path if the file was already open.

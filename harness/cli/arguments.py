@@ -95,17 +95,14 @@ def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
 
 
 def redact_words(redact: bool | None) -> list[str]:
-    """Return `--redact` or `--no-redact` as a list of words for another command of the harness, or an empty list for
-    None.
-    """
+    """Return `--redact` or `--no-redact` as a list of words for another command of the harness, or [] for None."""
     return [] if redact is None else ["--redact" if redact else "--no-redact"]
 
 
 def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
     """Return True if `--on` or `--gpus` was given. The contracts are then run as several jobs.
 
-    options: values of options that cannot be combined with these two, by name. Raises UsageError if one of them was
-    given.
+    options: values of options not to be combined with these two, by name. Raises UsageError if one of them was given.
     """
     asked = "--on" if on else "--gpus"
     if not on and not gpus:

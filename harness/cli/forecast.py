@@ -48,9 +48,7 @@ class Estimate(Record):
 
 
 class PlannedUnit(Record):
-    """A verdict that is planned. runs: ids of the runs that are executed for it; empty if this machine cannot decide
-    it.
-    """
+    """A planned verdict. runs: ids of the runs that are executed for it; empty if this machine cannot decide it."""
 
     contract: str
     claim: str
@@ -228,8 +226,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedDirectory:
-    """The completed runs of one directory. wall_seconds: time from the start of the first run to the end of the last
-    run.
+    """The completed runs of one directory. wall_seconds: time from the first run's start to the last run's end.
 
     It is None if unknown.
     """
@@ -310,9 +307,7 @@ def _unit(unit: Unit) -> PlannedUnit:
 
 
 def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
-    """Return the controls, then the planted faults with the runs that decide them, then the faults that cannot be
-    planted.
-    """
+    """Return the controls, then planted faults with the runs that decide them, then faults that cannot be planted."""
     units = [_unit(unit) for unit in planned.controls.units]
     for case in planned.cases:
         faulted = [planned.faulted[run] for run in case.unit.runs]

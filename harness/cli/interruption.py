@@ -51,8 +51,7 @@ def watched() -> Iterator[None]:
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """Return the handler of a signal for the time after the block of `watched`. handler: the handler from before the
-    block.
+    """Return the handler of a signal for the time after the block of `watched`. handler: the handler before the block.
 
     If an earlier signal has set the exit code, the new handler ignores the signal. Otherwise it ends the process.
     """

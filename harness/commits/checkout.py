@@ -120,9 +120,7 @@ class Repository:
         _git(self.root, "worktree", "remove", "--force", "--force", str(folder))
 
     def lacks(self, folder: Path) -> list[str]:
-        """Return a line for each kind of content that a new worktree lacks: submodules, and contents of files in Git
-        LFS.
-        """
+        """Return a line per kind of content that a new worktree lacks: submodules, and contents of files in Git LFS."""
         entries = [entry.split("\t", 1) for entry in _names(_git(folder, "ls-tree", "-r", "-z", "HEAD"))]
         submodules = [name for mode, name in entries if mode.startswith(_SUBMODULE)]
         attributed = _names(_git(folder, "ls-files", "-z", "--", ":(attr:filter=lfs)"))

@@ -40,9 +40,7 @@ class ImportPath:
         _in_use[:] = [self]
 
     def require(self, system: str) -> None:
-        """Raise SystemResolutionError if the system's module, or another module of the repository, is not from the
-        worktree.
-        """
+        """Raise SystemResolutionError if the system's module or another of the repository is not from the worktree."""
         module = sys.modules[system.partition(":")[0]]
         file = _file(module)
         if not _within(file, self.tree):

@@ -209,8 +209,7 @@ def flat(annotation: Any) -> Iterator[Any]:
 class Judged(Strict):
     """One judgement, which is a whole claim or one part of a claim. The model of every claim kind is a subclass.
 
-    The methods answer questions about the judgement from its fields. A kind overrides a method if it needs another
-    answer.
+    The methods answer questions about the judgement from its fields. A kind overrides a method for another answer.
     """
 
     mechanism: Mechanism | None = None
@@ -225,11 +224,9 @@ class Judged(Strict):
     baseline_path: ClassVar[str] = "baseline"
     """The field that names the arm used as the baseline, for example when a fault is planted in the baseline."""
     plain_path: ClassVar[str | None] = None
-    """The field that names an arm that must not be captured, if there is one. This arm reveals errors that all captured
-    arms share."""
+    """The field that names an arm that must not be captured, if any. It reveals errors that all captured arms share."""
     judged_at: ClassVar[Literal["each rank", "first rank", "all ranks"]] = "each rank"
-    """Which evidence is judged if arms have several ranks: each rank's separately, only the first rank's, or that of
-    all ranks together."""
+    """Which evidence is judged if arms have several ranks: each rank's, only the first rank's, or all together."""
     must_train_alike: ClassVar[bool] = False
     """True if two executions must train alike, so that their first difference can be located."""
 
@@ -254,8 +251,7 @@ class Judged(Strict):
     _conditional: Conditional | None = PrivateAttr(default=None)
 
     def depend(self, bounds: Mapping[str, Bound], variants: Sequence[Judged]) -> None:
-        """Store the bounds that have cases, by field path. The loader calls this method. The fields keep the
-        `otherwise` values.
+        """Store bounds that have cases, by field path. The loader calls this. The fields keep the `otherwise` values.
 
         variants: one valid copy of the judgement for each set of numbers that can apply to the judgement.
         """
@@ -323,18 +319,14 @@ class Judged(Strict):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],  # noqa: ARG002
     ) -> Iterator[Problem]:
-        """Yield a problem for each name of a workload or claim that does not exist. The paths are relative to this
-        judgement.
+        """Yield a problem for each unknown name of a workload or claim. The paths are relative to this judgement.
 
-        on: the workloads of the claim that contains this judgement. claims: the judgements of each claim of the
-        contract.
+        on: the workloads of the claim that contains this judgement. claims: judgements of each claim of the contract.
         """
         yield from ()
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Yield the path of every value that does not fit in a workload of `steps` steps, and the rule that the value
-        breaks.
-        """
+        """Yield the path of every value that does not fit in a workload of `steps` steps, and the broken rule."""
         for field in marks(type(self), CountsSteps):
             path, value = tuple(field.split(".")), self.value_at(field)
             for position, step in enumerate(value if isinstance(value, list) else ()):
@@ -384,8 +376,7 @@ class Judged(Strict):
         return {}
 
     def compared(self) -> list[list[str]]:
-        """Return groups of executions that must run in one process. A group is several arms once each, or one arm
-        repeated.
+        """Return groups of executions that must run in one process. A group is arms once each, or one arm repeated.
 
         Other arms may run in separate processes, because only their series and digests are compared.
         """
@@ -397,9 +388,7 @@ class Judged(Strict):
         return set()
 
     def gradients(self) -> GradientDemand | None:
-        """Return which gradients a paired run must reduce to digests and figures, or None if the judgement needs no
-        gradients.
-        """
+        """Return which gradients a paired run must reduce to digests and figures, or None if it needs no gradients."""
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:

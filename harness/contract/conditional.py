@@ -1,5 +1,4 @@
-"""Find and check the bounds of a contract file that have cases, and split the contract into readings with plain
-numbers.
+"""Find and check bounds of a contract file that have cases, and split the contract into readings with plain numbers.
 
 For each number that can turn PASS into FAIL (`Demand`), a contract may give a different number for each case:
 
@@ -104,9 +103,7 @@ Choices = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Reading:
-    """The document with one plain number for each bound. only_on: the workloads with these numbers, by index of the
-    claim.
-    """
+    """The document with one plain number for each bound. only_on: workloads with these numbers, by claim index."""
 
     document: Document
     choices: dict[int, Choices]
@@ -157,9 +154,7 @@ class Bounds:
                     yield found
 
     def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
-        """Record an error for each value of the bound that is not a number. null is an error too, although some fields
-        allow it.
-        """
+        """Record an error for each value that is not a number. null is an error too, even if the field allows it."""
         for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 rule = f"'{found.place[-1]}' must be a valid number"
@@ -167,8 +162,7 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """Return each set of numbers that can apply to a claim, with its workloads. The set of all `otherwise` values
-        is first.
+        """Return each set of numbers that can apply to a claim, with its workloads. All `otherwise` values are first.
 
         Record an error for each case that can never be chosen.
         """
@@ -251,9 +245,7 @@ class Bounds:
         )
 
     def attach(self, readings: Sequence[tuple[Reading, Contract]]) -> Contract:
-        """Return the contract of the first reading, with the cases added to its judgements. readings: all valid
-        readings.
-        """
+        """Return the contract of the first reading, with the cases added. readings: all valid readings."""
         contract = readings[0][1]
         for number, found in self.by_claim.items():
             valid = {reading.choices[number]: parts_of(each.claims[number]) for reading, each in readings}

@@ -47,8 +47,7 @@ class Floor(Strict):
     """Smallest movement that counts as an effect: of each trainable tensor the distance from start to end, divided by
     its L2 norm at the start, and of these the median. Tensors that start as zeros are left out."""
     standard_errors: Annotated[Positive, NoDemand("a smaller value leaves the claim undecided")]
-    """Alternatively, the mean loss of the last half must be below the control's by more than this many standard
-    errors."""
+    """Alternatively, the mean loss of the last half must be below the control's by over this many standard errors."""
 
 
 class Guards(Strict):
@@ -99,9 +98,7 @@ class Guarded(Guarding):
 
 
 class Bounded(Guarded):
-    """A judgement that can have a bound relative to the baseline's value, in place of the absolute bound or in
-    addition.
-    """
+    """A judgement that can have a bound relative to the baseline's value, instead of or besides the absolute bound."""
 
     if TYPE_CHECKING:
         max_relative_difference: Positive | None

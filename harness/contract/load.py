@@ -43,11 +43,9 @@ Place = tuple[Key, ...]
 
 
 def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
-    """Return a problem for each name that does not exist and each requirement that cannot be met, in the order of
-    claims.
+    """Return a problem for each unknown name and each requirement that cannot be met, in the order of claims.
 
-    only_on: the workloads to which this contract's numbers apply, by index of the claim. By default all workloads of a
-    claim.
+    only_on: the workloads to which this contract's numbers apply, by index of the claim. By default all workloads.
     """
     return list(_problems(contract, only_on))
 
@@ -76,9 +74,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Yield a problem for names that are equal or differ only in upper and lower case, because files are named after
-    them.
-    """
+    """Yield a problem for names that are equal or differ only in upper and lower case, because they name files."""
     named: list[tuple[str, list[tuple[Place, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),

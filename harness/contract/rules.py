@@ -37,9 +37,7 @@ class Rule(Strict):
 
 @dataclass(frozen=True)
 class Concern:
-    """A rule that concerns a contract: its claims that the rule concerns, and the places where the rule's line is
-    missing.
-    """
+    """A rule that concerns a contract: the claims concerned, and the places where the rule's line is missing."""
 
     rule: Rule
     claims: Collection[str]
@@ -63,9 +61,7 @@ def in_order(version: str) -> tuple[int, ...]:
 
 
 def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> Iterator[Concern]:
-    """Yield the rules that are newer than the contract's `rules` and concern its claims. only: ids of the claims to
-    check.
-    """
+    """Yield rules newer than the contract's `rules` that concern its claims. only: ids of the claims to check."""
     for rule in rules():
         if in_order(rule.version) <= in_order(loaded.contract.rules):
             continue

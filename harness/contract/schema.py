@@ -1,8 +1,7 @@
 """Define the contract language, version 2: the content of a contract file.
 
-Contracts are data. They contain no expressions and no code. Every model is strict: unknown keys, wrong types and
-non-finite numbers are errors. A claim consists of texts for people and of one judgement, or of several judgements as
-its parts.
+Contracts are data. They contain no expressions and no code. Models are strict: unknown keys, wrong types and non-finite
+numbers are errors. A claim consists of texts for people and of one judgement, or several as its parts.
 
 `harness.contract.load.problems` checks references between parts of a contract (arms, workloads, claims). Each problem
 has the path of the wrong value, from which the loader computes line and column.
@@ -147,8 +146,7 @@ def part_model(kind: str) -> type[Judged]:
 
 @cache
 def claim_model(kind: str) -> type[AnyClaim]:
-    """Return the model of a whole claim of this kind. It has the fields of the part's model and the text fields of a
-    claim.
+    """Return the model of whole claims of this kind. It has the fields of the part's model and a claim's text fields.
 
     For example, `MemorySteady` becomes the model `MemorySteadyClaim`.
     """
@@ -268,15 +266,13 @@ class Arm(BaseModel):
     __pydantic_extra__: dict[str, Scalar] = Field(init=False)
 
     capture: Literal["none", "step", "backward"] = "none"
-    """What is captured: nothing (`none`), the whole step (`step`), or backward pass, clip and optimizer
-    (`backward`)."""
+    """What is captured: nothing (`none`), the whole step (`step`), or backward pass, clip, optimizer (`backward`)."""
     system: SystemName | None = None
     """`module:attribute` of this arm's own system; default: the contract's system."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of processes that train together, as `torchrun` starts them. Each takes an equal share of every batch."""
     model_parallel: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of neighboring ranks that share one model and read the same part of a batch, as with tensor
-    parallelism."""
+    """Number of neighboring ranks that share a model and read the same part of a batch, as with tensor parallelism."""
     deterministic: bool = False
     """Use deterministic algorithms of torch, cuBLAS and cuDNN. They are slower and give equal bits in every run."""
     warm_steps: Annotated[int, Field(ge=0, le=MOST_WARM_STEPS)] = 0
@@ -331,15 +327,13 @@ class Contract(Strict):
     schema_version: Literal["contract/v2"] = Field(alias="schema")
     """Version of the contract language."""
     rules: Annotated[RulesVersion, UNREAD] = "0.1.0"
-    """Version of the harness whose rules the author knows. `harness check` lists newer rules that concern the
-    contract."""
+    """Version of the harness whose rules the author knows. `harness check` lists newer rules for the contract."""
     id: Name
     """Name of the contract, unique among the contracts that are checked together."""
     title: Words
     """What the contract is about, in one sentence."""
     uses: Annotated[list[Text], UNREAD] = []
-    """Paths of shared files with workloads and arms, relative to the contract's folder. Each must be in this folder or
-    in the folder above."""
+    """Paths of files with shared workloads and arms, relative to the contract's folder, and in it or its parent."""
     tracks: Annotated[list[Name], UNREAD] = []
     """Tickets to which the contract belongs."""
     tags: Annotated[list[Name], UNREAD] = []

@@ -1,5 +1,4 @@
-"""Read shared files, which define workloads and arms for several contracts, and sort the YAML files of a folder by
-type.
+"""Read shared files, which define workloads and arms for contracts, and sort the YAML files of a folder by type.
 
 Contracts name their shared files under `uses`. A folder can contain contracts, shared files, files of signed entries
 (waivers and accepted baselines), and hidden files, which are ignored.
@@ -87,8 +86,7 @@ def _says_shared(text: str) -> bool:
     try:
         return (_schema(strict_yaml.events(text)) or "").startswith(_PREFIX)
     except yaml.YAMLError:
-        # Here the schema only selects the word for the file in messages. The YAML error is reported later, when the
-        # file is read.
+        # Here the schema only selects the word for the file in messages. Reading the file later reports the YAML error.
         return _SCHEMA_LINE.search(text) is not None
 
 
@@ -343,9 +341,7 @@ def shared_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def folders_read(paths: Sequence[Path]) -> list[str]:
-    """Return one line for each folder among `paths`: its number of contracts, the rule for contracts, and the ignored
-    files.
-    """
+    """Return one line for each folder among `paths`: number of contracts, rule for contracts, and ignored files."""
     lines = []
     for path in paths:
         if path.is_dir():

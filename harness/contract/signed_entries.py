@@ -1,8 +1,7 @@
 """Read files of signed entries, which lie next to contracts: waivers and accepted baselines.
 
 A person signs an entry about a claim, with a last day on which the entry is valid. A file has a `schema` and one list
-of entries. Every entry has all fields of its class. Each field is a text. Two entries about the same claim or unit are
-an error.
+of entries. Every entry has all fields of its class. Fields are texts. Two entries about one claim or unit are an error.
 """
 
 from __future__ import annotations

@@ -67,8 +67,7 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     path: list[Key] = []
     for index, key in enumerate(keys):
         if detail["type"] != "missing" and isinstance(value, dict | list) and value is detail["input"]:
-            # The rest of the location is the name of a union member. It is not a key, even if the mapping has a key of
-            # that name.
+            # The rest of the location is the name of a union member. It is no key, even if a key has that name.
             break
         inside = isinstance(value, dict) and key in value
         inside |= isinstance(value, list) and isinstance(key, int) and key < len(value)

@@ -53,8 +53,7 @@ class Waiver(Signed):
 
 
 def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver]:
-    """Return the waivers in `file`. Without `file`, return the waivers below the folders and next to the files in
-    `paths`.
+    """Return the waivers in `file`. Without `file`, return those below the folders and next to the files in `paths`.
 
     Raises ContractErrors. Raises UsageError if `file` does not exist.
     """

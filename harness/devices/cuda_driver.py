@@ -57,9 +57,7 @@ def devices() -> Devices:
 
 
 def read(library: Any, *, present: bool) -> Devices:
-    """Ask a library for GPUs. library: libcuda or a replacement in tests. present: True if the system has NVIDIA
-    devices.
-    """
+    """Ask a library for GPUs. It is libcuda or a test's replacement. present: whether the system has NVIDIA devices."""
     try:
         _call(library, "cuInit", 0)
         count, api = ctypes.c_int(), ctypes.c_int()

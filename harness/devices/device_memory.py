@@ -1,6 +1,4 @@
-"""Measure the device memory of torch's allocator, fill the device's memory, and detect writes outside of kernels'
-outputs.
-"""
+"""Measure the device memory of torch's allocator, fill memory, and detect writes outside of kernels' outputs."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ from harness.devices.cuda_driver import DriverError
 from harness.devices.device import has_cuda, synchronize
 from harness.evidence.arm_records import MemorySample
 
-# These functions read how much memory torch's caching allocator holds on the CUDA device, and make the allocator
-# release unused memory.
+# These functions read the memory of torch's caching allocator on the CUDA device, and make it release unused memory.
 
 
 class Growth(NamedTuple):
@@ -109,8 +106,7 @@ def _large_segments() -> dict[int, int]:
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a CUresult of cuda.h
 _FIRST_SIZE = 2**36  # size of the first allocation, in bytes
-# Fewer free bytes than this remain. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS cannot be
-# initialized.
+# Fewer free bytes than this remain. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS cannot start.
 LEFT_FREE = 2**22
 
 
@@ -173,8 +169,7 @@ _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.bfloat16: (torch.int16, 0x7FDE),
     torch.float16: (torch.int16, 0x7EAD),
 }
-# Number of guard elements before and after a tensor. With 64 elements the tensor stays aligned to 16 bytes, as kernels
-# may require.
+# Guard elements before and after a tensor. With 64, the tensor stays aligned to 16 bytes, as kernels may require.
 GUARD_ELEMENTS = 64
 _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -199,11 +194,9 @@ def poisoned(tensor: Tensor) -> Tensor:
 
 
 class GuardedMemory(TorchFunctionMode):
-    """Within its block, fill the uninitialized tensors that torch allocates with poison, and put guard areas around
-    them.
+    """Within its block, fill uninitialized tensors that torch allocates with poison, and put guard areas around them.
 
-    Poison is a fixed bit pattern. Elements that still have it were never written. Changed guard areas show writes out
-    of bounds.
+    Poison is a fixed bit pattern. Elements that keep it were never written. Changed guard areas show writes outside.
     """
 
     def __init__(self) -> None:

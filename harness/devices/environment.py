@@ -156,9 +156,7 @@ def ci_facts(variables: Mapping[str, str]) -> CiFacts:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the checkout, with `+changes` if tracked files differ from it, or None outside of a
-    checkout.
-    """
+    """Return the checkout's commit, with `+changes` if tracked files differ from it, or None without a checkout."""
     commit = checked_out_commit()
     changes = commit and git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{CHANGES}" if changes else commit

@@ -40,8 +40,7 @@ class CensusError(HarnessError):
 
 
 def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> GraphNodes:
-    """Count the nodes of the raw `cudaGraph_t`, including child graphs: all by type, kernels by name, and copies to the
-    host.
+    """Count the nodes of the raw `cudaGraph_t` and child graphs: all by type, kernels by name, and copies to the host.
 
     Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …).
     clip_kernels: the result of a system's `CountsClippedTensors`, or None if clipped tensors are not counted.
@@ -242,8 +241,7 @@ def watched_graphs(
 ) -> Iterator[None]:
     """Within the block, replace the methods of torch that begin a capture, end a capture, and replay a CUDA graph.
 
-    Each argument is a function that gets torch's method and returns the replacement. The replacements are also used by
-    other libraries.
+    Each argument is a function that gets torch's method and returns the replacement. Other libraries use it too.
     """
     watches = {"capture_begin": begin, "capture_end": end, "replay": replay}
     methods = {name: getattr(_Graph, name) for name in watches}

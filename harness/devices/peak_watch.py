@@ -2,8 +2,7 @@
 
 torch records the peaks of its allocator, but any code may reset these peaks. The watch therefore reads the peaks before
 each reset that it observes, and counts how often they decreased without an observed reset. Only the driver knows of
-memory that is allocated without torch. A thread samples the driver's number through NVML, which does not disturb
-captures.
+memory that is allocated without torch. A thread samples the driver's number through NVML, which disturbs no capture.
 """
 
 from __future__ import annotations
@@ -137,9 +136,7 @@ class PeakWatch:
             self._read_device()
 
     def evidence(self, arm: str, opening: MemoryPeak, steps: MemoryPeak) -> PeakMemoryEvidence:
-        """Return the evidence of the whole run. opening: the peak while the arm was opened; steps: the peak during its
-        steps.
-        """
+        """Return the whole run's evidence. opening: peak while the arm was opened; steps: peak during its steps."""
         allocator, settings = self._device.names()
         return PeakMemoryEvidence(
             arm=arm,

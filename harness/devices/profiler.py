@@ -1,7 +1,6 @@
 """Watch steps with torch's profiler: graph launches and the device's work.
 
-If other code has subscribed to CUPTI, a profile can be empty without an error. Therefore each profile must show a
-planted sync.
+If other code uses CUPTI, a profile can be empty without an error. Therefore each profile must show a planted sync.
 """
 
 from __future__ import annotations
@@ -147,12 +146,10 @@ def _kernel_seconds(events: Iterable[Any]) -> float:
 
 
 def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
-    """Return the seconds in which at least one device activity of a profile ran. Overlapping activities are counted
-    once.
+    """Return the seconds in which a device activity of a profile ran. Overlapping activities are counted once.
 
     With several ranks, kernels that wait for other ranks are not counted, because a profile delays such kernels. On two
-    H200s they took seven times the time of a step. A single rank never waits, so all its kernels are counted, whatever
-    their names are.
+    H200s they took seven times the time of a step. A single rank never waits, so all its kernels are counted.
     """
     alone = ranks == 1
     working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]

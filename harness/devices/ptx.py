@@ -2,8 +2,7 @@
 
 The rules are from the PTX ISA manual (directives `.target` and `.version`). PTX for `sm_XY` loads on a device of
 capability X.Y or higher, `sm_XYf` on devices of the same family from X.Y on, and `sm_XYa` only on X.Y. `compute_XY`
-means `sm_XY`. The driver must know a module's `.version`. This version must not be older than the version that
-introduced the target.
+means `sm_XY`. The driver must know a module's `.version`, which must not be older than the target's first version.
 """
 
 from __future__ import annotations

@@ -76,8 +76,7 @@ class Sampler:
     def telemetry(self) -> Telemetry:
         """Return the samples. If the run had a timed phase, only its samples are returned."""
         timed = [sample for phase, sample in self._samples if _is_timed(phase)]
-        # Time from the first to the last sample of the timed phase. The phase itself may be longer by up to two
-        # sampling intervals.
+        # Time from the first to the last sample of the timed phase. The phase may be two sampling intervals longer.
         seconds = timed[-1].seconds - timed[0].seconds if timed else None
         return Telemetry(
             samples=timed or [sample for _, sample in self._samples], began=self._started, timed_seconds=seconds

@@ -100,8 +100,7 @@ def descriptions() -> dict[str, FaultDescription]:
 def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescription]:
     """Return all faults by name: evidence faults, faults of the harness's wrappers, and faults of the systems.
 
-    If names are equal, a fault of a system replaces a fault of the harness. An earlier system takes precedence over
-    later ones.
+    A system's fault replaces a fault of the harness with the same name. Earlier systems precede later ones.
     """
     offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):
@@ -126,8 +125,7 @@ _OF_BITS = frozenset(
 
 
 def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
-    """Return the verdict that `fault` declares for a claim's id or, if there is none, for its kind. Otherwise return
-    None.
+    """Return the verdict that `fault` declares for a claim's id or, if there is none, for its kind; else None.
 
     For a composite claim, return the worst of the verdicts declared for its parts. If several are equally bad, return
     the first. The judge of composite claims selects the deciding part in the same way.
@@ -155,8 +153,7 @@ def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
     """Return the verdict's values of the named figures. A value is None if the verdict does not have this figure.
 
-    In a composite claim, the name of a figure begins with the name of its part. A name without a part belongs to the
-    deciding part.
+    In a composite claim, a figure's name begins with its part's name. A name without it belongs to the deciding part.
     """
     deciding = deciding_part(verdict)
     return {name: _value(verdict.figures, name, deciding) for name in names}

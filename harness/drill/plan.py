@@ -24,19 +24,16 @@ from harness.planning.run_builder import plan_fault
 from harness.run_directory.verdict_file import NotDrilled
 from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
-# The functions below plan to execute only the arms that a fault can change. The other arms come from the control run,
-# which has no fault.
+# The functions below plan only the arms that a fault can change. Other arms come from the control run without a fault.
 #
 # An arm without the fault is the same program on the same input as in the control run. Equal runs on one machine give
 # equal bits (claim FALSIFY-GPUTRAIN-006), so such an arm is executed once for all faults. If equal runs gave different
 # bits, the arms would differ from step 0 on and not from the step that the fault declares. The drill would then fail.
-# It would never pass by mistake. Gradients are compared on the device, so both arms of such a comparison need one
-# process.
+# It would never pass by mistake. Gradients are compared on the device, so both arms then need one process.
 
 
 def arms_to_execute(run: Run) -> set[str]:
-    """Return the arms that are executed with the fault: faulted arms, and arms that are compared with them in one
-    process.
+    """Return the arms that are executed with the fault: faulted arms, and arms compared with them in one process.
 
     Two arms must share a process if their gradients are compared, or if their end states may differ within a bound.
     """
@@ -55,9 +52,8 @@ def arms_to_execute(run: Run) -> set[str]:
 def _bounded_apart(run: Run, arm: str) -> set[str]:
     """Return the arms whose end state is compared with the end of `arm` within a bound. They must be executed together.
 
-    There is such a bound in two cases. Either one of the two arms has several ranks and the other one has one rank, or
-    the parameter changes of `arm` are compared with those of an earlier arm. For all other arms, comparing digests and
-    losses is enough.
+    There is such a bound in two cases. Either only one of the two arms has several ranks, or the parameter changes of
+    `arm` are compared with those of an earlier arm. For all other arms, comparing digests and losses is enough.
     """
     several = run.arms[arm].arm.ranks > 1
     apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
@@ -108,12 +104,10 @@ def _changed(run: Run) -> set[str]:
 
 
 def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
-    """Return the evidence of all arms. Arms that the fault can change come from `faulted`, the other arms from
-    `control`.
+    """Return the evidence of all arms. Arms that the fault can change come from `faulted`, others from `control`.
 
     `run` may be the reduced run, because it has every comparison that the fault can change. Additional arms of the
-    control have no effect. If one of the runs died, the result counts as dead, because half of the evidence decides
-    nothing.
+    control have no effect. If a run died, the result counts as dead, because half of the evidence decides nothing.
     """
     whole = _merged_at_one_rank(run, faulted, control)
     number = max(len(faulted.ranks), len(control.ranks))
@@ -156,9 +150,7 @@ class FaultedRun:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the kill matrix, the table of faults and verdicts: a fault planted in a unit, and the expected
-    verdict.
-    """
+    """One row of the kill matrix, the table of faults and verdicts: a fault in a unit, and the expected verdict."""
 
     unit: Unit  # this unit's runs are the runs with the fault
     fault: str

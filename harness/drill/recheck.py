@@ -1,5 +1,4 @@
-"""Judge the directory of a drill again: every control and every row (a planted fault), by the evidence in the
-directory.
+"""Judge the directory of a drill again: every control and every row (a planted fault), by the directory's evidence.
 
 Only two facts are taken from the record: which runs a row reads, and which arms were executed. Verdicts come from the
 evidence, contracts from the copies in the directory, and expected verdicts from the faults as they are declared now.
@@ -72,8 +71,7 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
 
 
 def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
-    """Return the rows that count, and the remaining rows as not run. A row counts unless its claim is NOT_RUN in both
-    cases.
+    """Return rows that count, and the other rows as not run. A row counts unless its claim is NOT_RUN in both cases.
 
     The two cases are: with the fault, and without it. Some obstacles are found only during a run. If a claim is decided
     without the fault but not with it, the row counts, because no judge detected the fault.
@@ -133,8 +131,7 @@ Describe = Callable[[str], SystemDescription]
 class RowAgain:
     """A row that was judged again. difference: the difference from the recorded row.
 
-    not_judged: the reason why the row was not judged again, or only in part. A row without evidence is kept as
-    recorded.
+    not_judged: the reason why a row was not judged again, or only in part. A row without evidence stays as recorded.
     """
 
     row: Row
@@ -229,8 +226,7 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
 
 
 def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
-    """Return a line for each fault that is recorded as not run although a run with it was planned. It may have
-    survived.
+    """Return a line for each fault recorded as not run although a run with it was planned. It may have survived.
 
     The name of a run consists of contract, workload and fault. If the claim was decided on this workload without the
     fault, the fault must have a row.
@@ -285,9 +281,7 @@ def _again(
 
 
 def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
-    """Return the runs that contain the evidence of a run with a fault: the run, if arms were executed, and its control
-    run.
-    """
+    """Return the runs with the evidence of a faulted run: the run, if arms were executed, and its control run."""
     source = record.sources[run]
     return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
 

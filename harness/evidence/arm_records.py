@@ -27,16 +27,14 @@ class State(Record):
     tensors: Count
     # Values of tensors with one element, such as counters; key: `category name`. None: not recorded.
     numbers: dict[str, float] | None = None
-    # Data type and shape of each tensor at the start, such as `float32 [4, 2]`; key: `category name`. None: not
-    # recorded.
+    # Data type and shape of each tensor at the start, as `float32 [4, 2]`; key: `category name`. None: not recorded.
     forms: dict[str, str] | None = None
     # Number of bytes, at the end, of the optimizer's tensors with several elements; key: data type. None: not recorded.
     optimizer_bytes: dict[str, Count] | None = None
 
 
 class EndDifference(Record):
-    """Differences of parameters and buffers between the end of this execution and of an earlier execution in the same
-    run."""
+    """Differences of parameters and buffers between the ends of this and of an earlier execution in the same run."""
 
     arm: str
     replica: Count
@@ -44,8 +42,7 @@ class EndDifference(Record):
     largest: Amount | None  # largest absolute difference of any parameter; None: no parameter could be compared
     tensor: str | None  # name of the parameter with the largest difference
     buffers: Count | None = None  # number of compared floating-point buffers; None: not recorded
-    # The largest difference of a buffer, divided by the largest element of that buffer in the earlier execution. None:
-    # no buffer was compared.
+    # The largest difference of a buffer, divided by its largest element in the earlier execution. None: none compared.
     buffers_relative: Amount | None = None
     buffer: str | None = None  # name of the buffer with the largest difference
 
@@ -53,16 +50,14 @@ class EndDifference(Record):
 class MovedApart(Record):
     """Compares how this execution and another arm's first execution moved tensors from start to end.
 
-    tensors: three L2 norms by `category name`. They are the norms of the difference between the two movements, of the
-    other arm's movement, and of the tensor at this execution's end. A tensor that the first step created counts as 0 at
-    the start. An optimizer's tensor is included if it has the shape of a parameter. Its data type is added to the name
-    if it is not float32.
+    tensors: three L2 norms by `category name`: of the difference between the two movements, of the other arm's
+    movement, and of the tensor at the end of this execution. A tensor created by the first step starts as 0. An
+    optimizer's tensor is included if it has a parameter's shape. A data type other than float32 is added to its name.
     """
 
     arm: str
     tensors: dict[str, tuple[Amount, Amount, Amount]]
-    # Tensors that were not compared: the other arm lacks them or has another shape, or they hold no floating-point
-    # numbers.
+    # Tensors not compared: the other arm lacks them or has another shape, or they hold no floating-point number.
     uncompared: list[str]
     # Tensors of the other arm that this arm lacks or has in another shape. None: not recorded.
     missing: list[str] | None = None
@@ -89,8 +84,7 @@ COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # only tensors with 
 
 
 class Loose(Record):
-    """Roles of loose tensors (which belong to no module or optimizer) that exist at an execution's end but not at its
-    start."""
+    """Roles of loose tensors (which belong to no module or optimizer) that exist only at an execution's end."""
 
     # None: the steps could not be followed (see `failure`). Also None if the steps were timed; then the roles that
     # another arm recorded are used (see `lent`).
@@ -137,8 +131,7 @@ class ArmEnd(ArmRecord):
     moved_apart: list[MovedApart] | None = None  # None: no claim reads these differences
     # None: the steps were not watched for loose tensors, or the evidence is older than this field
     loose: Loose | None = None
-    # Loose tensors that the first step created and that no later step changed. Only in older evidence; None: not
-    # recorded.
+    # Loose tensors that the first step created and no later step changed. Only in older evidence; None: not recorded.
     still: list[str] | None = None
     # Loose tensors that the first step created and in which a NaN appeared in a later step. None: not recorded.
     spoiled: list[str] | None = None
@@ -155,8 +148,7 @@ class ArmEnd(ArmRecord):
     first_operators: list[str] | None = None
     draws: Draws | None = None  # None: no step was watched, or older evidence
     sketches: dict[str, Sketch] | None = None  # sketches of the whole floating-point state; None: not requested
-    # For each watched step, the sum of the absolute values of the terms of its loss; here the largest of these sums.
-    # None: not watched.
+    # The largest sum, over the watched steps, of the absolute values of the loss's terms. None: not watched.
     loss_terms: Amount | None = None
     # Number of replays of graphs and of recorded steps that the harness observed. None: not watched.
     replays: Count | None = None
@@ -197,8 +189,7 @@ class RankSteps(ArmRecord):
 
 
 class TensorReduction(Record):
-    """One gradient, reduced on the device to a digest and maxima. Names with `baseline_` are for the baseline arm's
-    gradient."""
+    """One gradient, reduced on the device to digest and maxima. Names with `baseline_`: the baseline arm's gradient."""
 
     name: str
     digest: str
@@ -244,8 +235,7 @@ class StepReading(Record):
     tensors: Count
     error: Amount
     tensor: str  # name of the tensor or group with the largest error
-    # The largest error of the yardstick arm (an arm that shows which error is normal) in this quantity. None for an
-    # update.
+    # The largest error of the yardstick arm (which shows what error is normal) in this quantity. None for an update.
     yardstick: Amount | None = None
 
 
@@ -253,8 +243,7 @@ class ComparedStep(ArmRecord):
     """Errors of a candidate's step against a reference's step that starts from the same state.
 
     Errors are relative. For loss, norms and gradients, the L2 norm of the difference is divided by the reference's L2
-    norm. For moments and parameters, each element's difference is divided by the same update computed from the absolute
-    values of its terms.
+    norm. For moments and parameters, each element's difference is divided by the same update of absolute terms.
     """
 
     record: Literal["compared_step"] = "compared_step"
@@ -332,8 +321,7 @@ LOSS_OUTPUT = "loss"  # name of the loss among the outputs of a step; the other 
 
 
 class GhostReplay(Record):
-    """Results of a test after the arm's end. The test runs a captured step without its replays, and the replays without
-    the step.
+    """Results of a test after the arm's end. It runs a captured step without its replays, and these without the step.
 
     The outputs of a step are its loss and the trainable parameters. None means that this was not tested.
     """
@@ -350,12 +338,10 @@ class GhostReplay(Record):
     # True: an output of the step depends on its batch. Tested only if `stays` is not True or `alone_reads` is False.
     # None: not tested, or all steps had the same batch.
     reads: bool | None = None
-    # In the test for `reads`: number of outputs that repeat their bits, depend on the batch, and stay the same without
-    # the replays.
+    # In the test for `reads`: outputs that repeat their bits, depend on the batch, and stay equal without replays.
     outside: Count = 0
     named: list[str] = Field(default_factory=list)  # the first few names of the outputs that `outside` counts
-    # In the test for `reads`: number of outputs that are computed again without the replays and do not repeat their
-    # bits.
+    # In the test for `reads`: outputs that are computed again without the replays and do not repeat their bits.
     unsure: Count = 0
     # Only if all steps had the same batch: the number of parameters, if all of them stay the same without the replays,
     # although their gradients differ. Otherwise 0.
@@ -387,20 +373,16 @@ class CaptureEvidence(ArmRecord):
     observed_replayed_operations: Count | None
     device_work: DeviceWork | None = None  # None: no replay was watched by the profiler
     every_step: StepWatch | None = None  # None: the steps of the series were not watched one by one
-    # True: the profiler recorded the host sync that was planted after the watched steps. None: no profiler, or older
-    # evidence.
+    # True: the profiler recorded the host sync planted after the watched steps. None: no profiler, or old evidence.
     profiler_sees_planted: bool | None = None
-    # Paths of Python values that the step changed during its capture, but that no replay changes again. Empty in older
-    # evidence.
+    # Paths of Python values that the step changed during its capture and no replay changes. Empty in older evidence.
     host_changes: list[str] = Field(default_factory=list)
     host_numbers: list[HostNumber] | None = None  # None: the step makes its capture by itself, or older evidence
     # For a traced step: places where the recorded step checked whether it was being captured. Empty in older evidence.
     asked_whether_captured: list[str] = Field(default_factory=list)
-    # For a traced step: operators that fake tensors do not support, so that nothing is known about their host syncs.
-    # Empty in older evidence.
+    # For a traced step: operators that fake tensors do not support, with unknown host syncs. Empty in older evidence.
     unseen_operators: list[str] = Field(default_factory=list)
-    # For a traced step: places where the step called compiled code. The code was recorded uncompiled. Empty in older
-    # evidence.
+    # For a traced step: places where it called compiled code, which was recorded uncompiled. Empty in older evidence.
     as_written: list[str] = Field(default_factory=list)
     # number of plain steps before the capture, which `uncaptured_steps` does not count; 0 in older evidence
     warm_steps: Count = 0
@@ -415,8 +397,7 @@ class SyncPlace(Record):
 
 
 class DetectorReading(Record):
-    """One detector's count of host syncs over `steps` steps. sees_planted: whether it detects a sync that was made on
-    purpose."""
+    """One detector's count of host syncs over `steps` steps. sees_planted: whether it detects a planted sync."""
 
     detector: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode", "waiting_calls"]
     steps: Count
@@ -506,9 +487,8 @@ class MemoryEvidence(ArmRecord):
 class MemoryPeak(Record):
     """Peak memory of an arm's process during one phase.
 
-    The figures of the allocator are torch's own statistics. The figures of the device are samples of the memory that
-    the driver reports as used, minus the memory used before this process began to use the device. None means that the
-    driver was not read.
+    The figures of the allocator are torch's own statistics. The figures of the device are samples of the used memory
+    that the driver reports, minus the memory used before this process used the device. None: not read.
     """
 
     allocated_bytes: Count
@@ -524,8 +504,7 @@ class PeakMemoryEvidence(ArmRecord):
     steps: MemoryPeak  # peak during the steps, including warm-up and capture
     # how often user code reset torch's peak statistics; the recorded peaks include the values before each reset
     resets: Count
-    # How often the statistics fell without a reset that the harness observed. A peak before such a fall may have been
-    # higher than recorded.
+    # How often the statistics fell without a reset that the harness observed. An earlier peak may have been higher.
     lost_peaks: Count
     foreign_processes: Count | None  # largest number of other processes on the device at one time; None: unknown
     allocator: str  # name of torch's allocator backend
@@ -533,8 +512,7 @@ class PeakMemoryEvidence(ArmRecord):
 
 
 class ReplayBlock(Record):
-    """Consecutive steps of a long run: digests to compare with the other arm's block, the time, and the memory in
-    use."""
+    """Consecutive steps of a long run: digests to compare with the other arm's block, the time, and used memory."""
 
     first_step: Count
     steps: Count
@@ -549,8 +527,7 @@ class ReplayBlock(Record):
 
 
 class ReplayRound(Record):
-    """Seconds per step of four blocks that were timed after the last step, in this order: old, fresh, fresh, old
-    arm."""
+    """Seconds per step of four blocks that were timed after the last step, in the order old, fresh, fresh, old arm."""
 
     old: tuple[Amount, Amount]  # the first and the last block, executed by the arm of the long run
     # the second and the third block, executed by an arm that was opened and captured after the run

@@ -26,17 +26,14 @@ Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", 
 
 
 class Record(BoundedModel):
-    # `defer_build` builds a model's validator at its first use. A command then only spends time on the record types
-    # that it reads.
+    # `defer_build` builds a model's validator at its first use. A command then spends time only on types that it reads.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class RunRecord(Record):
-    """One line of `records.jsonl`: an observation of a run. Each record type is a subclass with a different `record`
-    value.
+    """One line of `records.jsonl`: an observation of a run. Each record type is a subclass with another `record`.
 
-    key: the fields that identify a record among the records of its type in a run. Evidence with two records of the same
-    key counts as damaged.
+    key: the fields that identify a record among those of its type in a run. Two records with one key count as damage.
     """
 
     key: ClassVar[tuple[str, ...]] = ()

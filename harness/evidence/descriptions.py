@@ -1,5 +1,4 @@
-"""Define how systems describe themselves and the faults that can be planted. This module imports neither torch nor
-pydantic.
+"""Define descriptions of systems and of faults that can be planted. This module imports neither torch nor pydantic.
 
 Adapters import these classes from `harness.system.protocol`.
 """

@@ -20,8 +20,7 @@ SHORT = 12  # number of hex digits of a commit in texts
 
 
 def quoted(commit: str) -> str:
-    """Return the first digits of a commit. If the sources differ from the commit, `with uncommitted changes`
-    follows."""
+    """Return the first digits of a commit. If the sources differ from it, `with uncommitted changes` follows."""
     digits = commit.removesuffix(CHANGES)
     return f"{digits[:SHORT]} with {UNCOMMITTED}" if commit.endswith(CHANGES) else digits[:SHORT]
 
@@ -70,8 +69,7 @@ class GpuFacts(Facts):
 
 
 class JobFacts(Facts):
-    """The job of a batch system (such as Slurm) that executed the run: number, node, and how often the job was
-    restarted."""
+    """The job of a batch system (such as Slurm) that executed the run: number, node, and number of restarts."""
 
     engine: str | None = None
     number: str | None = None
@@ -89,8 +87,7 @@ class CiFacts(Facts):
 
     @property
     def page(self) -> str | None:
-        """Return the link to the job's page; None if it is not an http(s) address, or has characters that could end a
-        link in a text."""
+        """Return the link to the job's page; None if it is not http(s), or has characters that could end a link."""
         return self.link if self.link and re.fullmatch(r"https?://[^\s<>\"'()\[\]]{1,400}", self.link) else None
 
 
@@ -153,8 +150,7 @@ class AcceptedRecord(Record):
         return {**fields, "commit": self.commit.commit, "expired": self.state == "expired"}
 
     def line(self) -> str:
-        """Return a sentence that names the claim's baseline, who accepted it, and what to do if the entry has no
-        effect."""
+        """Return a sentence with the claim's baseline, who accepted it, and what to do if the entry has no effect."""
         short = self.commit.commit[:SHORT]
         if self.state == "expired":
             ended = f"the acceptance of {short} by {self.reviewer} ended on {self.expires}"
@@ -192,8 +188,7 @@ class TwoCommits(Record):
         return self.candidate.commit == self.baseline.commit and not self.candidate.changes
 
     def lines(self) -> dict[str, str]:
-        """Return, by name, a line for each commit and for each claim with an accepted baseline. Add a line if both
-        commits are equal."""
+        """Return, by name, a line per commit and per claim with an accepted baseline. Equal commits add a line."""
         both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
         for one in self.accepted:
             name = f"baseline of {one.claim}"

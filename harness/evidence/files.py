@@ -1,7 +1,6 @@
 """Read and write single files of a run directory.
 
-Reading a damaged file raises `Damaged` with one short line, and never another exception. A file is written completely
-or not at all.
+Reading a damaged file raises `Damaged` with one short line, and never another exception. Writing is all or nothing.
 """
 
 from __future__ import annotations
@@ -140,8 +139,7 @@ def _once_in_any_form(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
-    """Return a message if the file's version is unknown, because this explains all other errors in the file; otherwise
-    None."""
+    """Return a message if the file's version is unknown, which explains all other errors in the file; else None."""
     if not isinstance(error, ValidationError) or "format_version" not in model.model_fields:
         return None
     seen: list[Any] = [one["input"] for one in error.errors(include_url=False) if one["loc"] == ("format_version",)]
@@ -156,8 +154,7 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all, so that no reader sees half of it. A link or pipe at the path is not
-    opened.
+    """Write a file completely or not at all: no reader sees half of it. A link or pipe at the path is not opened.
 
     A half-written file remains only if the process is killed. `half_written` finds such files by their names.
     """

@@ -1,5 +1,4 @@
-"""Name the files in a run directory and the columns of a series, both for code that writes and for code that reads
-them."""
+"""Name the files in a run directory and the columns of a series, for code that writes and reads them."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def series_name(arm: str, replica: int) -> str:
 
 
 def unfit(name: str) -> str | None:
-    """Return why a run directory must not contain a file with this name; None if it may. name: the path in the
-    directory."""
+    """Return why a run directory must not contain such a file; None if it may. name: the path in the directory."""
     if not name.isprintable() or "\\" in name or ":" in name:
         return "a name with a control character, a backslash or a colon"
     path = PurePosixPath(name)

@@ -1,5 +1,4 @@
-"""Find the files of modules without importing the modules. Find out whether a file belongs to the user, the harness or
-a library."""
+"""Find the files of modules without importing them. Tell whether a file is the user's, the harness's or a library's."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ _HARNESS = Path(os.path.realpath(__file__)).parents[1]
 
 
 def module_spec(name: str) -> ModuleSpec | None:
-    """Return a module's spec; None if the module is not found. Neither the module nor a package around it is
-    imported."""
+    """Return a module's spec; None if it is not found. Neither the module nor a package around it is imported."""
     package, *inner = name.split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -38,8 +36,7 @@ def module_installed(name: str) -> bool:
 
 
 def places_of(package: str) -> list[Path]:
-    """Return the folders of a package, or the file of a module; empty if nothing is found. package: a name without
-    dots."""
+    """Return the folders of a package, or the file of a module; empty if not found. package: a name without dots."""
     spec = module_spec(package)
     if spec is None:
         return []
@@ -95,8 +92,7 @@ def is_recorded(place: Path) -> bool:
 
 @cache
 def recorded_in(folder: Path) -> frozenset[str]:
-    """Return the names in a folder that belong to packages which are installed there, according to their `RECORD`
-    files.
+    """Return the names in a folder that belong to packages installed there, according to their `RECORD` files.
 
     See https://packaging.python.org/specifications/recording-installed-packages.
     """

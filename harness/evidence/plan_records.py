@@ -79,8 +79,7 @@ class Run(Record):
 
     @property
     def repeats(self) -> bool:
-        """Return True if the run only repeats arms, because another process makes the first executions of these
-        arms."""
+        """Return True if the run only repeats arms, because another process makes their first executions."""
         return bool(self.arms) and all(planned.first_replica > 0 for planned in self.arms.values())
 
     @property

@@ -31,8 +31,7 @@ _HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """Return a series from its CSV file, with every bit. Raise `Damaged`. Reading a million rows takes about half a
-    second."""
+    """Return a series from its CSV file, with every bit. Raise `Damaged`. A million rows take half a second."""
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
@@ -110,8 +109,7 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
 
 
 class DigestColumn(Sequence[str]):
-    """A column of ASCII digests without NUL bytes. Two columns of a million rows are compared as blocks, which takes 10
-    ms."""
+    """A column of ASCII digests without NUL bytes. Columns of a million rows are compared as blocks in 10 ms."""
 
     def __init__(self, encoded: NDArray[np.bytes_]) -> None:
         self._encoded = encoded
@@ -141,8 +139,7 @@ class DigestColumn(Sequence[str]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def distinct(self) -> int:
-        """Return how many different digests there are. They are counted as bytes, because counting texts takes twice
-        the time."""
+        """Return how many different digests there are. They are counted as bytes, because texts take twice the time."""
         return len(set(self._encoded.tolist()))
 
     def __hash__(self) -> int:
@@ -184,8 +181,7 @@ def read_records(directory: Path) -> tuple[list[Record], str | None]:
 
 
 def read_run(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return a run and its evidence, from `evidence/<run id>/`. Raise EvidenceError if the run's `run.json` cannot be
-    read."""
+    """Return a run and its evidence, from `evidence/<run id>/`. Raise EvidenceError if its `run.json` is unreadable."""
     try:
         run = read_model(directory / layout.RUN, Run)
     except Damaged as damage:
@@ -202,8 +198,7 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return a run and its evidence as `read_run` does. If the run is still being executed, include only ended
-    executions.
+    """Return a run and its evidence as `read_run` does. If the run is still executing, include only ended executions.
 
     An execution has ended when the next one begins. Raise EvidenceError if the run's `run.json` cannot be read.
     """
@@ -261,8 +256,7 @@ def host_of(directory: Path) -> Path | None:
 
 
 def has_ended(directory: Path) -> bool:
-    """Return True if the end of every process of a run is recorded: the process completed, or its death was
-    recorded."""
+    """Return True if the end of every process of a run is recorded: its completion or its death."""
     folders = lane_folders(directory)
     try:
         if (host := host_of(directory)) is not None:
@@ -298,8 +292,7 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
-    """Return the joined evidence of all lanes (processes that executed parts of a run). Damage outside of the lanes
-    becomes the run's death."""
+    """Return the joined evidence of lanes (processes for parts of a run). Damage elsewhere becomes the run's death."""
     lanes: list[Lane] = []
     unreadable: list[str] = []
     for folder in folders:
@@ -358,8 +351,7 @@ def death_from_records(records: list[Record], damage: str | None, phase: str | N
 
 
 def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
-    """Return the evidence of a run: records and series by arm and replica. Raise `Damaged` if records and series do not
-    fit together."""
+    """Return a run's evidence: records and series by arm and replica. Raise `Damaged` if these do not fit together."""
     executions: dict[tuple[str, int], list[RunRecord]] = {}
     of_run: list[RunRecord] = []
     seen: set[str] = set()
@@ -396,8 +388,7 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
 
 
 def _series(path: Path, known: dict[Path, Series]) -> Series:
-    """Return a series. Files with equal bytes are parsed only once, because parsing a million steps takes half a
-    second."""
+    """Return a series. Files with equal bytes are parsed only once, as parsing a million steps takes half a second."""
     size = path.stat().st_size
     for other, series in known.items():
         if other.stat().st_size == size and read_bytes(other) == read_bytes(path):
@@ -411,11 +402,9 @@ _OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')
 
 
 class ProcessTimes(Record):
-    """`process.json`: times of a worker's process, recorded by its supervisor, in seconds of the machine's monotonic
-    clock.
+    """`process.json`: times of a worker process, noted by its supervisor, in seconds of the machine's monotonic clock.
 
-    An interpreter that is started in advance is `ready` before it gets a run. The run holds its GPU from `given_run`
-    on.
+    An interpreter started in advance is `ready` before it gets a run. The run holds its GPU from `given_run` on.
     """
 
     started: Real

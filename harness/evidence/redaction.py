@@ -34,15 +34,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def wanted(asked: bool | None) -> bool:
-    """Return True if texts are to be redacted. asked: the user's choice; None means that only texts in CI are
-    redacted."""
+    """Return True if texts are to be redacted. asked: the user's choice; with None, only texts in CI are redacted."""
     return os.environ.get("CI", "").lower() not in {"", "0", "false"} if asked is None else asked
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """The names to remove. kept: values that are not redacted, because evidence and contract must have the same
-    values."""
+    """The names to remove. kept: values that are not redacted, because evidence and contract must agree on them."""
 
     hosts: frozenset[str]
     users: frozenset[str]
@@ -75,8 +73,7 @@ class Redaction:
         return type(record).model_validate_json(self.json(record.model_dump_json()))
 
     def directory(self, directory: Path) -> None:
-        """Redact the files of a run's evidence in place. Files that are not text or that are too large do not
-        change."""
+        """Redact the files of a run's evidence in place. Files that are not text or are too large do not change."""
         for path in sorted(directory.rglob("*")):
             try:
                 before = read_bytes(path).decode("utf-8")

@@ -1,5 +1,4 @@
-"""Define the evidence of one run, as judges read it. Evidence contains no decisions. This module registers the record
-types.
+"""Define the evidence of a run, as judges read it. Evidence contains no decisions. This module registers record types.
 
 A record type is a class and the field of `ArmEvidence` or `RunEvidence` that holds its records. The field holds one
 record (`X | None`), several (`list[X]`), or one for each value of its last key field (`dict[str, X]`). Code that reads,
@@ -89,8 +88,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class WithPackages:
-    """Evidence that also has records whose types are defined by installed packages. All these records are in
-    `of_packages`."""
+    """Evidence that also has records of types from installed packages. All these records are in `of_packages`."""
 
     of_packages: list[RunRecord] = field(default_factory=list)
 
@@ -118,8 +116,7 @@ class ArmEvidence(WithPackages):
     saved: Saved | None = None
     loaded: Loaded | None = None
     evaluations: list[Evaluated] = field(default_factory=list)
-    # Detectors and recorders that raised an error. The key is the field that the detector or recorder would have
-    # filled.
+    # Detectors and recorders that raised an error. The key is the field that it would have filled.
     failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
 
 

@@ -29,8 +29,7 @@ class Phase(Record):
 
 
 class Block(Record):
-    """One timed block of `steps` steps. The host clock is read at the start and the end, after the device has
-    finished."""
+    """One timed block of `steps` steps. The host clock is read at start and end, after the device has finished."""
 
     arm: str
     round: Count
@@ -44,8 +43,7 @@ class Block(Record):
     graph_launches: Count | None = None
     # Seconds until the first step returned. The device was idle before, so the step did not wait for the device.
     enqueue_seconds: Amount | None = None
-    # Processor seconds of a fixed piece of work. It was measured before and after the block, and the larger value
-    # counts. None: unknown.
+    # Processor seconds of a fixed piece of work. The larger value before or after the block counts. None: unknown.
     pace: Amount | None = None
     # Processor seconds that threads and child processes of the arm used since the arm's previous block. None: unknown.
     untimed_helper_seconds: Amount | None = None
@@ -82,11 +80,9 @@ class TimingEvidence(RunRecord):
     # Name of an arm -> its kernel seconds per step in the observed block. Empty without CUDA.
     observed_device_seconds: dict[str, Amount] = Field(default_factory=dict)
     processors: Count | None = None  # number of processors that this process may use
-    # True: the profiler recorded the host sync that was planted after the observed block. None: no profiler, or older
-    # evidence.
+    # True: the profiler recorded the host sync planted after the observed block. None: no profiler, or old evidence.
     profiler_sees_planted: bool | None = None
-    # True: the counter counted the graph launches that were planted before and after the timed blocks. None: no
-    # counter.
+    # True: the counter counted the graph launches planted before and after the timed blocks. None: no counter.
     counter_sees_planted: bool | None = None
     own_processes: bool = False  # True: each arm ran in its own process, because the arms use two commits
     counter_failure: str | None = None  # why launches could not be counted reliably
@@ -141,8 +137,7 @@ class PrewarmEvidence(RunRecord):
 
 
 class KernelErrors(Record):
-    """The largest errors of output elements. Each error is divided by the sum of the absolute values of the element's
-    terms."""
+    """The largest errors of output elements. Each is divided by the sum of the element's absolute terms."""
 
     vs_naive: Amount
     vs_fp64: Amount
@@ -150,8 +145,7 @@ class KernelErrors(Record):
 
 
 class PeerErrors(Record):
-    """The largest errors against fp64 in the outputs that a peer's kernel has, for the peer's kernel and for our
-    kernel."""
+    """The largest errors against fp64 in the outputs that a peer's kernel has, for the peer's and our kernel."""
 
     vs_fp64: Amount
     own_vs_fp64: Amount
@@ -201,8 +195,7 @@ class KernelMatchEvidence(RunRecord):
 
 
 class TensorErrors(Record):
-    """L2 norms for one trained tensor: the norm of the reference's gradient, and of two arms' differences from this
-    gradient."""
+    """L2 norms for one trained tensor: the norm of the reference's gradient, and of two arms' differences from it."""
 
     name: str
     reference_norm: Amount
@@ -225,16 +218,14 @@ class StepErrors(RunRecord):
 
 
 class Unavailable(Record):
-    """The machine or system lacks something that the run requires (`NotAvailable` was raised). The run's units are
-    NOT_RUN."""
+    """Machine or system lacks something that the run requires (`NotAvailable` was raised). Its units are NOT_RUN."""
 
     record: Literal["unavailable"] = "unavailable"
     obstacle: Obstacle
 
 
 class ArmFailed(RunRecord):
-    """One arm ended early. Claims that name this arm cannot be judged. The evidence of the run's other arms remains
-    valid."""
+    """One arm ended early. Claims naming it cannot be judged. Evidence of the run's other arms remains valid."""
 
     record: Literal["arm_failed"] = "arm_failed"
     key: ClassVar = ("arm",)
@@ -351,8 +342,7 @@ class ObservedStep(RunRecord):
 
     @model_validator(mode="after")
     def _made_before(self) -> Self:
-        """Refuse a tensor whose source is not an earlier operator. Otherwise code that follows sources might never
-        end."""
+        """Refuse a tensor whose source is no earlier operator. Otherwise code that follows sources may never end."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
                 raise ValueError(f"operator {number} reads the result of a later operator")

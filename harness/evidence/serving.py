@@ -1,9 +1,7 @@
-"""Define when the evidence of run A (the host) can also decide run B (the guest). A's process must have executed all
-that B requires.
+"""Define when evidence of run A (the host) also decides run B (the guest): if A's process executed all that B requires.
 
 A table has one rule for every field of a run and of a planned arm. Tables for other purposes replace single rules. This
-module also builds a run's evidence from other processes: from its lanes (processes that execute parts of a run), or
-from a host.
+module also builds a run's evidence from lanes (processes that execute parts of a run) or from a host.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ Unmet = Iterator[tuple[str, Any, Any]]
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
-    """Yield the unequal entries of two mappings, or the two values if they are not equal. True counts as different from
-    1."""
+    """Yield the unequal entries of two mappings, or the two values if they are not equal. True differs from 1."""
     if isinstance(host, Mapping) and isinstance(guest, Mapping):
         pairs = [(f".{key}", guest.get(key), host.get(key)) for key in {**guest, **host}]
     else:
@@ -112,8 +109,7 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return a workload's fields that influence training, by name. `needs.device` is included; other needs only select
-    a machine."""
+    """Return the fields that influence training, by name. `needs.device` is one; other needs only select a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
@@ -125,8 +121,7 @@ def _settings(arm: Arm) -> dict[str, object]:
 
 
 def _with_needs(host: Workload, guest: Workload) -> Workload:
-    """Return the host's workload with the needs of both: all modules, and the larger memory. The memory is None if one
-    has None."""
+    """Return the host's workload with the needs of both: all modules, and the larger memory (None if one is None)."""
     memory = [workload.needs.memory_gib for workload in (host, guest)]
     most = None if None in memory else max(each for each in memory if each is not None)
     modules = list(dict.fromkeys([*host.needs.modules, *guest.needs.modules]))
@@ -147,8 +142,7 @@ TRIED = Rule(_untried)
 ASKED = Rule(lambda host, guest: _missing(host, {arm: one for arm, one in guest.items() if one is not None}))
 
 Rules = Mapping[str, Rule]
-# Rules for a guest that reads the host's evidence under the guest's own names of arms. Differences are reported in the
-# order of this table.
+# Rules for a guest that reads the host's evidence under its own arm names. Differences are reported in this order.
 SHARED: Rules = {
     "id": IGNORED,
     "contract": IGNORED,
@@ -186,8 +180,7 @@ SHARED: Rules = {
     "without": IGNORED,
     "compared": Rule(_nothing, lambda host, guest: None if None in (host, guest) else _with(host, guest)),
 }
-# Rules for probes that do not execute one arm after another, and for the comparison of costs. Both runs must execute
-# the same.
+# Rules for probes that do not execute arm after arm, and for the comparison of costs. Both must execute the same.
 SAME: Rules = {
     **{name: replace(EQUAL, seen=rule.seen) for name, rule in SHARED.items()},
     **dict.fromkeys(("id", "contract", "workload_name", "wall_limit_s", "heartbeat_s"), IGNORED),
@@ -347,8 +340,7 @@ def lane_folders(directory: Path) -> list[Path]:
 def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvidence:
     """Return the evidence of `run`, as if one process had executed it.
 
-    unreadable: messages about unreadable lanes. Raise `Damaged` if the lanes are not parts of this run, or if two lanes
-    have the same execution.
+    unreadable: messages about unreadable lanes. Raise `Damaged` if a lane is not part of this run, or lanes overlap.
     """
     executed: dict[Execution, ArmEvidence] = {}
     failed: dict[str, ArmFailed] = {}
@@ -368,8 +360,7 @@ def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvi
 
 
 def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
-    """Return the executions of `run` that no lane has. Raise `Damaged` for an unplanned execution, or for one that two
-    lanes have."""
+    """Return executions that no lane has. Raise `Damaged` for an execution that is unplanned or in two lanes."""
     held = [execution for lane in lanes for execution in lane.executions()]
     for arm, replica in held:
         if held.count((arm, replica)) > 1:
@@ -401,8 +392,7 @@ def _failures(lane: Lane) -> dict[str, ArmFailed]:
 
 
 def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidence]]:
-    """Return each arm's replicas in order. Replicas after a missing one are left out; otherwise they would get its
-    number."""
+    """Return each arm's replicas in order. Replicas after a missing one are left out: they would get its number."""
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(executed):
         if replica == len(arms.get(arm, [])):
@@ -418,16 +408,14 @@ Named = TypeVar("Named", bound=RunRecord)
 
 
 class Shared(Record):
-    """`shared.json`: the run whose process also executed this run's arms. arms: name in this run -> name in that
-    run."""
+    """`shared.json`: the run whose process executed this run's arms. arms: name in this run -> name in that run."""
 
     run: str
     arms: dict[str, str]
 
 
 def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
-    """Return a text about something that the guest's run requires and the host's run lacks; None if the host has
-    everything.
+    """Return a text about what the guest's run requires and the host's run lacks; None if the host has everything.
 
     arms: the guest's name of each arm -> the host's name.
     """

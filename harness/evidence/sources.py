@@ -73,8 +73,7 @@ class Imports:
 
 
 def imported_names(text: str) -> Iterator[str]:
-    """Yield the packages that the text imports, by import statements and by calls of `import_module` with a
-    constant."""
+    """Yield packages that the text imports, by import statements and by calls of `import_module` with a constant."""
     lines = "\n".join(_lines_with("import", text))
     yield from (found[1] for found in _FROM.finditer(lines))
     if any(word in lines for word in _CALLED):
@@ -147,8 +146,7 @@ class _Paths:
                 yield Path(os.path.normpath(Path.cwd() / os.path.expanduser(path)))  # noqa: PTH111 - raises nothing
 
     def _of(self, node: ast.expr, within: frozenset[str]) -> Path | None:
-        """Return the path that an expression evaluates to; None if unknown. within: names under evaluation, so that
-        loops end."""
+        """Return an expression's path; None if unknown. within: names under evaluation, to end loops."""
         found: Path | None = None
         match node:
             case ast.Constant(value=str(text)) if "\0" not in text:
@@ -219,8 +217,7 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def trainers(systems: Iterable[str]) -> dict[str, TrainerFacts]:
-    """Return, for each system (`module:attribute`), the commit of its repository. `+changes` follows if files are
-    changed.
+    """Return, by system (`module:attribute`), the commit of its repository. `+changes` follows if files changed.
 
     A system whose file is not tracked counts as changed. A system has no commit if its module is not found, if its file
     is in no repository, or if it belongs to an installed package. No system is imported.
@@ -251,8 +248,7 @@ _CUDA = (".cu", ".cuh")  # suffixes of kernel sources that a package compiles wh
 
 
 def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
-    """Return the SHA-256 digest over the sources of the harness and the systems. listed: a result of
-    `listed_sources`."""
+    """Return the SHA-256 digest of the sources of the harness and the systems. listed: result of `listed_sources`."""
     lines = listed_sources(systems) if listed is None else listed
     return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
 

@@ -165,8 +165,7 @@ def statement_text(statement: Statement) -> str:
 def statement_of(directory: Path) -> tuple[Statement, Judgement]:
     """Return the statement about a run directory, and the judgement of the gate on which the statement is based.
 
-    Raises EvidenceError if the directory is incomplete, if its verdicts do not follow from its evidence, or if a fault
-    was planted in its run.
+    Raises EvidenceError if the directory is incomplete, its verdicts contradict its evidence, or a fault was planted.
     """
     again = rejudged(directory)
     if again.problems:
@@ -250,9 +249,7 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
 
 
 def _difference(text: str, own: Statement) -> str:
-    """Return as text the first difference between the signed statement and the statement about the directory as it is
-    now.
-    """
+    """Return as text the first difference between the signed statement and the one about the directory as it is now."""
     try:
         signed = parse(text.encode(), Statement, "the statement")
     except Damaged as damage:

@@ -99,8 +99,7 @@ def places_in(message: str) -> list[Place]:
     return [(file, int(number)) for file, number in _PLACE.findall(message)]
 
 
-# Predict from a trial on a CPU how the same step behaves on a GPU. Each prediction is a sentence, followed by lines of
-# code.
+# Predict from a trial on a CPU how the step behaves on a GPU. Each prediction is a sentence, followed by lines of code.
 
 KEEP_ON_DEVICE = (
     "no capture can hold such a copy: move the tensor to the device once, before the first step, or make "

@@ -302,8 +302,7 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
         if ended is None:
             continue
         told = ended.detail
-        # Without an exception, the recorded stack starts with the innermost frame. So the first place is where the step
-        # hung or crashed.
+        # Without an exception, the recorded stack starts with the innermost frame. There the step hung or crashed.
         if run.death is not None or ended.cause != "exception":
             where = folders(tried)
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]

@@ -128,8 +128,7 @@ def _host_values(tried: Tried) -> dict[str, str]:
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
     numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
-    # Several parameters can share the name under which their ends are compared. One reason is then enough for all of
-    # them.
+    # Several parameters can share the name under which their ends are compared. One reason is then enough for all.
     counted = {own: each for each in reversed(numbers) if not each.read and (own := own_name(each.name))}
     return {each.name: each.read or "counted alone" for each in numbers if each.read or each in counted.values()}
 
@@ -222,9 +221,7 @@ class Horizon:
         return replace(tried.draft, steps=prime_at_most(min(STEPS, max(paid, FEWEST + 3))))
 
     def with_long_run(self, draft: Draft, tried: Tried) -> Draft:
-        """Return the draft with a claim about a long run, if enough steps fit and the user did not set a number of
-        steps.
-        """
+        """Return the draft with a claim about a long run, if enough steps fit and the user set no number of steps."""
         if self.steps is not None or not draft.has_long_run or "CAPTURES" in draft.unfit:
             return draft
         most = LONG_S if self.budget_s is None else min(LONG_S, self.budget_s / 2)
@@ -243,8 +240,7 @@ def seconds_of(text: str) -> float:
 
 
 def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
-    """Return the trial. If the training of the plain step ended early, return a new trial with only the completed
-    steps.
+    """Return the trial. If training of the plain step ended early, return a new trial of only the completed steps.
 
     A training ends early if a loader or schedule is used up and raises an exception in the next step. It also ends
     early if the loss is NaN from some step on, for example as the mean over an empty batch.
@@ -274,9 +270,7 @@ def finite_steps(losses: Sequence[float]) -> int:
 
 
 def compared_steps(draft: Draft) -> list[str]:
-    """Return a line about the number of steps, if it is below the default, and a line about the long run, if there is
-    one.
-    """
+    """Return a line about the number of steps, if below the default, and a line about the long run, if any."""
     lines, claim = [], draft.claim_id("LONG")
     if draft.steps < STEPS:
         lines.append(f"steps: every claim compares {draft.steps} steps; the default is {STEPS}")

@@ -1,5 +1,4 @@
-"""Draft an adapter and contracts for a step, as texts. `harness init` writes them, and `harness try` runs the first
-one.
+"""Draft an adapter and contracts for a step, as texts. `harness init` writes them; `harness try` runs the first.
 
 There are three contracts: for a captured step, for a step with another optimization, and for everything that is not a
 single step (a long run, evaluations, saving and resuming). Their claims are macros of `claims.yaml.j2`. A trial selects
@@ -31,8 +30,7 @@ from harness.run_directory.places import refuse_within_run, write_together
 if TYPE_CHECKING:
     from jinja2.environment import TemplateModule
 
-# A prime number. So the last step does not coincide with the end of a period of a trainer (accumulation, logging,
-# synchronization).
+# A prime number. So the last step is not the end of a trainer's period (accumulation, logging, synchronization).
 STEPS = 211
 BATCHES = 43  # smallest number of different batches; a small data set may repeat its batches after them
 LONG = 10_000  # largest number of steps of the long run; in a separate contract, exactly this number
@@ -104,9 +102,7 @@ class Draft:
 
     @property
     def optimizes(self) -> bool:
-        """Return True if an arm has an optimization other than a capture: an optimization of the step, or arguments of
-        a trainer.
-        """
+        """Return True if an arm optimizes by more than a capture: by a changed step, or by arguments of a trainer."""
         return not self.commit and (self.source.makes_trainer or "optimized" in self.source.arguments)
 
     @property
@@ -391,8 +387,7 @@ def _claims() -> TemplateModule:
 def saves_of(steps: int) -> list[int]:
     """Return the numbers of steps after which checkpoints are saved: a multiple of 20, a multiple of 24, and a prime.
 
-    Checkpoints are at least four steps apart. Otherwise the last step of a part on a GPU would not be an observed
-    replay.
+    Checkpoints are at least four steps apart. Otherwise the last step of a part on a GPU would be no observed replay.
     """
     tens = steps // 40 * 20
     dozens = (tens + 4 + 23) // 24 * 24

@@ -1,2 +1,1 @@
-"""Provide the code that all judges share: checks of a comparison, the sheet of figures, reason codes, and the
-registry."""
+"""Provide code that all judges share: checks of a comparison, the sheet of figures, reason codes, and the registry."""

@@ -73,8 +73,7 @@ class Group:
 
 
 class Comparison:
-    """Runs the shared checks of one claim. The judge passes each group to `begin` and to `end`, and then calls
-    `held`."""
+    """Runs the shared checks of one claim. The judge passes each group to `begin` and `end`, then calls `held`."""
 
     def __init__(self, part: AnyPart, context: Context, sheet: Sheet) -> None:
         self._part, self._context, self._sheet = part, context, sheet
@@ -97,8 +96,7 @@ class Comparison:
     ) -> None:
         """Raise INCONCLUSIVE if an arm that must replay a capture did not replay one in every step.
 
-        An arm must replay a capture if it declares a capture, or if it is the candidate of a claim that names a
-        mechanism.
+        An arm must replay a capture if it declares a capture, or is the candidate of a claim with a mechanism.
 
         watched: True if the device work of replays is compared with the nodes of the captured graphs.
         throughout: False if the judge itself checks for steps outside the capture.
@@ -134,8 +132,7 @@ class Comparison:
             self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
-        """Leave the claim undecided if a step reads a Python number that no replay changes and that the contract does
-        not explain."""
+        """Leave the claim undecided if a step reads a Python number that no replay changes and no contract explains."""
         numbers = capture.host_numbers or ()
         self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values
@@ -164,8 +161,7 @@ class Comparison:
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
-        """Raise FAIL if the names of the parameters differ between executions. Call this before parameters are looked
-        up by name."""
+        """Raise FAIL if the names of the parameters differ between executions. Call this before names are looked up."""
         require_same_parameters(group.executions)
 
     def finite_ends(self, executions: Executions) -> None:
@@ -173,8 +169,7 @@ class Comparison:
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Raise `Settled` if a loss is not finite, or if the executions did not start with equal state and do the same
-        work.
+        """Raise `Settled` if a loss is not finite, or executions do not start with equal state and do equal work.
 
         If only a repetition of the baseline differs, raise INCONCLUSIVE, because the baseline does not repeat itself.
         """
@@ -206,8 +201,7 @@ class Comparison:
                 require_equal_start_state(name, execution, *_first(state), group.more_in)
 
     def end(self, group: Group, skipped_at_most: int = 0) -> None:
-        """Raise `Settled` if a guard does not hold, an execution did not train, or an end is not finite; with `bits`,
-        also if ends differ."""
+        """Raise `Settled` unless guards hold, executions trained, and ends are finite and, with `bits`, equal."""
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
@@ -241,8 +235,7 @@ class Comparison:
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
-        """Return the executions of the group that need this shared check; none if the judge makes the check by
-        itself."""
+        """Return the executions of the group that need this shared check; none if the judge makes the check itself."""
         if check in group.own:
             return {}
         return {
@@ -269,8 +262,7 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Raise INCONCLUSIVE if judged steps ran outside the capture, or if there are fewer replays than observable
-    steps."""
+    """Raise INCONCLUSIVE if judged steps ran outside the capture, or there are fewer replays than observable steps."""
     if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
@@ -289,7 +281,6 @@ def _first(executions: Executions) -> tuple[str, ArmEvidence]:
 
 
 def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
-    """Return the executions with the candidate as the first. Guards check batches and training of the first
-    execution."""
+    """Return the executions with the candidate first. Guards check batches and training of the first execution."""
     candidate = part.arms()[part.candidate_path]
     return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

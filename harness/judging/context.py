@@ -25,8 +25,7 @@ from harness.kinds import probe_named
 from harness.kinds.captures.model import Capture
 from harness.numbers import counted
 
-# If this number of last losses are equal, the training counts as standing still. The check of replays repeats some of
-# the last steps.
+# If so many last losses are equal, the training counts as standing still. The check of replays repeats some last steps.
 LAST_LOSSES = 5
 
 
@@ -58,8 +57,7 @@ class Context:
     def outside_bounds(self, arm: str) -> Bounds:
         """Return how much work a step of the arm may do outside its graphs.
 
-        These are the strictest bounds in the contract's `capture` claims about the arm. Without such a claim, return
-        the default bounds.
+        These are the strictest of the contract's `capture` claims about the arm. Without such a claim: default bounds.
         """
         found = self._captures_of(arm)
         if not found:
@@ -83,8 +81,7 @@ class Context:
         mechanism may do so, too.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
-        # `model_dump` is not used, because judges run in threads, and a model that was first built in a thread crashed
-        # Python 3.13.0.
+        # `model_dump` is not used, because judges run in threads, and building a model there crashed Python 3.13.0.
         settings = {name: {**dict(arm), "capture": None, "warm_steps": None} for name, arm in arms.items()}
         captured = {name for name, arm in arms.items() if arm.capture != "none"}
         twins = {name for name in named if any(settings[name] == settings[other] for other in captured)}
@@ -102,8 +99,7 @@ class Context:
         return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
-        """Return the numbers of an execution's judged steps, and of the steps among them that watchers cannot
-        observe."""
+        """Return the numbers of an execution's judged steps, and of those that watchers cannot observe."""
         capture = execution.capture
         captures, made = (0, 0) if capture is None else (capture.captures, capture.warm_steps)
         warm = min(made, self.contract.arms[execution.start.arm].warm_steps)
@@ -143,8 +139,7 @@ class Context:
         return found
 
     def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
-        """Return all runs of a probe. Raise ERROR if a worker died, and NOT_RUN if this machine cannot execute a
-        run."""
+        """Return all runs of a probe. Raise ERROR if a worker died, and NOT_RUN if this machine cannot run one."""
         runs = [run for run in self.runs if run.probe == probe]
         for run in runs:
             if run.death is not None:
@@ -181,8 +176,7 @@ def obstacle_reason(obstacle: Obstacle) -> str:
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
-    """Return the first `number` executions of an arm. Raise ERROR if one of them is missing, unfinished or
-    inconsistent."""
+    """Return an arm's first `number` executions. Raise ERROR if one of them is missing, unfinished or inconsistent."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
     if not executions:  # an arm is not executed if another arm that it needs has failed
@@ -272,8 +266,7 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
     """Return the capture record of an arm.
 
-    Raise `Settled` if the record is missing, contradicts the harness's own count, or names a mechanism that is not
-    `demanded`.
+    Raise `Settled` if the record is missing, contradicts the harness's own count, or names a mechanism not `demanded`.
     """
     capture = execution.capture
     if capture is None:

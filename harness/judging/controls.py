@@ -36,8 +36,7 @@ SAME_IN_CONTROL = ("buffers", "generators")
 
 
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
-    """Return, for each step, by how much rounding may change a series: a multiple of the control's largest distance so
-    far.
+    """Return for each step how much rounding may change a series: a multiple of the control's largest distance so far.
 
     metric: the name of the series, such as the loss. The control's distance is its distance from the baseline.
     """
@@ -90,8 +89,7 @@ class Rounding(NamedTuple):
 
 
 def measured_rounding(distances: Sequence[Distance]) -> Rounding:
-    """Return how much rounding changes the candidate, measured on the tensors that differ between control and
-    baseline."""
+    """Return how much rounding changes the candidate, measured on tensors that differ between control and baseline."""
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
         return Rounding(1.0, 0.0)
@@ -120,9 +118,8 @@ def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidenc
 
 # The code below checks that the baseline repeats its own bits, if a claim fails because bits differ.
 #
-# On a GPU, convolutions, scatters and the backward pass of many attention kernels add in a different order in each run.
-# If a baseline differs from its own repetition, different bits in the candidate prove nothing. The claim is then
-# undecided, not violated.
+# On a GPU, convolutions, scatters and the backward pass of many attention kernels add in another order each time. If a
+# baseline differs from its own repetition, different bits in the candidate prove nothing. The claim is then undecided.
 
 OF_BITS = frozenset({reasons.DIFFERS, reasons.END_DIFFERS})
 REMEDY = (
@@ -181,8 +178,7 @@ def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[s
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
-    """Return the judgement. Its message also names the operators that only one arm ran, because different kernels round
-    differently."""
+    """Return the judgement. Its message also names operators of only one arm, because kernels round differently."""
     ours, theirs = other_operators(context.executions(candidate), context.executions(baseline))
     if not ours and not theirs:
         return judgement
@@ -192,8 +188,7 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
-    """Return a text that says how two executions with equal start and batches differ; None if there are no such
-    executions."""
+    """Return a text that says how two executions with equal start and batches differ; None if none do."""
     for one, other in combinations(executions, 2):
         if _work(one) != _work(other):
             continue

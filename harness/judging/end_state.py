@@ -23,8 +23,7 @@ EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 def own_name(path: str) -> str:
     """Return the name under which an optimizer's number is compared; "" if the path is not in an optimizer.
 
-    The name is the parameter group and the number's name, or, for a number in a parameter's state, `.` and the number's
-    name.
+    The name is parameter group and number's name, or, for a number in a parameter's state, `.` and the number's name.
     """
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
@@ -38,8 +37,7 @@ class ExcusedEnds:
     """
 
     def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
-        """Store the excuses of the judged claim (`own`, name to reason) and of another claim that it refers to
-        (`others`).
+        """Store the excuses of the judged claim (`own`, name to reason) and of a claim that it refers to (`others`).
 
         An excuse in `others` may stay unused. host_values: paths of numbers that replays need not update.
         """
@@ -49,8 +47,7 @@ class ExcusedEnds:
         self._compared = False
 
     def excuses(self, name: str, *ends: State | None) -> bool:
-        """Return True if the tensor `name` is excused. It must be a count in each of the states `ends` that contain
-        it."""
+        """Return True if the tensor `name` is excused. It must be a count in each state of `ends` that contains it."""
         category, _, tensor = name.partition(" ")
         holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
         values = [(each.numbers or {}).get(name) for each in holders]
@@ -70,8 +67,7 @@ class ExcusedEnds:
         ]
 
     def are_counted(self, apart: Collection[str]) -> bool:
-        """Return True if all tensors in `apart`, which have unequal ends, are numbers that steps only count and never
-        read."""
+        """Return True if all tensors in `apart`, with unequal ends, are numbers that steps count but never read."""
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
@@ -130,8 +126,7 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
     """Raise FAIL if a tensor contains NaN or infinity at the end.
 
     Two kinds of tensors are excepted. The first is a buffer that is unchanged since the start, such as a mask. The
-    second is a tensor outside modules and optimizers that started with NaN or infinity, such as a log that is filled
-    step by step.
+    second is a tensor outside modules and optimizers that started with NaN or infinity, as a log may.
     """
     for name, execution in executions.items():
         end = end_of(execution).state
@@ -281,8 +276,7 @@ def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:
 
 
 def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:
-    """Raise FAIL if BatchNorm layers counted different numbers of batches and a buffer differs by more than the bound
-    at the end.
+    """Raise FAIL if BatchNorm layers counted different numbers of batches and a final buffer differs beyond the bound.
 
     bound: largest allowed difference, divided by the largest element of the baseline's buffer. If the difference was
     not recorded, the counts alone decide.
@@ -348,8 +342,7 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two end states. Include tensors outside modules and optimizers that either
-    execution compares.
+    """Return tensors that differ between two end states, also those outside modules and optimizers that one compares.
 
     A table of constants that only one execution created is left out, because the other execution does not need it.
     """
@@ -362,14 +355,12 @@ def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart
 
 
 def roles_of(end: ArmEnd) -> Mapping[str, Role]:
-    """Return the roles of the tensors that steps created outside modules and optimizers, by name; empty if not
-    recorded."""
+    """Return the roles of the tensors created by steps outside modules and optimizers, by name; {} if not recorded."""
     return (end.loose.roles if end.loose is not None else None) or {}
 
 
 def roles_known(execution: ArmEvidence) -> bool:
-    """Return True if the harness recorded the roles of tensors that the steps created outside modules and
-    optimizers."""
+    """Return True if the harness recorded the roles of tensors that steps created outside modules and optimizers."""
     loose = end_of(execution).loose
     return loose is not None and loose.roles is not None
 
@@ -398,8 +389,7 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Raise INCONCLUSIVE if the distance between the ends was not recorded. A claim with a bound needs this
-    distance."""
+    """Raise INCONCLUSIVE if the distance between the ends was not recorded. A claim with a bound needs it."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(

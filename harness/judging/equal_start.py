@@ -11,8 +11,7 @@ from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
 from harness.numbers import told_apart
 
-# Categories that may be empty at the start. Some arms create this state in the first step. Arms with a capture create
-# it earlier.
+# Categories that may be empty at the start. Some arms create it in the first step, arms with a capture earlier.
 _MAY_COME_LATER = ("optimizer",)
 
 
@@ -103,8 +102,7 @@ def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bo
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two start states; none if a state is missing. `held` reports a missing
-    state."""
+    """Return the tensors that differ between two start states; none if a state is missing (`held` reports this)."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -112,8 +110,7 @@ def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Ap
 
 
 def _may_come_later(entry: Apart) -> bool:
-    """Return True if the tensor need not exist at the start. For example, a CUDA generator does not exist before its
-    first use."""
+    """Return True if the tensor need not exist at the start. For example, a CUDA generator appears at its first use."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
     )
@@ -122,8 +119,7 @@ def _may_come_later(entry: Apart) -> bool:
 def in_words(
     apart: Sequence[Apart], name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> str:
-    """Return a text that lists the differing tensors: values, types and shapes, or the name of the only execution with
-    the tensor."""
+    """Return a text that lists the differing tensors: values, types, shapes, or the only execution with the tensor."""
     alike: dict[str, list[str]] = {}
     for entry in sorted(apart, key=lambda each: weight(str(each))):
         if entry.only_one_has_it:
@@ -141,8 +137,7 @@ def in_words(
 
 
 def _numbers(execution: ArmEvidence, reference: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return the initial values of a one-element tensor in both executions, as texts; ("", "") if one was not
-    recorded."""
+    """Return initial values of a one-element tensor in both executions, as texts; ("", "") if one is not recorded."""
     states = (execution.start.state, reference.start.state)
     mine, other = (((state and state.numbers) or {}).get(f"{entry.category} {entry.name}") for state in states)
     return ("", "") if mine is None or other is None else told_apart(mine, other)

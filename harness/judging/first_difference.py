@@ -72,8 +72,7 @@ class FirstDifference(Record):
     step: int | None = None
     why: str = ""  # the reason why no difference was seen
     deterministic: bool = False  # True: both arms ran under torch's deterministic algorithms
-    # The arm in whose execution the worker died ("" if no execution had begun), and the cause of death. None: no worker
-    # died.
+    # The arm in whose execution the worker died ("" if none had begun), and the cause of death. None: no worker died.
     ended: tuple[str, str] | None = None
     path: list[PathRow] = Field(default_factory=list)
     part: str | None = None
@@ -217,8 +216,7 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return, for each arm, the numbers of operators that gave unequal results for equal inputs. A run must keep these
-    results."""
+    """Return, by arm, the numbers of operators with unequal results for equal inputs. A run must keep these results."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():
@@ -238,8 +236,7 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
 def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
-    """Return the first differing pair that user code calls. If there is none, return the first pair, a copy by the
-    harness."""
+    """Return the first differing pair that user code calls. Without one, return the first pair, a harness copy."""
     changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
     return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 
@@ -284,8 +281,7 @@ def _held_after(operator: ObservedOperator) -> list[str | None]:
 
 
 def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool:
-    """Return True if this input is only memory for a result: the operator writes to it, and its earlier content does
-    not come from the step."""
+    """Return True if this input is only memory for a result: the operator writes to it, and no operator produced it."""
     both = mine.reads[number], other.reads[number]
     writes = any(number < len(each.leaves) and each.leaves[number] is not None for each in (mine, other))
     return writes and all(each.source is None and each.name is None for each in both)
@@ -319,8 +315,7 @@ def _written_between(
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
     """Return pairs of numbers of the two arms' operators that correspond to each other, in order.
 
-    If one arm executes an operator more often, pair its replayed calls first, then its last executions. Earlier
-    executions are warm-ups.
+    If an arm executes an operator more often, pair its replayed calls first, then the last ones. Others are warm-ups.
     """
     mine, other = _of_the_step(ours, theirs), _of_the_step(theirs, ours)
     moved = _moved(mine, other)
@@ -329,8 +324,7 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
 
 
 def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
-    """Return pairs of operators that read equal inputs from before the step, but in another order, as with two
-    streams."""
+    """Return pairs of operators that read equal inputs from before the step, in another order, as with two streams."""
     in_order, left = _paired(mine, other, (_fed,)), list[dict[Hashable, list[int]]]()
     for side, operators in enumerate((mine, other)):
         paired = {pair[side] for pair in in_order}
@@ -343,8 +337,7 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
-    """Return pairs of operators with an equal first key, in order. Between these pairs, pair operators by the further
-    keys.
+    """Return pairs of operators with an equal first key, in order. Between them, pair operators by the further keys.
 
     With the last key, pair only operators that both arms have equally often.
     """
@@ -366,8 +359,7 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return index pairs of equal tokens that rise on both sides: the longest sequence, then more pairs between its
-    pairs."""
+    """Return index pairs of equal tokens that rise on both sides: the longest sequence, then more pairs between."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:
@@ -416,8 +408,7 @@ def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
 def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
     """Return the step's operators that can have a partner in the other arm, each with its position, in reverse order.
 
-    If an operator was executed in replays, its replayed calls are kept. Its last other calls are added, up to the count
-    in the other arm.
+    An operator's replayed calls are kept. Its last other calls are added, up to the count in the other arm.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)

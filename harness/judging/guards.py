@@ -33,15 +33,13 @@ from harness.kinds.trajectory.model import TrajectoryMatch
 
 # The control's loss changes from batch to batch, because the batches differ. The loss of a trained arm must follow at
 # least this share of the change. The share must also be at least this number of standard errors above zero. Trained
-# arms showed shares of 0.38 to 0.82, at 6 to 25 standard errors. A series that does not depend on its batches has a
-# share of about 0.
+# arms showed shares of 0.38 to 0.82, at 6 to 25 standard errors. A series independent of its batches has about 0.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
 
 
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless every guard of `part` holds for all executions. The first execution must be the
-    candidate."""
+    """Raise `Settled` unless all guards of `part` hold for all executions. The candidate must be first."""
     guards = part.guards
     candidate = next(iter(executions.values()))
     require_steps(len(candidate.series.loss), guards.steps, sheet)
@@ -106,8 +104,7 @@ def _require_movement(name: str, series: Losses, where: str = "") -> None:
 
 
 def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
-    """Raise FAIL if a metric has the same value in all steps of an execution. The loss has its check in
-    `require_trained`."""
+    """Raise FAIL if a metric has the same value in all steps of an execution. `require_trained` checks the loss."""
     for name, execution in executions.items() if metric != LOSS else ():
         series = values(execution, metric)
         if len(series) > 1 and (series == series[0]).all():
@@ -129,8 +126,7 @@ def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: She
 
 
 def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet: Sheet) -> None:
-    """Raise `Settled` unless the norm of a group of gradients exceeded the clip's threshold in at least `demanded`
-    steps."""
+    """Raise `Settled` unless a gradient group's norm exceeded the clip's threshold in at least `demanded` steps."""
     active = np.asarray(execution.series.clip_active_groups)
     if demanded > 0 and len(active) and (active < 0).all():
         settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer `gradient_norms`")
@@ -148,8 +144,7 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
 def _require_training_effect(
     effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
 ) -> None:
-    """Raise FAIL unless the candidate's loss ends below the control's loss, on the same batches, by the required
-    amount."""
+    """Raise FAIL unless the candidate's loss ends below the control's, on equal batches, by the required amount."""
     control = executed(run, effect.control)
     if problem := _control_problem(control, candidate):
         settle(
@@ -212,8 +207,7 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return slope and error of a regression, through the origin, of our changes from step to step on the control's
-    changes.
+    """Return slope and error of a regression, through the origin, of our changes from step to step on the control's.
 
     Changes are compared because a decrease over many steps must not count as following the control.
     """
@@ -264,8 +258,7 @@ def _standard_error(*series: Losses) -> float:
 
 
 def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
-    """Return why the control is not an untrained run with the candidate's start and batches; "" if there is no
-    problem."""
+    """Return why the control is no untrained run with the candidate's start and batches; "" if there is no problem."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names

@@ -1,5 +1,4 @@
-"""Check that the steps launch only graphs whose nodes were counted, and that these graphs do nearly all of the GPU's
-work.
+"""Check that the steps launch only graphs whose nodes were counted, and that these do nearly all of the GPU's work.
 
 The number of launches alone proves little, because an uncaptured training could launch a small graph in each step.
 """
@@ -63,8 +62,7 @@ class JudgedSteps(NamedTuple):
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
-    """Return a finding if fewer steps were `watched` than can be observed, else None. what: the observed events, for
-    the message."""
+    """Return a finding if fewer steps were `watched` than can be observed, else None. what: the observed events."""
     if watched >= steps.called - steps.unseen:
         return None
     return Finding(
@@ -73,8 +71,7 @@ def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if the evidence does not show that the arm's steps were replays of the counted graphs, else
-    None.
+    """Return a finding if the evidence does not show that its steps were replays of the counted graphs, else None.
 
     steps: None if the probe does not watch single steps.
     """
@@ -210,15 +207,13 @@ def _pools(places: Iterable[set[int]]) -> list[set[int]]:
 
 
 def graphs_per_step(capture: CaptureEvidence) -> int:
-    """Return how many graphs one step launches. There are several if it is captured in pieces, such as forward and
-    backward."""
+    """Return how many graphs one step launches. There are several if it is captured in pieces (forward, backward)."""
     graphs = len(capture.nodes)
     return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
 
 def _content(graph: GraphNodes | Launched) -> _Content:
-    """Return the content by which a graph is recognized in its launches: its kernels and activities, with their
-    numbers."""
+    """Return the content by which a graph's launches are recognized: kernels and activities, with their numbers."""
     kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
     return frozenset(kernels.items()), tuple(_activities(graph).values())
 

@@ -56,8 +56,7 @@ class Tensor(NamedTuple):
         return _largest_finite(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
 
     def is_explained(self, rounding: Rounding, steps: int) -> bool:
-        """Return True if the distance is at most the effect of rounding on most parameters, or of one rounding per
-        step."""
+        """Return True if the distance is at most rounding's effect on most parameters, or one rounding per step."""
         floor = max(OF_SIZE, OF_STEP * steps) * self.size
         return self.apart <= _largest_finite(rounding.reach(self), floor)
 
@@ -197,8 +196,7 @@ def _of(execution: ArmEvidence, arm: str) -> MovedApart:
 
 
 def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
-    """Raise ERROR if a tensor at the end is neither compared nor listed as uncompared, or if no parameter is
-    compared."""
+    """Raise ERROR if a tensor at the end is neither compared nor listed as uncompared, or no parameter is compared."""
     state = end_of(candidate).state
     named = {f"{category} {name}" for category, found in (state.digests if state else {}).items() for name in found}
     lost = {name for name in named if not name.startswith(NOT_READ)} - {*made.tensors, *made.uncompared}

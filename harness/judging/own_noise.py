@@ -31,8 +31,7 @@ from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
 from harness.numbers import counted
 
 SHIFT = 4.0  # A larger distance between the means of two halves may fail. Unit: the pooled spread of one run.
-# A larger distance of runs from the baseline's mean may fail. Unit: the baseline's spread. Key: number of feature
-# columns.
+# A larger distance from the baseline's mean may fail. Unit: the baseline's spread. Key: number of feature columns.
 NOISIER = {1: 64.0, 4: 8.0}
 ROUNDINGS = 2.0  # smallest spread assumed for a feature, as a multiple of the epsilon of its size
 _TINY = 1e-150  # smallest spread assumed for a feature that is always 0; its square is still above 0
@@ -86,8 +85,7 @@ class Features:
         return centred / np.repeat(size, self.columns), self.floor / size
 
     def spread(self, runs: int) -> Floats:
-        """Return each feature's spread over the runs of one arm, pooled over both arms. Shape [features]; at least the
-        floor."""
+        """Return each feature's spread over an arm's runs, pooled over both arms: [features], at least the floor."""
         within = (self.values[:runs].var(axis=0, ddof=1) + self.values[runs:].var(axis=0, ddof=1)) / 2
         return np.sqrt(np.maximum(self._of_features(within) / self.columns, self.floor**2))
 
@@ -120,8 +118,7 @@ class Separation:
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Return the separation of the arms, which are the two halves of all rows, and the largest separation by another
-    division."""
+    """Return the separation of the arms (the two halves of all rows), and the largest one by another division."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
@@ -235,8 +232,7 @@ def require_decided(
     baselines: Mapping[str, ArmEvidence],
     run: RunEvidence,
 ) -> str:
-    """Raise INCONCLUSIVE if there is no noise, or if the noise hides every difference. Return the text of
-    `hidden_by`."""
+    """Raise INCONCLUSIVE if there is no noise, or if it hides every difference. Return the text of `hidden_by`."""
     ours, theirs = next(iter(candidates)), next(iter(baselines))
     bits = {_bits(each) for each in baselines.values()}
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
@@ -288,8 +284,7 @@ def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[F
 
 
 def features_of_series(series: Floats, metric: str) -> Features:
-    """Return the features of a series [runs, steps]. The value of each step is one feature. metric: the name of the
-    series."""
+    """Return the features of a series [runs, steps]. Each step is one feature. metric: the name of the series."""
     floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
     names = [f"{metric} of step {step}" for step in range(series.shape[1])]
     return Features(names, series, 1, np.maximum(floor, _TINY))
@@ -327,8 +322,7 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Raise FAIL if a run of the candidate and the baseline's runs have gradients with different names. Noise creates
-    no gradient."""
+    """Raise FAIL if a candidate's run and the baseline's runs differ in gradients' names. Noise creates no gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}

@@ -84,8 +84,7 @@ class _Step(NamedTuple):
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return all lists of drawing operators that a step may have executed. Consecutive captures may be parts of one
-    step."""
+    """Return all lists of drawing operators that a step may have run. Consecutive captures may be parts of one step."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
@@ -146,8 +145,7 @@ def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) 
 
 
 def _fewer_bits(context: Context, arm: str) -> list[str]:
-    """Return the data types of the optimizer's state if one of them is narrower than the types of all parameters, else
-    [].
+    """Return the data types of the optimizer's state if one is narrower than the types of all parameters, else [].
 
     State in the parameters' type is no excuse, because a type that is too narrow may be the fault.
     """

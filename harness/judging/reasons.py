@@ -17,8 +17,7 @@ from harness.kinds import BUILT_IN, Kind, kinds
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason code and its only status. explanation: text for the report, if the table row of a claim kind defines the
-    code."""
+    """A reason code and its only status. explanation: text for the report, if a claim kind defines the code."""
 
     code: str
     status: Status

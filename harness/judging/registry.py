@@ -50,8 +50,7 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
 
 
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
-    """Return the executions of an arm, grouped by training. Each save and load begins a new execution of the same
-    training."""
+    """Return the executions of an arm, grouped by training. Each load begins a new execution of one training."""
     executions = run.arms.get(arm, [])
     if isinstance(part, StepAccuracy):  # arms with seeds only for gradients execute fewer steps, so they are left out
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
@@ -83,8 +82,7 @@ def judge_unit(
     obstacle: Obstacle | None = None,
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
 ) -> Verdict:
-    """Return the verdict of one unit. It depends only on the contract, the evidence of the unit's runs, and the
-    obstacle.
+    """Return the verdict of one unit. It depends only on contract, evidence of the unit's runs, and obstacle.
 
     runs: the evidence of the unit's runs in their planned order. Missing evidence gives ERROR.
     obstacle: why this machine or system cannot run the unit. It gives NOT_RUN, or ERROR if the system was not
@@ -115,8 +113,7 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement. If `check` raises `Settled`, return the result of the check instead, with the same
-    figures."""
+    """Return the judgement. If `check` raises `Settled`, return the check's result, with the same figures."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -134,15 +131,13 @@ def _is_undecided_but_captured(judgement: Judgement) -> bool:
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that was run with another contract, and that the judging contract does not
-    contain."""
+    """Return the verdict of a unit that was run with another contract, and is not in the judging contract."""
     judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that judges the evidence has no such unit")
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
 
 def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, difference: str) -> Verdict:
-    """Return the verdict of a unit whose runs differ from what the contract requires. difference: names what
-    differs."""
+    """Return the verdict of a unit whose runs differ from what the contract requires. difference: what differs."""
     message = f"the run was made with settings that differ from the contract's: {difference}"
     judgement = Sheet(claim.mechanism).conclude(reasons.EVIDENCE_OF_ANOTHER_CONTRACT, message)
     return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
@@ -167,8 +162,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
 
 def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
-    """Return the judgement, with `arm` before a message that begins with an arm's name, because a name may be any
-    word."""
+    """Return the judgement, with `arm` before a message that begins with an arm's name, as a name may be any word."""
     arms = "|".join(re.escape(arm) for arm in part.arms().values())
     found = re.match(rf"(?:{arms})(?![\w-])( and (?:{arms})(?![\w-]))?", judgement.message) if arms else None
     if found is None:
@@ -201,8 +195,7 @@ def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
-    """Return the part with the bounds that apply to this unit. Record each conditional bound, unless only the workload
-    decides it.
+    """Return the part with the bounds of this unit. Record conditional bounds, unless only the workload decides.
 
     Raise `Settled` if a bound depends on the candidate's data type and the system does not report this type.
     """
@@ -234,8 +227,7 @@ def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoRetu
 
 
 def _composite(claim: CompositeClaim, context: Context) -> Judgement:
-    """Return the status and reason of the worst part, and the figures and denominators of all parts, prefixed by part
-    names."""
+    """Return the worst part's status and reason, and all parts' figures and denominators, prefixed by part names."""
     names = part_names(claim)
     judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
     name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))

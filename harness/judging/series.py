@@ -1,5 +1,4 @@
-"""Compare the series of arms (losses or metrics by step): check what the series must share, then measure how they
-differ."""
+"""Compare the series of arms (losses or metrics by step): check what they must share, then measure how they differ."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class Bounds:
 
     relative: bound on the difference divided by the baseline's absolute value at that step. If that value is 0, the
         candidate's value must be 0, too.
-    floor, rounding [steps]: differences up to these values may be rounding. The relative bound does not apply to such
-        differences.
+    floor, rounding [steps]: differences up to these values may be rounding. The relative bound excludes them.
     """
 
     absolute: float | None
@@ -66,8 +64,7 @@ class Difference:
     # The largest difference divided by the baseline's value at that step; infinite if this value is 0.
     largest_relative: float = 0.0
     exceeded_bound: str | None = None  # name of the bound that is exceeded at the first step beyond a bound
-    # The number of steps beyond the relative bound whose difference is still within the rounding that the control
-    # shows.
+    # Number of steps beyond the relative bound whose difference is still within the rounding that the control shows.
     as_rounding: int = 0
     rounding: float = 0.0  # the largest difference that rounding may cause at these steps
     largest_unexcused: float = 0.0  # largest relative difference, without the differences that rounding excuses
@@ -238,8 +235,7 @@ def _require_equal_work(
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
-        # Batches with different numbers of tokens also have different digests. The number of tokens is the clearer
-        # message.
+        # Batches with different numbers of tokens have different digests too. The number of tokens is clearer.
         sheet.figure("first_unequal_step", tokens, "step")
         settle(
             reasons.UNEQUAL_TOKENS,
@@ -263,8 +259,7 @@ def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
 
 
 def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
-    """Record the figures of a difference on the sheet. For bitwise claims, also record whether it is within the
-    bounds."""
+    """Record a difference's figures on the sheet. For bitwise claims, also record whether it is within the bounds."""
     sheet.count("steps", found.steps)
     sheet.figure("max_abs_difference", found.largest, metric)
     sheet.figure("max_abs_difference_step", found.largest_step, "step")
@@ -326,8 +321,7 @@ def require_equal(
 
 # The code below returns the series that a judge compares. Charts draw exactly these series.
 #
-# A row of the table of kinds names the function that returns the series (`compares`). The judge and all charts call
-# this function.
+# A row of the table of kinds names the function that returns the series (`compares`). The judge and charts call it.
 
 ANY = Bounds(None)
 
@@ -366,15 +360,13 @@ class Compared:
 
 
 def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
-    """Return a list with the comparison of the candidate's and the baseline's losses. Raise ERROR if an arm is
-    missing."""
+    """Return the comparison of the candidate's and the baseline's losses. Raise ERROR if an arm is missing."""
     candidate, baseline = (part.arms()[path] for path in (part.candidate_path, part.baseline_path))
     return [Compared(candidate, baseline, losses(executed(run, candidate)), losses(executed(run, baseline)))]
 
 
 def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> Sequence[Compared]:
-    """Return the series that a part's judge compared in a run. If each rank is judged, use the rank that decided the
-    verdict.
+    """Return the series that a part's judge compared in a run. If each rank is judged, use the rank that decided.
 
     Return nothing if the kind compares no series, if the part is judged from another probe's run, or if evidence is
     missing. prefix: the prefix of the part's figures in the verdict.

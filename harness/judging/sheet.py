@@ -45,8 +45,7 @@ class Sheet:
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
-        """Record why the claim cannot pass, and let the judge continue, so that a later check can still find a
-        violation.
+        """Record why the claim cannot pass, and let the judge continue, so that a later check can find a violation.
 
         Only the first call counts, with the figures up to then. Call this function only if later checks remain valid.
         """
@@ -76,20 +75,17 @@ class Sheet:
         interval: Interval | None = None,
         beside: bool = False,
     ) -> bool:
-        """Record a demand on a figure. Return True if the figure meets the demand. The arguments are fields of
-        `Demanded`."""
+        """Record a demand on a figure. Return True if the figure meets the demand. Arguments: fields of `Demanded`."""
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Record the demand and return True if it is met. An unmet demand decides the verdict, and the judge must then
-        raise `Settled`."""
+        """Record the demand and return True if it is met. An unmet demand decides the verdict. Then raise `Settled`."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met
 
     def note(self, demanded: Demanded) -> None:
-        """Record a demand that another check decides. For example, the interval of a mean decides a demand on the
-        mean."""
+        """Record a demand that another check decides. For example, a mean's interval decides a demand on the mean."""
         self._demands.append(demanded)
 
     def conclude(self, reason: str, message: str) -> Judgement:
@@ -115,15 +111,13 @@ class Sheet:
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return the judgement. If `leave_open` was called and the judgement is PASS or INCONCLUSIVE, return the
-        recorded judgement."""
+        """Return the judgement. If `leave_open` was called and it is PASS or INCONCLUSIVE, return the recorded one."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open
 
     def held(self, message: str) -> Judgement:
-        """Return PASS, or the judgement that `leave_open` recorded. Raise FAIL `vacuous_nothing_compared` if nothing
-        was counted."""
+        """Return PASS or what `leave_open` recorded. Raise FAIL `vacuous_nothing_compared` if nothing was counted."""
         if self._open is not None:  # this comes before the denominators, which may be 0 for the same reason
             return self._open
         empty = sorted(name for name, number in self.denominators.items() if number <= 0)
@@ -151,8 +145,7 @@ def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") ->
 
 
 def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
-    """Call a judge with a new sheet, and return its judgement. If the judge raises an exception, return ERROR
-    `judge_error`."""
+    """Call a judge with a new sheet, and return its judgement: ERROR `judge_error` if the judge raises an exception."""
     sheet = Sheet(mechanism)
     try:
         try:

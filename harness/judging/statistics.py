@@ -38,8 +38,7 @@ class Reading:
 
     ratios [..., P]: above 0 if the candidate is faster.
     selves [..., 2, P]: each arm's ratio to itself (A/A), the candidate's first.
-    whole [..., P]: ratio of the undisturbed baseline to the mean of all blocks of the candidate, equal in both
-        readings.
+    whole [..., P]: ratio of the undisturbed baseline to the mean of all candidate blocks, equal in both readings.
     """
 
     ratios: Array
@@ -49,8 +48,7 @@ class Reading:
     def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
         """Return one reading for each measurement.
 
-        measurements: the number of equally large measurements (int), or the number of processes in each measurement
-        (sequence).
+        measurements: number of equally large measurements (int), or number of processes in each one (sequence).
         """
         parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
         fields = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves, self.whole))
@@ -60,8 +58,7 @@ class Reading:
 def readings(
     candidate: Array, baseline: Array, free_candidate: Array | None = None, free_baseline: Array | None = None
 ) -> tuple[Reading, Reading]:
-    """Return two readings of step times [..., P, R, 2]: the cautious one decides about PASS, the generous one about
-    FAIL.
+    """Return two readings of step times [..., P, R, 2]: the cautious one decides PASS, the generous one FAIL.
 
     The undisturbed step is the lower quartile of an arm's blocks. The measured step is their median. The cautious
     reading compares the baseline's undisturbed step with the candidate's measured step. The generous reading compares
@@ -76,8 +73,7 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Return the lower quartile of finite step times [..., B]. The bits are those of `np.percentile`, but this is
-    faster."""
+    """Return the lower quartile of finite step times [..., B]. Bits as from `np.percentile`, but faster."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     place = UNDISTURBED / 100 * (blocks - 1)
     below = int(place)
@@ -87,8 +83,7 @@ def undisturbed(seconds: Array) -> Array:
 
 
 def as_found(seconds: Array) -> Array:
-    """Return the median of finite step times [..., B]. The bits are those of `np.median`, but this is six times as
-    fast."""
+    """Return the median of finite step times [..., B]. The bits are those of `np.median`, at six times the speed."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
@@ -119,12 +114,10 @@ def left_out(processes: int) -> int:
 
 
 def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the trimmed mean of `logs` [..., P], and the distance from the mean to its one-sided bound. Shape of each:
-    [...].
+    """Return the trimmed mean of `logs` [..., P], and the mean's distance to its one-sided bound. Shape of each: [...].
 
-    The method is that of Tukey and McLaughlin (1963). The mean leaves out the outermost values at each end. Its
-    standard error comes from the winsorized deviation. The degrees of freedom of Student's t are the remaining
-    processes minus one.
+    The method is that of Tukey and McLaughlin (1963). The mean omits the outermost values at each end. Its standard
+    error comes from the winsorized deviation. The degrees of freedom are the remaining processes minus one.
     """
     processes = logs.shape[-1]
     cut = left_out(processes)
@@ -137,15 +130,13 @@ def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
 
 
 def self_intervals(logs: Array) -> tuple[Array, Array]:
-    """Return both ends of the 95 % interval of the trimmed mean. logs [..., P]: log ratios of an arm to itself
-    (A/A)."""
+    """Return the ends of the 95 % interval of the trimmed mean. logs [..., P]: log ratios of an arm to itself (A/A)."""
     mean, reach = trimmed(logs, (1 + SELF_CONFIDENCE) / 2)
     return mean - reach, mean + reach
 
 
 def missed_bias(selves: Array) -> Array:
-    """Return the largest bias [...] that the A/A intervals of both arms could have missed. selves: shape [..., 2,
-    P]."""
+    """Return the largest bias [...] that the A/A intervals of both arms could miss. selves: shape [..., 2, P]."""
     low, high = self_intervals(selves)
     worst: Array = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
     return worst
@@ -238,8 +229,7 @@ def decide(
     confidence: float,
     measurements: int | Sequence[int] = 1,
 ) -> NDArray[np.int8]:
-    """Return an array [...]: 1 if every measurement proves the required ratio, -1 if every measurement refutes it, else
-    0."""
+    """Return an array [...]: 1 if all measurements prove the required ratio, -1 if all refute it, else 0."""
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)
     refuted = np.all([refutes(one, log_demanded, confidence) for one in generous.of_measurements(measurements)], axis=0)
     return np.asarray(proven.astype(np.int8) - refuted.astype(np.int8), dtype=np.int8)
@@ -248,8 +238,7 @@ def decide(
 def stalls(
     cautious: Reading, log_demanded: float, confidence: float, measurements: int | Sequence[int] = 1
 ) -> NDArray[np.bool_]:
-    """Return an array [...] that is True where typical blocks prove the required ratio, but slow blocks prevent
-    PASS."""
+    """Return an array [...]: True where typical blocks prove the required ratio, but slow blocks prevent PASS."""
     parts = cautious.of_measurements(measurements)
     typical = np.all([typical_bound(one, confidence) >= log_demanded for one in parts], axis=0)
     return np.asarray(typical & np.any([sustained(one, confidence) < log_demanded for one in parts], axis=0))
@@ -278,8 +267,7 @@ class Spread:
         return cls(float(mean), error * kept / float(np.sqrt(len(logs))))
 
     def reach(self, confidence: float, processes: int) -> float:
-        """Return the distance from the mean to its one-sided bound, for this number of processes with the same
-        spread."""
+        """Return the mean's distance to its one-sided bound, for this number of processes with the same spread."""
         kept = processes - 2 * left_out(processes)
         return t_quantile(confidence, kept) * self.deviation * float(np.sqrt(processes)) / kept
 
@@ -292,8 +280,7 @@ class Spread:
 
 
 def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: float, confidence: float) -> int | None:
-    """Return an estimate of how many processes a measurement with this spread needs to decide. Return None if none
-    suffices.
+    """Return an estimate of how many processes a measurement with this spread needs to decide. None if none suffices.
 
     The estimate uses a normal approximation, and is larger than the present number. Both readings must be on one side
     of the required ratio, and a bound on that side must be reached.
@@ -308,9 +295,8 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
     """Return the smallest number of processes above the present number that would probably decide.
 
-    The decision comes from the mean's bound, or from the agreement of the processes alone. Return None if more than
-    `MOST_PROCESSES` are needed. agreeing: True if the mean counts only if all processes except `may_dissent` agree with
-    it.
+    The mean's bound decides, or the agreement of the processes alone. Return None if more than `MOST_PROCESSES` are
+    needed. agreeing: True if the mean counts only if all processes except `may_dissent` agree with it.
     """
     ratio = Spread.of(reading.ratios)
     selves = [Spread.of(logs) for logs in reading.selves]

@@ -84,8 +84,7 @@ def _holders(names: Iterable[str]) -> list[str]:
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:
-    """Return the recorded role of a tensor outside modules and optimizers; None if one of `ends` compares the tensor's
-    values."""
+    """Return the recorded role of a tensor outside modules and optimizers; None if one of `ends` compares values."""
     if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
         return None
     found = {roles_of(end).get(name) for end in ends}

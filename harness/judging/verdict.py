@@ -14,8 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from harness.bounded_model import BoundedModel
 from harness.numbers import Real, counted
 
-# The classes below hold a measured figure and the value that is required of it. A judge compares the two, and a report
-# shows both.
+# The classes below hold a measured figure and its required value. A judge compares the two, and a report shows both.
 
 Relation = Literal["none", "exactly", "at least", "at most"]
 
@@ -76,8 +75,7 @@ class Demanded:
 
 
 def tightest(demands: Sequence[Demanded]) -> Demanded | None:
-    """Return the demand that represents a claim: the one closest to its bound. Guards and defaults count only without
-    others."""
+    """Return the demand that represents a claim: the one closest to its bound. Guards and defaults come last."""
     return min(demands, key=lambda each: (each.beside, each.room), default=None)
 
 

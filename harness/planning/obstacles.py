@@ -74,8 +74,7 @@ def needs_gpu(run: Run) -> bool:
 
 
 def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
-    """Return the UUIDs of the GPUs that the run uses: the first GPU of the machine, and one more for each further
-    rank."""
+    """Return the UUIDs of the GPUs that the run uses: the first GPU of the machine, and one for each further rank."""
     return [gpu.uuid for gpu in gpus[: run.ranks]] if needs_gpu(run) else []
 
 
@@ -87,8 +86,7 @@ def gpu_memory_gib(run: Run) -> float | None:
 
     Ranks wait for one another, and keep their GPUs busy meanwhile: when three runs with two ranks each shared two
     H200s, none finished an arm's steps in four minutes. The declared memory is enough for each run of the workload,
-    because `_missing_memory` requires only this amount of a GPU. A timing process, which opens both arms, needs no
-    more.
+    because `_missing_memory` requires only this amount of a GPU. A timing process, with both arms, needs no more.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
@@ -106,8 +104,7 @@ def shares_gpu(run: Run) -> bool:
 
 
 def ran_out_of_memory(directory: Path, death: Death | None) -> bool:
-    """Return True if a run, or a part of it, ended because the device ran out of memory. directory: the run's
-    evidence."""
+    """Return True if the device ran out of memory in a run or a part of it. directory: the run's evidence."""
     records, _ = read_records(directory)
     ends = [death, *(record for record in records if isinstance(record, ArmFailed | PartFailed))]
     return any(each is not None and "out of memory" in each.detail for each in ends)
@@ -127,8 +124,7 @@ def none_for_a_target(run: Run) -> float | None:
 
 
 def twice_if_filled(run: Run) -> float | None:
-    """Return the declared memory in GiB. If the probe fills the memory, double it, because two processes then open the
-    arm."""
+    """Return the declared memory in GiB. If the probe fills memory, double it, as two processes open the arm."""
     memory = declared(run)
     return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory
 
@@ -171,8 +167,7 @@ def find_obstacle(
 
 
 def _cannot_run(machine: Machine) -> Obstacle | None:
-    """Return an obstacle if no run can be executed here: process groups or the packages of the extra `run` are
-    missing."""
+    """Return an obstacle if no run can be executed here: process groups or packages of the extra `run` are missing."""
     if not hasattr(os, "killpg"):
         return Obstacle(
             reason="not_available", message="runs need Linux or macOS; recorded evidence can be judged on any system"
@@ -272,8 +267,7 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
 
 
 def lacking(part: AnyPart, name: str, arm: Arm, system: SystemDescription) -> str | None:
-    """Return a text that says what the system of arm `name` lacks for this part of a claim; None if it lacks
-    nothing."""
+    """Return a text about what the system of arm `name` lacks for this part of a claim; None if it lacks nothing."""
     needed, arms = kind_of(part.kind).capabilities, part.arms()
     for one in part.variants():
         if name == arms.get(part.candidate_path):
@@ -302,8 +296,7 @@ class HasContract(Protocol):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The commit of the arms that claims name as `baseline`. None: these arms use the working tree, as all other arms
-    do.
+    """The commit of the arms that claims name as `baseline`. None: these arms use the working tree, as all others do.
 
     descriptions: by name, the descriptions of the systems at that commit, or the errors that prevented them.
     tree: the folder with the checkout of the commit.
@@ -352,8 +345,7 @@ def baseline_checkout(
 
 
 def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> Obstacle | None:
-    """Return why a claim cannot be judged with the baseline at its commit; None if it can, or if it names no
-    baseline."""
+    """Return why a claim cannot be judged with the baseline at its commit; None if it can, or names no baseline."""
     for part in parts_of(claim):
         if "baseline" in part.arms():
             if baseline.commit is None:
@@ -370,8 +362,7 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
 
 
 def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
-    """Return an obstacle if both arms have equal settings and no baseline commit is given. Nothing would then be
-    compared."""
+    """Return an obstacle if both arms have equal settings without a baseline commit. Nothing would be compared."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
     if candidate is None or not contract.same_settings(candidate, baseline):
@@ -397,8 +388,7 @@ def _one_process(part: AnyPart) -> Obstacle | None:
 
 
 def _unlike_there(contract: Contract, part: AnyPart, baseline: Baseline, commit: str) -> Obstacle | None:
-    """Return an obstacle if the baseline arm's system cannot be described at `commit`, or lacks what the part needs
-    there."""
+    """Return an obstacle if the baseline arm's system cannot be described at `commit`, or lacks what the part needs."""
     name = part.arms()["baseline"]
     arm = contract.arms[name]
     system = arm.system or contract.system

@@ -30,8 +30,7 @@ def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Seque
     """Return the fault with the arms in which it is planted. These are arms of the claims that the fault should break.
 
     A claim should break if the claim lists the fault, if the fault lists the claim (a system's fault), or if the fault
-    lists the claim's kind (a fault of the harness). If no given claim should break, the arms of all given claims get
-    the fault.
+    lists the claim's kind (the harness's fault). If no given claim should, the arms of all given claims get the fault.
     """
     description = offered.get(name)
     if description is None:
@@ -60,8 +59,7 @@ BASELINE, CANDIDATE, CONTROL = range(3)  # the roles of arms in a paired run, in
 
 @dataclass
 class _PairedRun:
-    """A planned run that executes its arms one after the other. `add` adds the arms and recordings that a part
-    needs."""
+    """A planned run that executes arms one after the other. `add` adds the arms and recordings that a part needs."""
 
     probe: ProbeName
     role: dict[str, int] = field(default_factory=dict)
@@ -80,8 +78,7 @@ class _PairedRun:
     commit: str | None = None  # the commit of `baselines`; None: the working tree
 
     def takes(self, part: AnyPart, commit: str | None) -> bool:
-        """Return True if the run can serve the part. It cannot if recordings conflict, baselines are circular, or
-        commits differ."""
+        """Return True if the run can serve the part: no conflicting recordings or circular baselines, equal commits."""
         baselines, others = _by_role(part)
         if baselines and self.baselines and commit != self.commit:
             return False
@@ -151,22 +148,19 @@ class _PairedRun:
                 self.earlier.setdefault(later, set()).add(first)
 
     def order(self, contract: Contract) -> list[str]:
-        """Return the arms in order: baselines, candidates, controls. Within a role, an arm comes after its
-        baselines."""
+        """Return arms in order: baselines, candidates, controls. Within a role, an arm comes after its baselines."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], self._place(arm), as_written.index(arm)))
 
 
 def _steps_within(steps: Collection[int], length: int) -> list[int]:
-    """Return the steps that a workload of `length` steps has, sorted. Negative numbers in `steps` count from the
-    end."""
+    """Return the steps that a workload of `length` has, sorted. Negative numbers in `steps` count from the end."""
     counted = {step if step >= 0 else length + step for step in steps}
     return sorted(step for step in counted if 0 <= step < length)
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
-    """Return True if the part uses the arm as a control whose start parameters are changed by one rounding
-    ("nudged")."""
+    """Return True if the arm is a control of the part whose start parameters are changed by one rounding ("nudged")."""
     return bool(part.recorded_of().get(arm, {}).get("nudged", False))
 
 
@@ -179,12 +173,10 @@ def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
-    """Return settings with which one run serves two parts; None if the run would execute combinations that no part
-    needs.
+    """Return settings with which one run serves two parts; None if it would execute combinations that no part needs.
 
     The operations and magnitudes of both parts are joined if only one of these two settings differs, or if the settings
-    of one part include those of the other. Bounds for each data type must have the same data types. All other settings
-    must be equal.
+    of one part include those of the other. Bounds by data type must have equal data types. All others must be equal.
     """
     names = [name for name in TRIED_TOGETHER if name in one and name in other]
     ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
@@ -197,8 +189,7 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """Return the settings as a probe uses them. Of bounds, only the data types remain, because only the judge reads
-    bounds."""
+    """Return the settings as a probe uses them. Of bounds, only data types remain; only the judge reads bounds."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
@@ -228,8 +219,7 @@ class RunBuilder:
         self._others: dict[str, Run] = {}
 
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
-        """Plan a part of a claim. Return the ids of the runs whose evidence decides the part. index: the part's
-        number."""
+        """Plan a part of a claim. Return the ids of the runs whose evidence decides the part. index: its number."""
         row = probe_of(part)
         probe, commit = row.name, self._accepted.get(claim.id, self._baseline)
         if row.arm_by_arm:
@@ -294,8 +284,7 @@ class RunBuilder:
         )
 
     def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
-        """Return the id of a run that executes only the part's candidate. Parts with compatible settings share such a
-        run."""
+        """Return the id of a run that executes only the part's candidate. Parts with compatible settings share it."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
             if run.probe == probe and list(run.arms) == [candidate]:
@@ -351,8 +340,7 @@ class RunBuilder:
         return PlannedArm(arm=arm, system=arm.system or self._contract.system, commit=commit, replicas=replicas)
 
     def _id(self, suffix: str) -> str:
-        """Return the id of a run, which ends with `suffix`. If the id is too long for a folder's name, it ends with a
-        digest."""
+        """Return the id of a run, which ends with `suffix`. An id too long for a folder's name ends with a digest."""
         identity = f"{self._contract.id}+{self._workload_name}+{suffix}"
         if len(identity) <= ID_LIMIT:
             return identity
@@ -395,8 +383,7 @@ def first_difference(
         builder = RunBuilder(contract, workload, None, None, None, baseline)
         builder.add(claim, index, part)
         demanded = builder.runs()
-        # For each required run: the number of a run that provides it, or None. Equal runs differ only in their process
-        # number.
+        # For each required run: number of the run that provides it, or None. Equal runs differ only in process number.
         serving = [
             next((number for number, run in enumerate(made) if _first(wanted, run, fault) is None), None)
             for wanted in demanded

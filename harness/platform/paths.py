@@ -20,8 +20,7 @@ from harness.errors import HarnessError, UsageError
 
 
 def require_existing(paths: Iterable[Path]) -> None:
-    """Raise UsageError if a path does not exist. The error lists all missing paths, and suggests a name for the first
-    one."""
+    """Raise UsageError if a path does not exist. It lists all missing paths, and suggests a name for the first."""
     missing = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
     if missing:
         rule, where = "the path must exist", ", ".join(map(str, missing))
@@ -29,8 +28,7 @@ def require_existing(paths: Iterable[Path]) -> None:
 
 
 def _remedy(path: Path) -> str:
-    """Return advice for a path that does not exist: a similar existing name, or the last folder of the path that
-    exists."""
+    """Return advice for a path that does not exist: a similar existing name, or its last existing folder."""
     there = next((parent for parent in path.parents if parent.is_dir()), None)
     if there is None:
         return "check the path"
@@ -56,8 +54,7 @@ def add_working_directory() -> None:
 
 
 def without_folders(text: str) -> str:
-    """Return `text` with absolute paths made relative to a folder of the import path, the working folder or Python's
-    folder."""
+    """Return `text` with absolute paths relative to a folder of the import path, the working or Python's folder."""
     roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(f"{root.rstrip('/')}/", "")
@@ -97,8 +94,7 @@ def _can_be_made(folder: Path) -> bool:
 
 
 def private_folder() -> Path:
-    """Return this user's folder below TMPDIR. Create it if it is missing. Raise HarnessError if another user owns
-    it."""
+    """Return this user's folder below TMPDIR. Create it if missing. Raise HarnessError if another user owns it."""
     import tempfile
 
     name = f"contract-harness-{os.getuid()}"
@@ -130,8 +126,7 @@ _OF_EXTRA = r"""\s*;\s*(?P<other>.*?)(?:\s+and\s+)?extra\s*==\s*["'](?P<extra>[\
 
 
 def command_for(extra: str) -> str:
-    """Return the command that installs the packages of an extra. An extra is an optional part of the harness, such as
-    `run`."""
+    """Return the command that installs the packages of an extra (an optional part of the harness), such as `run`."""
     # a late import, because this one is slow and every process that describes systems imports this module
     from importlib import metadata
 

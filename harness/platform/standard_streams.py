@@ -1,7 +1,6 @@
 """Print all output of commands: one escaped line after another, to any kind of stdout and stderr.
 
-Exit codes are verdicts. Therefore an exit code must not change if the encoding lacks a character or if the reader of a
-pipe has ended.
+Exit codes are verdicts. Therefore they must not change if an encoding lacks a character or a pipe's reader has ended.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
     """Print one line, escaped, on `file`. The default is stdout.
 
     On a terminal, a long line is broken between words. Further lines are indented by `hang` columns, by default like
-    the first line. In files and logs, lines are not broken or coloured. whole: True for a line that users copy, which
-    is then not broken.
+    the first line. In files and logs, lines are not broken or coloured. whole: True for an unbroken line to copy.
     """
     stream = sys.stdout if file is None else file
     parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
@@ -47,8 +45,7 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
 
 
 def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
-    """Break a text between words. Return (indentation, start, end) of each line; `start` and `end` are positions in
-    `text`.
+    """Break a text between words. Return (indentation, start, end) of each line; The last two are positions in `text`.
 
     A word that is longer than a line is not broken, so that paths and commands can be copied.
     """
@@ -66,8 +63,7 @@ def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
 
 
 class StatusLine:
-    """A line at the bottom of a terminal that `show` overwrites. It is not shown in CI, or if `stream` is not a
-    terminal."""
+    """A line at the bottom of a terminal that `show` overwrites. It is hidden in CI, or if `stream` is no terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -108,8 +104,7 @@ def print_error(text: str) -> None:
 
 
 def print_quoted(text: str) -> None:
-    """Print text of other programs on stderr. Each line gets a margin, so that it differs from the harness's own
-    lines."""
+    """Print text of other programs on stderr. Each line gets a margin, to differ from the harness's own lines."""
     for line in text.rstrip("\n").split("\n"):
         print_error(f"| {line}")
 

@@ -91,8 +91,7 @@ class NoMessage(ValueError):  # noqa: N818 - the supervisor decides what this me
 
 
 class Line:
-    """One end of the line between parent and child. If the other end is closed, a sent message is lost without an
-    error."""
+    """One end of the line between parent and child. If the other end is closed, messages are lost without an error."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -111,8 +110,7 @@ class Line:
     def receive(self, timeout: float | None) -> str | None:
         """Return the next line; "" if the other end is closed; None if no whole line arrives within `timeout` seconds.
 
-        timeout: None for no limit. An incomplete line is kept for the next call. Raise `NoMessage` for a line of more
-        than `MOST_BYTES`.
+        timeout: None for no limit. An incomplete line waits for the next call. Raise `NoMessage` for over `MOST_BYTES`.
         """
         until = None if timeout is None else monotonic() + timeout
         left = timeout
@@ -170,8 +168,7 @@ def take_standard_input() -> Line:
 # Seconds between two checks whether the child is alive. The line alone does not show the child's end, because a forked
 # process of the child may keep the line open.
 LOOK_S = 10.0
-# Names of environment variables with credentials of a CI job, or with files of commands that the CI runner executes
-# after a step.
+# Names of environment variables with credentials of a CI job, or files of commands that the CI runner executes later.
 _OF_CI = re.compile(
     r"ACTIONS_.*|(GITHUB|GH|CI|BUILDKITE)_(.*_)?(TOKEN|PASSWORD)|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY)"
 )
@@ -250,8 +247,7 @@ class Child:
         self.line.send(message.model_dump_json())
 
     def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
-        """Return the child's next message, or an `Ending` if the child ended. Return None if neither happens within
-        `timeout` seconds.
+        """Return the child's next message, or an `Ending` if the child ended. Return None after `timeout` seconds.
 
         read: converts a line to a message, and raises ValueError (as pydantic does) for an invalid line.
         timeout: None for no limit.
@@ -365,6 +361,5 @@ def without_ci(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command that starts `module`. The option `-P` keeps the working directory out of Python's import
-    path."""
+    """Return the command that starts `module`. The option `-P` keeps the working directory out of the import path."""
     return [sys.executable, "-P", "-m", module]

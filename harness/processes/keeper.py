@@ -46,8 +46,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _wake_at_signals() -> tuple[int, int]:
-    """Return both ends of a pipe. A signal that requests this process's end writes a byte to it. So does the end of a
-    child."""
+    """Return both ends of a pipe. A signal to end this process and the end of a child each write a byte to it."""
     wakes = os.pipe()
     for end in wakes:
         os.set_blocking(end, False)
@@ -120,8 +119,7 @@ def _tell(status: int, what: str, number: int) -> None:
 
 
 def _until_the_end(child: int, control: int, wakes: int) -> int | None:
-    """Wait for the command's exit code and return it. Return None if the harness ends first, or if a signal ends the
-    keeper."""
+    """Wait for the command's exit code and return it. Return None if the harness or the keeper ends first."""
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wakes, select.POLLIN)
@@ -153,8 +151,7 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _end_all(child: int, code: int | None) -> int:
-    """Kill all descendants of the command until none is left. Return the command's exit code. code: its exit code, if
-    known."""
+    """Kill all descendants of the command until none is left. Return its exit code. code: the exit code, if known."""
     groups = {child}
     while True:
         killed = [_kill(group) for group in groups]
@@ -167,8 +164,7 @@ def _end_all(child: int, code: int | None) -> int:
 
 
 def _kill(group: int) -> bool:
-    """Kill a whole process group at once, so that a process cannot fork and escape. Return False if the group belongs
-    to another user."""
+    """Kill a whole process group at once, so that none can fork and escape. Return False if it is another user's."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -179,8 +175,7 @@ def _kill(group: int) -> bool:
 
 
 def _groups_below(keeper: int) -> set[int]:
-    """Return the process groups of the keeper's descendants, without the keeper's own group. Without /proc, return an
-    empty set."""
+    """Return the process groups of the keeper's descendants, without its own group. Without /proc: none."""
     parents: dict[int, int] = {}
     groups: dict[int, int] = {}
     for name in os.listdir("/proc") if LINUX else ():  # noqa: PTH208

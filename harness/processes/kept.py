@@ -75,8 +75,7 @@ class KeptProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code after all descendants of the command have ended. Raise `subprocess.TimeoutExpired` after
-        `timeout`."""
+        """Return the exit code when all descendants have ended. Raise `subprocess.TimeoutExpired` after `timeout`."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if until is None else until - time.monotonic()
@@ -123,8 +122,7 @@ class KeptProcess:
         return int(number)
 
     def _listen(self, timeout: float | None) -> None:
-        """Wait up to `timeout` seconds for a report of the keeper. If the keeper reports the end, store the exit
-        code."""
+        """Wait up to `timeout` seconds for a report of the keeper. If it reports the end, store the exit code."""
         if self.returncode is None and _readable(self._status, timeout):
             with self._lock:
                 self._take_note()
@@ -143,8 +141,7 @@ class KeptProcess:
                 self._keeper.wait()
             self.returncode = int(code)
         elif not heard:
-            # The keeper was killed before it could report the end. The command died with it, but other descendants may
-            # be alive.
+            # The keeper was killed before its report. The command died with it, but other descendants may be alive.
             self.lost_keeper = True
             kill_marked(self._token)
             self._keeper.wait()
@@ -165,8 +162,7 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a value for the variable `USER` if nothing else names this user, else {}. Without a name,
-    `getpass.getuser` fails."""
+    """Return a value for `USER` if nothing else names this user, else {}. Without a name, `getpass.getuser` fails."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd
@@ -182,8 +178,7 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def kill_marked(token: str) -> list[int]:
-    """Kill every process of this user whose environment contains `token`. Return the ids of these processes; none
-    without /proc."""
+    """Kill every process of this user whose environment contains `token`. Return their ids; none without /proc."""
     mark = f"{TOKEN}={token}".encode()
     killed: list[int] = []
     for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():

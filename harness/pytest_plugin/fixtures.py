@@ -57,8 +57,7 @@ class ContractVerifier:
         workload: str | None = None,
         **overrides: Any,
     ) -> Verdict:
-        """Return the verdict of a unit that holds. If it does not hold, fail the test. If it is undecided, skip the
-        test.
+        """Return the verdict of a unit that holds. If it does not, fail the test. If it is undecided, skip the test.
 
         claim: by default the claim in the test's marker `contract`. contracts: a file or folder, by default the ini
         option `contract_paths`. system: `module:attribute`, used instead of the contract's system. workload: by default

@@ -77,8 +77,7 @@ def compared(
     repeats: Sequence[Recording] = (),
     candidate_repeats: Sequence[Recording] = (),
 ) -> ComparedRuns:
-    """Judge the candidate and return the result. Raise UsageError if the runs have different ranks, or if a run is
-    given twice."""
+    """Judge the candidate and return the result. Raise UsageError if the ranks differ, or a run is given twice."""
     baselines, candidates = [baseline, *repeats], [candidate, *candidate_repeats]
     _require_comparable([*baselines, *candidates])
     found = [each for run in candidates for each in differences(run, baseline)]
@@ -198,8 +197,7 @@ def _series(
 def _judge_by_noise(
     baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
-    """Compare equally many runs of candidate and baseline by their noise, and return the judgement. With too few runs,
-    the claim is undecided."""
+    """Judge equally many runs of candidate and baseline by their noise. With too few runs, the claim is undecided."""
     given = [
         [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
         for each in (baselines, candidates)

@@ -45,8 +45,7 @@ Number = float | Tensor
 
 
 def record(folder: str | Path, *, model: object = None, optimizer: object = None) -> LoopRecorder:
-    """Begin to record a loop into a new folder, and return the recorder. The end of a `with` block or of the process
-    closes it.
+    """Begin to record a loop in a new folder. Return the recorder. The end of a `with` block or the process closes it.
 
     model, optimizer: if given here, the state before the first step is recorded as well. Each rank of torchrun (RANK
     and WORLD_SIZE) writes into its own folder. Raise UsageError for a folder that exists.
@@ -146,8 +145,7 @@ class LoopRecorder:
         self.close(None if ended_well else error)
 
     def _close_at_exit(self) -> None:
-        """Close a recording that the loop left open. If an exception ended the process, mark the recording as
-        interrupted.
+        """Close a recording that the loop left open. If an exception ended the process, mark it as interrupted.
 
         The exit code of the process is not known here.
         """
@@ -246,8 +244,7 @@ def _number(name: str, value: Number) -> Number:
 def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
     """Return a description of a batch as a list of lines, and the digests of the batch's tensors by name.
 
-    The description lists names, types and shapes of all leaves (tensors, arrays, numbers), and the values of leaves
-    that are not tensors.
+    The description lists names, types and shapes of all leaves (tensors, arrays, numbers), and values of non-tensors.
     """
     form, words = ["batch"], dict[str, Tensor]()
     for name, each in leaves(batch):

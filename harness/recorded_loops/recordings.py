@@ -161,8 +161,7 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Return a key by which differences of candidate and repeats are matched. All differences that noise can cause
-        share one key.
+        """Return a key that matches differences of candidate and repeats. Differences that noise can cause share one.
 
         If a repeat has a difference with the same key, noise can explain this difference.
         """
@@ -338,8 +337,7 @@ class Repeats:
 
 
 def _sound(found: Sequence[Difference]) -> float:
-    """Return the first step at which the start or a batch differs; infinity if there is none. This may be the cause of
-    later differences."""
+    """Return the first step at which start or batch differs, which may cause later differences; infinity if none."""
     return min((each.step for each in found if each.is_input), default=math.inf)
 
 

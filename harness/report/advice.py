@@ -129,8 +129,7 @@ def repeats(view: ReportView) -> str | None:
 def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
     """Return a command that repeats these units. It is derived from the command of the first unit's run directory.
 
-    If the units belong to several contracts, or to more than `MOST_CLAIMS` claims, the result repeats the whole
-    directory.
+    If the units belong to several contracts or over `MOST_CLAIMS` claims, the result repeats the whole directory.
     """
     claims = list(dict.fromkeys(unit.claim for unit in units))
     asked = asked_of(view, units[0])
@@ -204,9 +203,7 @@ def _redacted(words: Sequence[str]) -> bool:
 
 
 def _words(asked: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the contract paths in a `harness verify` or `harness drill` command, and the options in `keep` with
-    values.
-    """
+    """Return the contract paths in a `harness verify` or `harness drill` command, and its options in `keep`."""
     if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
         return [], []
     paths: list[str] = []

@@ -15,8 +15,7 @@ Unit = tuple[str, str, str]  # names of contract, claim and workload
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption. numeric: indices of right-aligned columns. folded: True if the table is collapsed at
-    first.
+    """A table with a caption. numeric: indices of right-aligned columns. folded: True if it is collapsed at first.
 
     The style sheet has rules for the first ten columns only.
     """

@@ -119,8 +119,7 @@ def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
 def cards(view: ReportView, sections: list[Section]) -> list[Card]:
     """Return the cards in the order: broken, violated, undecided, held, not run. Equal statuses keep the planned order.
 
-    Each verdict has a card of its own. But units of one claim that held, or were not run, for the same reason share a
-    card.
+    Each verdict has a card of its own. But units of one claim that held, or were not run, for one reason share a card.
     """
     places = [
         (f"{section.anchor}-{at}", section.title, set(part.runs))
@@ -325,8 +324,7 @@ class ClaimRow:
 def lead(view: ReportView) -> int | None:
     """Return the number of the unit with which a page begins, counted from 1, or None if no unit was run.
 
-    First come claims with a surviving fault, then the worst status, then claims about trajectories, then the planned
-    order.
+    First come claims with a surviving fault, then the worst status, then trajectory claims, then the planned order.
     """
     survived = {(row.contract, row.claim) for row in view.drill.survivors} if view.drill and view.of_controls else ()
 
@@ -356,8 +354,7 @@ def claim_rows(view: ReportView) -> list[ClaimRow]:
 def by_contract(view: ReportView, rows: Sequence[ClaimRow]) -> list[tuple[str, str, list[ClaimRow]]]:
     """Return for each contract its name, how many of its units held, and its rows. The worst contract comes first.
 
-    If there are more than `MOST_ROWS` rows, the rows of units that held are left out. Their cards show the same
-    figures.
+    If there are more than `MOST_ROWS` rows, the rows of units that held are left out. Cards show the same figures.
     """
     grouped: dict[str, list[ClaimRow]] = {}
     for row in rows:

@@ -15,8 +15,7 @@ from harness.run_directory.bundle import Header
 
 Unit = tuple[str, str, str]
 NOT_PLANNED = "not planned"
-# Figures whose noise was measured in the run. The noise of a mean ratio is its interval. The noise of a trajectory is
-# its noise floor.
+# Figures whose noise was measured in the run. A mean ratio's noise is its interval, a trajectory's its noise floor.
 _INTERVALS = {"mean_ratio": ("lower_bound", "upper_bound")}
 _FLOORS = {"max_abs_difference": "noise_floor"}
 

@@ -64,8 +64,7 @@ def demand(found: Demanded) -> str:
         return "none may"
     unit, percent = found.noun if found.noun == "x" else "", found.percent
     stated = f"{found.bound:g}x" if unit else _number(found.bound, unit, percent=percent, beside=found.bound)
-    # A computed bound, such as a share of a measured value, can have more digits than are meaningful. So round a long
-    # bound.
+    # A computed bound, such as a share of a measured value, can have more digits than are meaningful. So round it.
     shown = stated if len(stated) <= LONGEST else _number(found.bound, unit, percent=percent, beside=found.value)
     return f"{found.relation} {shown}"
 

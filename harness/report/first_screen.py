@@ -35,8 +35,7 @@ POINTS = 160
 
 
 def now(view: ReportView) -> list[Step]:
-    """Return what to do next. The first step is shortened for the first screen. If every unit held, the only step is
-    `nothing`.
+    """Return what to do next. The first step is shortened for the first screen. If every unit held, it is `nothing`.
 
     If units are waived, this step names the date until which it is true.
     """

@@ -196,9 +196,7 @@ def not_run(view: ReportView) -> list[Undecided]:
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """Return what would decide a unit: more processes or seeds, as the judge estimates, or the remedy of the reason
-    code.
-    """
+    """Return what would decide a unit: more processes or seeds, by estimate, or the remedy of the reason code."""
     for name, figure in verdict.figures.items():
         prefix, _, ending = name.rpartition(".")
         noun = ending.removesuffix("_to_decide")

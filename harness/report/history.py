@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 # another one than that of the harness.
 
 NOT_RECORDED = "not recorded"
-# Packages in the harness's repository. If a run did not record the commit of such a trainer, it is the harness's
-# commit.
+# Packages in the harness's repository. If a run did not record the commit of such a trainer, it is the harness's.
 _BESIDE = ("reference_impl", "examples")
 
 
@@ -237,8 +236,7 @@ def _others(group: DataFrame) -> Part | None:
 
 
 def plot(one: DataFrame) -> Plot:
-    """Plot a figure over its runs, with its intervals and its demand. Runs on unknown machines are points without a
-    line.
+    """Plot a figure over its runs, with intervals and demand. Runs on unknown machines are points without a line.
 
     one: rows of `history` of one trainer, unit and figure.
     """
@@ -278,8 +276,7 @@ def _tick(one: DataFrame, run: str) -> str:
 class HistoryRun:
     """A run directory in a history. link: address of its page, relative to the page of the history.
 
-    left_out: the reason why its figures are not drawn. It is "" for a verified run, and for a fire drill, which is only
-    listed.
+    left_out: why its figures are not drawn; "" for a verified run, and for a fire drill, which is only listed.
     """
 
     name: str
@@ -298,8 +295,7 @@ class HistoryRun:
 
     @property
     def gate(self) -> str:
-        """Return the name that all parts of one gate share: the run's name without the number, claim or contract at its
-        end.
+        """Return the name that all parts of a gate share: the run's name without number, claim or contract at its end.
 
         If the name is only a claim or contract, return the name of its folder.
         """

@@ -24,11 +24,9 @@ from harness.report.together import DIFFERS, notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.wording import terms_in
 
-# The code below keeps a page small enough for a mail. It decides what the report of a very large run leaves out, and in
-# which order.
+# The code below keeps a page small enough for mail. It decides what a very large report leaves out, in which order.
 #
-# Rows of tables can be left out, and texts that are also elsewhere. Plots are never left out, so a page with many plots
-# can exceed the limit.
+# Table rows, and texts that are also elsewhere, can be left out. Plots never are, so many plots can exceed the limit.
 
 BYTES = 396_000  # target size of a page in bytes, just below the limit of 400 KB
 BYTES_OF_PARTS = 596_000  # target size of a page about several run directories in bytes, just below the limit of 600 KB

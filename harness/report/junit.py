@@ -37,8 +37,7 @@ def render_junit(view: ReportView) -> str:
     A violated unit is a failure, and a broken unit is an error. Units that are undecided or not run are skipped, or are
     failures if the run is a gate. A waived violation is skipped, with its waiver as the message. Each suite has the
     headline, and what was judged where, as properties. If no unit shows the reason of the headline (altered evidence, a
-    surviving fault), the headline gets a case of its own. The seconds of a run are divided among the units that it
-    decides.
+    surviving fault), the headline gets a case of its own. A run's seconds are divided among the units that it decides.
     """
     result = headline(view)
     root = ET.Element("testsuites", name="contracts")

@@ -22,10 +22,8 @@ from harness.report.what_now import what_now
 # and for the unit's section of the summary.
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
-SEEN = 1200  # largest number of characters of a judge's message, which is longer only if names are very long
-FIGURES = 12  # largest number of a unit's figures that are listed
-# Characters that are markup only at some places: `_` at an end of a word, `:` in an address or around the name of an
-# emoji.
+FIGURES = 12  # largest number of figures of a unit that are listed
+# Characters that are markup only in some places: `_` at the end of a word, `:` in an address or around an emoji's name.
 _SIGNIFICANT = re.compile(
     r"([\\`*\[\]<>#|~$@]|&(?=[#\w]+;)|(?<![^\W_])_|_(?![^\W_])|(?:(?<!\w):(?=[a-z][\w+-]*:)|:(?=//))|^[+-])"
 )
@@ -159,9 +157,7 @@ def _claimed(view: ReportView) -> str:
 
 
 def _whose(view: ReportView) -> list[str]:
-    """Return what else is known about the run: all trainers and workloads, versions, the start, and the page of the CI
-    job.
-    """
+    """Return what else is known about the run: all trainers and workloads, versions, start, and the CI job's page."""
     facts = [*details(view), *of_each_part(view, machine)]
     jobs = [f"[{escape(service)}](<{page}>)" for service, page in ci_jobs(view)]
     return [*(f"{name}: {escape(text)}" for name, text in facts), *jobs]

@@ -135,8 +135,7 @@ def verdict_line(verdict: Verdict) -> str:
 
 # The code below shows on stderr how a session proceeds: as one line at the bottom of a terminal, and rarely in a log.
 #
-# Results are printed only at the end. So each unit is printed once, even if standard output and standard error go to
-# the same place.
+# Results are printed only at the end. So each unit is printed once, even if stdout and stderr go to one place.
 
 # A function that takes runs and returns, by run id, the seconds that similar runs took before.
 Recorded = Callable[[Sequence[Run]], Mapping[str, float]]

@@ -177,8 +177,7 @@ def together(
 def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
     """Return one view of run directories that are not one gate, with the units and verdicts of each.
 
-    apart: the reasons why they are not one gate. If several parts have a contract of the same name, the name of the
-    part is added to it.
+    apart: the reasons why they are not one gate. A contract's name that several parts have gets the part's name added.
     """
     often = Counter(contract.id for part in parts for contract in part.view.contracts)
     named = [

@@ -62,8 +62,7 @@ class ReportView:
     parts: several run directories in the order of their start. The names of runs then begin with the name of the part.
     origins: for each unit, the name of the part that decides it.
     places: file and line of each (contract, claim), relative to the folder in which the run was started.
-    apart: the reasons why the parts are not one gate. Each part is then judged separately, and they prove nothing
-    together.
+    apart: the reasons why the parts are not one gate. Each part is then judged separately, proving nothing together.
     """
 
     header: Header
@@ -97,8 +96,7 @@ class ReportView:
         return self.header.purpose == "drill"
 
     def narrowed(self, most: int | None = None) -> str:
-        """Return a text that says which part of the contracts was selected (tags, claims, workloads, faults), or "" for
-        all.
+        """Return which part of the contracts was selected (tags, claims, workloads, faults), as text, or "" for all.
 
         most: the largest number of names of each kind.
         """
@@ -280,8 +278,7 @@ class ReportView:
         return next((one for one in accepted if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
 
     def tried(self, verdict: Verdict) -> str | None:
-        """Return a text about the other directories in which a unit was timed or judged, and about interruptions of its
-        timing.
+        """Return a text about other directories in which a unit was timed or judged, and interruptions of its timing.
 
         Return None if the unit was timed and judged only once.
         """
@@ -320,9 +317,7 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """Return a line for the candidate's and the baseline's commit, by name, or nothing unless two commits are
-        compared.
-        """
+        """Return a line for the candidate's and the baseline's commit, by name; {} unless two commits are compared."""
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 
@@ -376,9 +371,7 @@ class ReportView:
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Return each verdict with the parts of its claim, with plain numbers as bounds, and the runs by which it was
-        judged.
-        """
+        """Return each verdict with the parts of its claim, with numbers as bounds, and the runs that it used."""
         return self._judged
 
     @cached_property
@@ -396,8 +389,7 @@ class ReportView:
         return rows
 
     def units_judged_by(self, run_id: str, section: str, candidate: str = "") -> frozenset[tuple[str, str, str]]:
-        """Return the units (contract, claim, workload) that were judged by the run and whose cards link to this
-        section.
+        """Return the units (contract, claim, workload) judged by the run and whose cards link to this section.
 
         candidate: if given, only claims whose candidate is this arm count.
         """

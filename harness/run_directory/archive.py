@@ -195,8 +195,7 @@ class _Member(tarfile.TarInfo):
 class _Unpacking:
     """An archive that is being unpacked. spelled: the path of each file and folder as it was written.
 
-    The keys of `spelled` are these paths in lower case and in composed Unicode form, so that two similar paths are
-    found.
+    The keys of `spelled` are these paths in lower case and in composed Unicode form, so that similar paths are found.
     """
 
     archive: Path
@@ -259,9 +258,7 @@ class _Unpacking:
         return path
 
     def _once(self, path: PurePosixPath, member: tarfile.TarInfo) -> None:
-        """Refuse a repeated path, a path below a file, and a path that differs from another only in case or Unicode
-        form.
-        """
+        """Refuse a repeated path, a path below a file, and a path that differs only in case or Unicode form."""
         rule = "must name each file once, under a name that differs from all others on every system"
         for part in [path, *path.parents][:-1]:
             key = unicodedata.normalize("NFC", str(part)).casefold()

@@ -79,8 +79,7 @@ class Digests(Record):
 
     shared: the digests of a contract's shared files, in order, by the id of the contract. The contract's digest
     includes them.
-    evidence: the digest of each evidence file by path, in versions 1 and 2. Later versions have these digests in the
-    manifest.
+    evidence: the digest of each evidence file by path, in versions 1 and 2. Later versions have them in the manifest.
     """
 
     contracts: dict[str, str]
@@ -205,9 +204,7 @@ class Bundle:
         return {*self.header.digests.evidence, *(self.seal.within.by_path() if self.seal.within is not None else ())}
 
     def contract_paths(self) -> list[Path]:
-        """Return the paths of the copies of contracts, sorted: copies that the header names, and other files in their
-        folder.
-        """
+        """Return the paths of the copies of contracts, sorted: those in the header, and other files in their folder."""
         folder = self.root / layout.CONTRACTS
         names = {f"{name}.yaml" for name in self.header.digests.contracts}
         return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
@@ -217,8 +214,7 @@ class Bundle:
         return self.root / layout.CONTRACTS / layout.SHARED_FILES / f"{digest}.yaml"
 
     def evidence(self, run_id: str) -> RunEvidence:
-        """Return the evidence of one run. If it is missing or damaged, return a death record: `incomplete` or
-        `garbage`.
+        """Return the evidence of one run. If missing or damaged, return a death record: `incomplete` or `garbage`.
 
         Raises EvidenceError for a run id that leads out of the directory.
         """
@@ -303,9 +299,7 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield name and difference of evidence files that differ from the digests in a header without manifest (old
-    formats).
-    """
+    """Yield name and difference of evidence files that differ from digests in a header without manifest (old)."""
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return

@@ -299,9 +299,7 @@ def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, flo
 
 
 def joined(parts: Sequence[tuple[str, Costs]]) -> Costs:
-    """Return the total cost of several directories. parts: for each one, a prefix for the names of its runs, and its
-    cost.
-    """
+    """Return the total cost of several directories. parts: for each, a prefix for names of its runs, and its cost."""
     each = [part for _, part in parts]
     processor = [part.processor_seconds for part in each if part.processor_seconds is not None]
     by_run: defaultdict[str, list[PhaseSeconds]] = defaultdict(list)
@@ -348,8 +346,7 @@ def _rounded(seconds: float) -> float:
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
     """Return the cost of all runs of one directory, with or without a verdict, including runs that locate differences.
 
-    The parts of a resumed run are computed separately and added, because the machine's clock may have been reset
-    between them.
+    The parts of a resumed run are computed separately and added, because the clock may have been reset between.
     """
     controls = {contract.id: control_arms(contract) for contract in contracts}
     has_gpu = bundle.header.environment.gpu.uuid is not None

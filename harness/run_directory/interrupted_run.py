@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 
 class JournalFile(Record):
-    """The journal's content without its checksum. All values are SHA-256 digests, so the file contains no names of
-    folders.
+    """The journal's content without its checksum. All values are SHA-256 digests, so it contains no folder names.
 
     headers: digests of `run.json` before and after its last change. A killed process may have left either content.
     options: digests of options of the command line, by name. plan: digest of each run to execute, by run id. ended:
@@ -188,8 +187,7 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
 def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
     """Yield each system whose commit or uncommitted changes differ between two runs, with its commit in each run.
 
-    A system is left out if one of its commits is unknown, because only one run has it or because it is in no
-    repository.
+    A system is left out if one of its commits is unknown, because only one run has it or it is in no repository.
     """
     for system in sorted({*begun.trainers} & {*now.trainers}):
         there, here = begun.trainers[system].commit, now.trainers[system].commit
@@ -347,8 +345,7 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
         )
         header = bundle.header.model_copy(update={"resumed": [*bundle.header.resumed, resumption]})
         kept = {name: digest for name, digest in journal.ended.items() if name not in executed}
-        # The header is written after the journal. If the process is killed between them, the earlier header must be
-        # valid too.
+        # The header is written after the journal. If a kill comes between, the earlier header must be valid.
         headers = [digest_of(header_text(bundle.header)), digest_of(header_text(header))]
         noted = Journal(directory, journal.model_copy(update={"headers": headers, "ended": kept}))
         noted.write()

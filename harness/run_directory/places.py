@@ -140,9 +140,7 @@ def write_together(texts: Mapping[Path, str]) -> None:
 
 
 class _Together:
-    """Files that are written under temporary names and then renamed together. path: the current file, for error
-    messages.
-    """
+    """Files written under temporary names and then renamed together. path: the current file, for error messages."""
 
     def __init__(self) -> None:
         self.path = Path()
@@ -189,9 +187,7 @@ _RULE = "evidence can be read only from a run directory or from an archive of a 
 
 @dataclass(frozen=True)
 class Place:
-    """The folders that contain the parts of a run. temporary: the folder of unpacked files, which must be removed
-    later.
-    """
+    """The folders that contain the parts of a run. temporary: the folder of unpacked files, to remove later."""
 
     named: Path  # the path that the caller gave; messages and pages show it
     root: Path  # contains `run.json`, `contracts/`, `waivers/` and `evidence/`

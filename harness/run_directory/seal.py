@@ -1,5 +1,4 @@
-"""Seal a run directory with `manifest.json`, and check the seal. The manifest lists every other file: path, size,
-digest.
+"""Seal a run directory (`manifest.json`), and check the seal. The manifest lists every other file: path, size, digest.
 
 The manifest is the last file that is written, at the top of the folder. The manifest of a published folder lists the
 pages and the archive. A second manifest in the archive lists the recorded files. The digest `seen` of the recorded
@@ -92,8 +91,7 @@ def digest_of(text: str) -> str:
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """Return the manifest of a folder and the digest of its text. Raises `Damaged`.
 
-    The file must have exactly the bytes that the harness writes. Otherwise a repeated key, for example, could hide
-    content.
+    The file must have the bytes that the harness writes. Otherwise a repeated key, for example, could hide content.
     """
     path = folder / layout.MANIFEST
     data = read_bytes(path, _MOST_BYTES)
@@ -138,8 +136,7 @@ _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1
 class Listing:
     """The content of a folder, by relative paths. files: plain files with their size in bytes.
 
-    unfit: entries that a run directory must not contain, with the reason (links, devices, names that not every system
-    can write).
+    unfit: entries that a run directory must not contain, with the reason (link, device, name not for every system).
     """
 
     files: dict[str, int] = field(default_factory=dict)

@@ -44,12 +44,10 @@ CI_ATTEMPTS = {
 
 
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
-    """Return the attempts that were made before this header's run. The folder `reports` does not contain the run itself
-    yet.
+    """Return the attempts before this header's run. `reports` does not contain this run yet.
 
-    A run in the folder counts, whatever its verdict is, if it planned to time the same unit with equal sources, an
-    equal contract and an equal baseline commit. Drills do not count. A directory is ignored if its `run.json` cannot be
-    read.
+    A run there counts, whatever its verdict is, if it planned to time the same unit with equal sources, an equal
+    contract and an equal baseline commit. Drills do not count. Directories without a readable `run.json` are ignored.
     """
     return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
 
@@ -127,9 +125,7 @@ NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A unit with the evidence that decides it, in the order of the unit's runs. bundle: None if no directory has the
-    unit.
-    """
+    """A unit with the evidence that decides it, in the order of its runs. bundle: None if no directory has the unit."""
 
     unit: Unit
     evidence: list[RunEvidence]
@@ -316,8 +312,7 @@ def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[Evidenc
 
 
 def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | None:
-    """Return the first package whose sources differ between two runs, with its digest in `other` and in `first`, or
-    None.
+    """Return the first package whose sources differ between two runs, with its digests in `other` and `first`, or None.
 
     A package in only one of the runs may belong to a system that the other run does not have. Older headers have no
     packages. They only show whether all sources together are equal.
@@ -352,8 +347,7 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
-    """Return the directory that decides each timed unit (contract, claim, workload). It has the unit's earliest
-    attempt.
+    """Return the directory that decides each timed unit (contract, claim, workload). It has the earliest attempt.
 
     A machine that could not execute the unit made no attempt.
     """
@@ -416,9 +410,7 @@ class Speed:
 
 
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
-    """Yield an error for each directory whose machine differs too much in speed from the first machine that timed a
-    claim.
-    """
+    """Yield an error for each directory whose machine differs too much from the first machine to time a claim."""
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
     for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
         deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))

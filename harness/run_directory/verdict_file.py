@@ -1,5 +1,4 @@
-"""Define `verdicts.json` (verdicts without sentences) and `drill.json` (results of a drill), and read their old
-formats.
+"""Define `verdicts.json` (verdicts without sentences) and `drill.json` (a drill's results), and read their old formats.
 
 Equal verdicts give equal bytes of `verdicts.json`, because the file contains no sentences, paths or times. Sentences
 are computed from the evidence when they are shown. Their wording can change without a change of published runs.
@@ -51,8 +50,7 @@ class Versioned(Record):
 
 
 def header_1(values: Values) -> Values:
-    """Convert a header of version 1 to version 2. Version 1 had no `purpose`; in a drill's directory its `fault` was
-    "drill".
+    """Convert a header of version 1 to version 2. Version 1 had no `purpose`; a drill's `fault` was "drill".
 
     Version 2 is older than manifests (`Header.before_manifests`).
     """
@@ -126,11 +124,9 @@ def read_verdicts(directory: Path) -> VerdictFile:
 
 
 def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Return how a recorded `verdicts.json` differs from a new file with these verdicts, or None if the bytes are
-    equal.
+    """Return how recorded `verdicts.json` differs from a new file with these verdicts, or None if the bytes are equal.
 
-    recorded: the content of the file, or None if it cannot be read. The sentences in a file of version 1 are not
-    compared.
+    recorded: the content of the file, or None if it cannot be read. Sentences in a file of version 1 are not compared.
     """
     if recorded is None:
         return "the file cannot be read"
@@ -166,9 +162,7 @@ class Triple(Record):
 
 
 class Row(Record):
-    """One fault in one unit, and what the check found. runs: ids of the runs with the fault, in the order of the
-    judgement.
-    """
+    """One fault in one unit, and what the check found. runs: ids of the runs with the fault, in order of judgement."""
 
     contract: str
     claim: str
@@ -204,9 +198,7 @@ class NotDrilled(Record):
 
 
 class Source(Record):
-    """The origin of the evidence of a run with a fault. donor: another run whose arms were reused instead of executed
-    again.
-    """
+    """The origin of the evidence of a run with a fault. donor: another run whose arms were reused."""
 
     probe: str
     executed_arms: list[str]

@@ -1,7 +1,6 @@
 """Write a run directory under a temporary name, with the mark `INCOMPLETE`.
 
-The directory is complete only with its manifest. The manifest is the last file, and it is written completely or not at
-all.
+The directory is complete only with its manifest. The manifest is the last file, written completely or not at all.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class BundleWriter:
         """Create the directory. waivers: the texts of waiver files.
 
         interrupted: an unfinished directory to use instead of a new one. Its pages and verdicts are removed.
-        named: True if the user chose the name `final`. Then an existing `final` raises UsageError. If False, an unused
-        name is chosen.
+        named: the user chose the name `final`, and an existing `final` raises UsageError. Else a free name is chosen.
         """
         if named and final.exists():
             raise UsageError(
@@ -97,8 +95,7 @@ class BundleWriter:
             raise
 
     def put_back(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Write everything except the evidence. Call this function again if a trainer may have removed or replaced
-        files.
+        """Write everything except the evidence. Call this again if a trainer may have removed or replaced files.
 
         each: a context manager that is entered for each file or folder. It may, for example, suppress errors.
         """
@@ -128,8 +125,7 @@ class BundleWriter:
         return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
 
     def settle(self, changed: Iterable[str] = ()) -> None:
-        """Remove what a run directory must not contain (links, devices, large files). Call this when no worker is
-        running.
+        """Remove what a run directory must not contain (links, devices, large files). Call this while no worker runs.
 
         A run that left such a file gets a death record. Other runs keep their verdicts. A file or folder that blocks
         the name of one of the directory's own files is removed too. changed: runs whose evidence was changed after they
@@ -184,12 +180,10 @@ class BundleWriter:
         self.digest = write_manifest(self.path, today)
 
     def abandon(self) -> Path:
-        """Keep the unfinished directory with the mark INCOMPLETE, and return its path. It gets the final name if this
-        is unused.
+        """Keep the unfinished directory with the mark INCOMPLETE, under the final name if unused. Return its path.
 
         Verdicts and pages of a finished run are removed. The method never raises OSError: the run may have ended
-        because the disk is full, and the mark may then fail too. A run without a manifest counts as unfinished even
-        without the mark.
+        because the disk is full, and the mark may then fail too. A run without a manifest counts as unfinished anyway.
         """
         each = suppress(OSError)
         if not self.path.exists():  # `finish` was interrupted after it had renamed the directory
@@ -206,9 +200,7 @@ class BundleWriter:
         return self.path
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Remove everything that was computed from the evidence (manifest, verdicts, pages), and partial files of
-        killed processes.
-        """
+        """Remove what was computed from evidence (manifest, verdicts, pages), and partial files of killed processes."""
         of_verdicts = (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, layout.WHERE, *PAGES)
         made = [self.path / name for name in of_verdicts]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]

@@ -57,8 +57,7 @@ class AdapterError(HarnessError):
 
 
 def describe_value(value: object) -> str:
-    """Return a text with the type and shape of a value, for a message to the author of the code that returned the
-    value."""
+    """Return a text with the type and shape of a value, for a message to the author of the code that returned it."""
     import torch
 
     if value is None:
@@ -85,8 +84,7 @@ def names(given: Iterable[object]) -> str:
 
 
 def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raise `AdapterError` unless the function `name` of an adapter can be called with these arguments, in this
-    order."""
+    """Raise `AdapterError` unless the function `name` of an adapter can be called with these arguments in order."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -113,11 +111,9 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
 
 
 def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
-    """Return the loss tensor from the return value of a step. The value is the loss itself or a dictionary with the key
-    `loss`.
+    """Return the loss tensor from a step's return value, which is the loss or a dictionary with the key `loss`.
 
-    Raise `AdapterError` unless the loss is a floating-point tensor of one element. call: the call of the step, for the
-    message.
+    Raise `AdapterError` unless the loss is a floating-point tensor of one element. call: the step's call, to show.
     """
     import torch
 
@@ -146,15 +142,13 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
 
 
 def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
-    """Return a text that lists the names that are in only one of two sets. here, there: say where each set comes
-    from."""
+    """Return a text with the names that are in only one of two sets. here, there: say where each set comes from."""
     only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
     return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
 
 
 def require_parameters(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
-    """Return the mapping that `parameters()` returned. Raise `AdapterError` unless it maps names to tensors on one
-    device."""
+    """Return what `parameters()` returned. Raise `AdapterError` unless it maps names to tensors on one device."""
     from torch.nn.parameter import is_lazy
 
     parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")

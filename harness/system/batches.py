@@ -26,8 +26,7 @@ ALONE = "batch"  # the name of the tensor, if the batch is a single tensor
 
 @dataclass(frozen=True)
 class Structure:
-    """The nesting of a batch's tensors. kind: type of the container; None for a single tensor. Then `name` is its
-    name."""
+    """The nesting of a batch's tensors. kind: type of the container; None for a single tensor. Then `name` names it."""
 
     kind: type | None
     name: str = ""
@@ -45,11 +44,9 @@ class Structure:
         return _sequence(self.kind, list(values.values()))
 
     def same_leaves(self, batch: Any, found: dict[str, Any]) -> bool:
-        """Return True if the batch has exactly this structure. In that case, add the batch's leaves to `found`, by
-        name.
+        """Return True if the batch has exactly this structure. Then add the batch's leaves to `found`, by name.
 
-        This function runs in the timed part of each step. It takes 2 us for two tensors. A comparison with `leaves` and
-        `form` took 16 us.
+        This function is timed in each step. It takes 2 us for two tensors. Comparing `leaves` and `form` took 16 us.
         """
         if self.kind is None:
             found[self.name] = batch
@@ -86,8 +83,7 @@ def structure_of(batch: object, name: str = "") -> Structure:
 
 
 def leaves(batch: object, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, leaf) for every leaf of a batch, in the batch's order. The name is the path of keys and indices,
-    joined with dots."""
+    """Yield (name, leaf) for every leaf of a batch, in order. The name joins the path of keys and indices with dots."""
     entries = _entries(batch)
     if entries is None:
         yield name or ALONE, batch
@@ -112,8 +108,7 @@ def tensors_alone(batch: Any) -> Any:
 
 
 def odd_key(batch: object) -> object | None:
-    """Return a dictionary key of the batch that is not a string; None if all keys are strings. Search nested
-    containers, too."""
+    """Return a key of the batch that is not a string; None if all keys are strings. Search nested containers, too."""
     odd = (key for key, _ in _entries(batch) or () if isinstance(batch, Mapping) and not isinstance(key, str))
     within = (odd_key(each) for _, each in _entries(batch) or ())
     return next((key for each in (odd, within) for key in each if key is not None), None)
@@ -126,8 +121,7 @@ def _sequence(kind: type, entries: list[Any]) -> Any:
 
 
 def _entries(value: object) -> list[tuple[Any, Any]] | None:
-    """Return (key, value) of each entry of a container; None if the value is a leaf. The value None has no entries:
-    []."""
+    """Return (key, value) of each entry of a container; None for a leaf. The value None has no entries: []."""
     if value is None:
         return []
     if isinstance(value, Mapping):
@@ -145,8 +139,7 @@ EXAMPLE = "for example `return x, y`"
 def require_batch(
     batch: object, index: int, function: Callable[..., Any], first: Structure | None = None
 ) -> dict[str, Tensor]:
-    """Return the tensors of the batch that `batch(index)` returned, by name. Raise `AdapterError` if a leaf is not a
-    tensor.
+    """Return the tensors in the result of `batch(index)`, by name. Raise `AdapterError` if a leaf is not a tensor.
 
     first: the structure of the first batch, which all later batches must have; None for the first batch itself.
     """
@@ -249,8 +242,7 @@ class LoaderBatches:
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """Use, within the block, the generator states that the previous read left. Then restore the states from before
-        the block."""
+        """Use, within the block, the generator states that the previous read left. Then restore the earlier states."""
         from harness.system.replay.generators import accessors_of, host_generators, restore, states
 
         of_loader = {key: accessors_of(each) for key, each in self._of_loader.items()}
@@ -282,8 +274,7 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def shuffled_by_the_process(loader: Any) -> bool:
-    """Return True if the loader shuffles by the process's generator, because its random sampler has no generator of its
-    own.
+    """Return True if the loader shuffles by the process's generator, because its random sampler has no generator.
 
     Other code also draws from the process's generator, and so changes the order of the batches.
     """

@@ -243,8 +243,7 @@ class EndFault(FaultyRun):
         return loss
 
     def _inputs_between_steps(self) -> Mapping[str, Tensor]:
-        """Apply the fault, then return the inputs. The harness reads the inputs after a step, so the fault does not
-        change the step."""
+        """Apply the fault, then return the inputs. They are read after a step, so the step is unchanged."""
         self._between_steps()
         return cast("HasInputs", self._inner).inputs()
 

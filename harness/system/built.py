@@ -30,16 +30,14 @@ class StepFunction:
     then read in its order, epoch after epoch. The elements of a tensor named `tokens` count as the step's tokens.
     Without such a tensor, the number of tokens is the workload's batch size times its sequence length.
 
-    parameters: returns the trained tensors by name, all on one device. Instead of the function, a `torch.nn.Module`,
-    its `parameters()`, or a list or dictionary of modules and tensors is allowed. A step must update the tensors in
-    place.
+    parameters: returns the trained tensors by name, all on one device. Instead, a `torch.nn.Module`, its
+    `parameters()`, or a list or dictionary of modules and tensors is allowed. A step must update the tensors in place.
 
     state: returns, by name, tensors that training changes and that the harness cannot find from the step.
 
     evaluate: evaluates the model between two steps, and returns a number, or several by name (claim kind `evaluation`).
 
-    save, load: `save` writes the training to a path. `load` resumes from that path in another process (claim kind
-    `resume`).
+    save, load: `save` writes the training to a path. `load` resumes from it in another process (claim kind `resume`).
 
     after: does the host's work after each step, such as a scheduler's step. This work is not captured, and must not
     wait for the device. It is counted separately from the step. The `capture` claim sets a bound for it.
@@ -111,8 +109,7 @@ _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captu
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
-    """Return a checked `StepFunction` from what `build`, or a fault's `plant`, returned. Raise `AdapterError` for a
-    wrong value.
+    """Return a checked `StepFunction` from the result of `build` or a fault's `plant`. Raise `AdapterError` if wrong.
 
     A tuple of functions is allowed, and modules or tensors instead of the function `parameters`. name: the name of the
     function that returned the value, for messages.
@@ -166,8 +163,7 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return replace(function, parameters=lambda: dict(given.named_parameters()))
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
-    # Keep the same dictionary or list object. A step may replace tensors in it, and the harness must then read the new
-    # ones.
+    # Keep the same dictionary or list object. A step may replace its tensors, and the harness must read the new ones.
     several = given if isinstance(given, Mapping | list) else list(given)
     wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
     if wrong or not _by_name(several):

@@ -13,8 +13,7 @@ def make_capturable(optimizer: Optimizer) -> None:
 
     Each learning rate becomes a tensor. The scheduler writes this tensor, and each replay reads it. The tensor is
     float64 on a CPU, and float32 on a GPU, because torch's fused update accepts no other type there. On a GPU, torch
-    requires the option `capturable`. On a CPU the option `fused` is set, because only the fused update reads no value
-    on the host.
+    requires `capturable`. On a CPU the option `fused` is set, because only the fused update reads no value on the host.
     """
     import torch
 

@@ -1,8 +1,7 @@
 """Get the descriptions of systems from another process, so that this process never runs untrusted code.
 
 One child process (`describing.py`) describes all systems of a command, one after the other. The answers are cached. If
-a system ends, hangs or breaks that process, only that system gets an error. A new process then describes the other
-systems.
+a system ends, hangs or breaks that process, only that system gets an error. A new process then describes the others.
 
 A description is sent as plain JSON values. Sender and receiver check the values strictly, because the system's code and
 the child process are untrusted.
@@ -44,8 +43,7 @@ class NotADescription(ValueError):  # noqa: N818 - its message is a finding, whi
 
 
 def to_plain(description: object) -> dict[str, Any]:
-    """Return a description as JSON values. Raise `NotADescription`, or any error that the description's mappings
-    raise."""
+    """Return a description as JSON values. Raise `NotADescription`, or any error of the description's mappings."""
     _exactly(description, SystemDescription, "what describe() returns")
     assert isinstance(description, SystemDescription)  # noqa: S101 - for the type checker
     return {
@@ -140,8 +138,7 @@ def _few(values: Any, field: str) -> list[Any]:
 
 
 def _option(value: object, field: str) -> dict[str, Any]:
-    """Return an option as JSON: a type as its name, choices as a list. Raise `NotADescription` for a type not in
-    `FREE`."""
+    """Return it as JSON: a type as its name, choices as a list. Raise `NotADescription` for types not in `FREE`."""
     if isinstance(value, type):
         if FREE.get(value.__name__) is not value:
             raise NotADescription(f"{field}: the type {value.__name__}, not one of {', '.join(FREE)}")
@@ -199,8 +196,7 @@ _answers: dict[tuple[str, ...], Description] = {}
 
 
 def describe(name: str) -> SystemDescription:
-    """Return the description of the system `name` (`module:attribute`). Raise `SystemResolutionError` if it cannot be
-    described."""
+    """Return the description of the system `name` (`module:attribute`). Raise `SystemResolutionError` if it fails."""
     answer = describe_all([name])[name]
     if isinstance(answer, SystemResolutionError):
         raise answer
@@ -210,8 +206,7 @@ def describe(name: str) -> SystemDescription:
 def describe_all(
     names: Iterable[str], limit_s: float = LIMIT_S, at: ImportPath | None = None
 ) -> dict[str, Description]:
-    """Return, for each name, the system's description or the error that prevented it. Wait up to `limit_s` seconds for
-    each.
+    """Return, for each name, the system's description or its error. Each may take `limit_s` seconds.
 
     at: the import path for the systems of another commit; None for the working tree.
     """
@@ -231,14 +226,12 @@ def known_name(system: str) -> str | None:
 
 
 def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
-    """Return the cache key of an answer. The key contains the import path, because a name means another system
-    elsewhere."""
+    """Return the cache key of an answer. It contains the import path, because a name means another system elsewhere."""
     return (name, os.getcwd(), *sys.path) if at is None else (name, at.folder, *at.path)  # noqa: PTH109
 
 
 def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, Description]:
-    """Return the description or error of every system. Start a new process if a system may have damaged the last
-    one."""
+    """Return the description or error of every system. Start a new process if a system may have damaged the last."""
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
@@ -281,8 +274,7 @@ class _Describer:
         self._ended: Ending | None = None
 
     def ask(self, name: str, limit_s: float) -> Description | None:
-        """Return the system's description or error; None if the process did not answer. Then `problem` returns the
-        reason."""
+        """Return the system's description or error; None without an answer. `problem` then has the reason."""
         number = secrets.token_hex(8)  # a system that writes an answer by itself does not know this number
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
@@ -328,8 +320,7 @@ class _Describer:
         return _error(name, got)
 
     def _place(self) -> str:
-        """Return ` (file:line)` where the system's own code hangs: the innermost frame outside of libraries; "" if
-        unknown."""
+        """Return ` (file:line)` where the system's code hangs: the innermost frame outside libraries; "" if unknown."""
         self._child.terminate()  # after SIGTERM the process prints its stack
         until = time.monotonic() + STACK_S
         frames: list[tuple[str, str]] = []
@@ -360,8 +351,7 @@ def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | 
 
 
 def _answer(name: str, number: str, line: str) -> Description:
-    """Return the description or error in an answer. Raise `NotADescription` if the answer has a wrong form or a wrong
-    number."""
+    """Return the description or error in an answer. Raise `NotADescription` for a wrong form or number."""
     try:
         answer: Any = json.loads(line)
         if answer["number"] == number and "description" in answer:

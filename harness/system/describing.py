@@ -36,8 +36,7 @@ _exit = os._exit  # keep the original function, because a system may replace `os
 def main() -> None:
     """Answer requests until the input ends. Then end this process."""
     line = take_standard_input()
-    # The parent process sends SIGTERM if an answer takes too long. This process then prints the stack of the hanging
-    # code.
+    # The parent sends SIGTERM if an answer takes too long. This process then prints the stack of the hanging code.
     faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)
     if at := loads(line.receive(None) or "null"):
         ImportPath(**at).use()
@@ -89,8 +88,7 @@ def _place(error: BaseException | None) -> str:
 
 
 def _declared(system: object, problem: str) -> str:
-    """Return ` (file:line)`: the place where the system's class sets the field that `problem` names, else defines
-    `describe`."""
+    """Return ` (file:line)`: where the system's class sets the field that `problem` names, or defines `describe`."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
     with suppress(Exception):  # reading an attribute of untrusted code may raise any exception
         return f" ({attribute_place(type(system), field, 'describe')})"

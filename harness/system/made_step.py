@@ -67,8 +67,7 @@ class AskedRun(StepFunctionRun):
 
 
 class WaitingRun(AskedRun):
-    """Reads one value from the device instead of each step. A control uses this to show that host syncs are
-    detected."""
+    """Reads one value from the device instead of each step. A control shows with this that host syncs are detected."""
 
     def step_body(self) -> Callable[[], Tensor]:
         first = next(iter(self._parameters.values()))
@@ -151,8 +150,7 @@ class CapturedAnew(FaultyRun):
 
 
 class StatisticsUpdatedTwice(FaultyRun):
-    """Adds state like that of BatchNorm: the mean and the count of the losses. Each step updates this state `times`
-    times."""
+    """Adds state like that of BatchNorm: the mean and the count of the losses. Each step updates both `times` times."""
 
     def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
         import torch
@@ -267,8 +265,7 @@ class MadeStepSystem(StepFunctionSystem):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> Any:
-        """Open the run of an arm: a `StepFunctionRun`, or a wrapper around this run that plants a fault or applies an
-        arm option."""
+        """Open the run of an arm: a `StepFunctionRun`, or a wrapper that plants a fault or applies an arm option."""
         ours = fault if fault is not None and fault in {*made_step_faults()} - {*self.faults} else None
         opened = super().open(workload, arm, fault=None if ours else fault, data=data, model_directory=model_directory)
         if arm.settings().get("waits") and not ours:

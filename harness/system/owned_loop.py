@@ -32,8 +32,7 @@ class _Stop(BaseException):
 
 
 class _Arrived(NamedTuple):
-    """What the loop's thread reports when the loop pauses or has ended. It pauses before the first step and after each
-    step.
+    """What the loop's thread reports when the loop pauses or has ended. It pauses before the first and after each step.
 
     batch: the batch that the loop has loaded for its next step.
     """
@@ -45,8 +44,7 @@ class _Arrived(NamedTuple):
 
 
 class OwnedLoop:
-    """Executes `train` in a thread. `train` must call `take` with each batch that it loads, and `report` with each
-    loss.
+    """Executes `train` in a thread. `train` must call `take` with each batch it loads, and `report` with each loss.
 
     batch: the batch that the loop has loaded for the next step.
     steps: how many steps were executed.

@@ -1,9 +1,7 @@
-"""Define what a system under test offers. `describe()` needs no torch. All functions of a run except `step` are
-optional.
+"""Define what a system under test offers. `describe()` needs no torch. All functions of a run but `step` are optional.
 
-The optional functions are called capabilities. Each capability is a small protocol. The harness checks with
-`isinstance` whether a run has it. A claim that needs a missing capability is NOT_RUN, and its verdict names the
-capability.
+The optional functions are called capabilities. Each is a small protocol. The harness checks with `isinstance` whether a
+run has it. A claim that needs a missing capability is NOT_RUN, and its verdict names the capability.
 """
 
 from __future__ import annotations
@@ -65,15 +63,11 @@ class TrainingRun(Protocol):
     """An opened system. It is a context manager that releases everything on exit."""
 
     def step(self, index: int) -> Tensor:
-        """Enqueue step `index` without a host sync. Return the 0-d loss on its device. Later steps must not overwrite
-        it."""
+        """Enqueue step `index` without a host sync. Return the 0-d loss on its device. Later steps must keep it."""
         ...
 
     def facts(self) -> Mapping[str, Scalar]:
-        """Return facts for evidence and report: `device`, `dtype`, `layers`, `text_digest` and others.
-
-        `random_weights`: True if no pretrained checkpoint was loaded. The first screen of a page says so.
-        """
+        """Return facts about training for evidence and report, such as `device`, `dtype`, `layers`, `text_digest`."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -84,8 +78,7 @@ class TrainingRun(Protocol):
 
 
 class TrainingSystem(Protocol):
-    """A system under test, named as `module:attribute`. The attribute is an instance, or a class or factory without
-    arguments."""
+    """A system under test (`module:attribute`). The attribute is an instance, a class or factory without arguments."""
 
     def describe(self) -> SystemDescription: ...
 
@@ -98,8 +91,7 @@ class TrainingSystem(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> TrainingRun:
-        """Build the trainer. Raise `NotAvailable` if this machine lacks something, and ValueError for wrong
-        settings."""
+        """Build the trainer. Raise `NotAvailable` if the machine lacks something, and ValueError for wrong settings."""
         ...
 
 
@@ -169,8 +161,7 @@ class GradientWatch(Protocol):
 @runtime_checkable
 class RecordsUnderWatch(Protocol):
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch that surrounds the step while the step is captured. The harness calls this before the first
-        step."""
+        """Set the watch around the step during its capture. The harness calls this before the first step."""
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
@@ -218,8 +209,7 @@ class OptimizerState:
 
 @runtime_checkable
 class MakesSingleSteps(Protocol):
-    """A reference that can compute the forward pass, backward pass and update of one step from the state of another
-    run."""
+    """A reference that can compute the forward pass, backward pass and update of a step from another run's state."""
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
         """Return the 0-d loss of batch `index` at these parameters. The functions for gradients, norms and inputs then
@@ -230,15 +220,13 @@ class MakesSingleSteps(Protocol):
         ...
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the state after optimizer step `index`, in new tensors. Use the reference's learning rate and
-        dtype."""
+        """Return the state after step `index`, in new tensors. Use the reference's learning rate and dtype."""
         ...
 
 
 @dataclass(frozen=True)
 class CaptureRecord:
-    """A system's report about its capture. graphs: raw `cudaGraph_t` handles by label. The harness counts their
-    nodes."""
+    """A system's report on its capture. graphs: raw `cudaGraph_t` handles by label. Their nodes are counted."""
 
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
@@ -272,8 +260,7 @@ class HasCapture(Protocol):
 
 @runtime_checkable
 class HasStepBody(Protocol):
-    """Gives the part of a step that runs on the device, without the host's part, and the tensors that this part
-    changes."""
+    """Gives the part of a step that runs on the device, without the host's part, and the tensors that it changes."""
 
     def step_body(self) -> Callable[[], Tensor]: ...
 
@@ -283,8 +270,7 @@ class HasStepBody(Protocol):
 @runtime_checkable
 class HasStateRoots(Protocol):
     def state_roots(self) -> Sequence[object]:
-        """Return objects from which all state that a step changes can be reached. By default, the run itself is
-        searched."""
+        """Return objects from which all state that a step changes can be reached. Default: the run itself."""
         ...
 
 
@@ -305,8 +291,7 @@ class CanRecapture(Protocol):
 @runtime_checkable
 class CountsClippedTensors(Protocol):
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernels that scale gradients, by their names in CUDA. With them, clipped tensors are counted in a
-        graph's nodes.
+        """Return the kernels that scale gradients, by CUDA name. They count clipped tensors in a graph's nodes.
 
         The value maps the address of each table of tensors that the kernel reads to the number of tensors in the table.
         A kernel node uses the table whose address is among the node's arguments.
@@ -328,8 +313,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelInventory:
-    """The kernels that a prewarm plans, and the kernels that the steps request. A key that occurs twice is listed
-    twice."""
+    """The kernels that a prewarm plans, and those that the steps request. A key that occurs twice is listed twice."""
 
     planned: Sequence[Kernel]
     used: Sequence[Kernel]
@@ -337,8 +321,7 @@ class KernelInventory:
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """One event of a kernel: a compile, a hit in the disk cache, or a module load. seconds: time since the run began to
-    open."""
+    """A kernel's event: a compile, a hit in the disk cache, or a module load. seconds: since the run began to open."""
 
     key: str
     event: Literal["compile", "disk_hit", "load"]
@@ -366,14 +349,12 @@ class Resumes(Protocol):
     def save(self, path: Path) -> None:
         """Write the training to `path`, a file or a folder that does not exist yet.
 
-        After the function has returned, only non-daemon threads may still write. Later steps must not change what these
-        threads write.
+        After the return, only non-daemon threads may still write. Later steps must not change what these threads write.
         """
         ...
 
     def load(self, path: Path) -> None:
-        """Resume from the checkpoint that `save` wrote. Called before the first step, or after some steps, which then
-        have no effect.
+        """Resume from a checkpoint of `save`. Called before the first step, or after steps, which then have no effect.
 
         On return, the parameters have the saved values. An existing capture replays with the loaded values.
         """
@@ -385,8 +366,7 @@ class Evaluates(Protocol):
     """Capability `evaluate`: the model is evaluated between two steps, without any effect on its training."""
 
     def evaluate(self) -> Tensor | float | Mapping[str, Tensor | float]:
-        """Return a number, a tensor of one number, or several of these by name. The function may wait for the
-        device."""
+        """Return a number, a tensor of one number, or several by name. The function may wait for the device."""
         ...
 
 
@@ -415,8 +395,7 @@ class CrossCompiles(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Return kernels for `target` (`sm_90`): those that a prewarm plans and, if `with_used`, those that the arm's
-        step uses."""
+        """Return kernels for `target` (`sm_90`): those that a prewarm plans and, if `with_used`, of the arm's step."""
         ...
 
 
@@ -426,24 +405,20 @@ class HasCheckpoint(Protocol):
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
         """Return a directory in the Hugging Face layout with the workload's frozen weights. If there is no such
-        directory, write it below `folder`. A run that is opened with this directory as `model_directory` trains from
-        these weights."""
+        directory, write it below `folder`. A run opened with it as `model_directory` trains from these weights."""
         ...
 
 
 @runtime_checkable
 class ServesAsPeer(Protocol):
-    """Repeats another system's training from the declarations in a contract. `step` trains this run from its own
-    state."""
+    """Repeats another system's training from declarations in a contract. `step` trains this run from its own state."""
 
     def restart(self, seed: int) -> None:
-        """Restart as a new run with this seed: with initial parameters, optimizer, schedule and order of the
-        batches."""
+        """Restart as a new run with this seed: with initial parameters, optimizer, schedule and batch order."""
         ...
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the 0-d loss of batch `index` at these parameters. The functions for gradients and inputs then return
-        the values of this call.
+        """Return the 0-d loss of batch `index` at these parameters. Gradients and inputs are then those of this call.
 
         After this call, the run's own training cannot continue. The next call must be `restart` or `evaluate`.
         """
@@ -454,8 +429,7 @@ class KernelCall(Protocol):
     """One call of a kernel with fixed inputs."""
 
     def __call__(self, outputs: Mapping[str, Tensor], /) -> Mapping[str, Tensor] | None:
-        """Write to the allocated outputs, given by name. Return, by name, the outputs that the kernel allocated by
-        itself, or None."""
+        """Write to the outputs, given by name. Return, by name, outputs that the kernel allocated itself, or None."""
         ...
 
 
@@ -482,8 +456,7 @@ class KernelComparison:
     # Returns, for each element of each output, the sum of the absolute values of its terms, in float64. Rounding errors
     # are relative to this sum.
     terms: Callable[[], Mapping[str, Tensor]] | None = None
-    # A kernel of another project for the same operation and data type: its name, and a function that returns its
-    # outputs.
+    # Another project's kernel for the same operation and data type: its name, and a function that returns its outputs.
     peer: tuple[str, Callable[[], Mapping[str, Tensor]]] | None = None
 
 
@@ -493,8 +466,7 @@ class KernelCases(Protocol):
     def comparisons(
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
-        """Yield at least one comparison for each operation, dtype and magnitude. Raise ValueError for unknown
-        operations."""
+        """Yield at least one comparison per operation, dtype and magnitude. Raise ValueError for unknown operations."""
         ...
 
     def compiled(self) -> Sequence[Kernel]:
@@ -511,6 +483,5 @@ class HasKernelCases(Protocol):
     """A capability of the system and not of a run. Its kernels are compared without a trainer."""
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """Return the cases. Only a fault in a kernel changes them. Raise `NotAvailable` if the machine lacks
-        something."""
+        """Return the cases. Only a fault in a kernel changes them. Raise `NotAvailable` if something is missing."""
         ...

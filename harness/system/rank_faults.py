@@ -1,5 +1,4 @@
-"""Plant faults in one or all of the ranks that train together. The faults wrap each rank's run, so they fit any
-system."""
+"""Plant faults in one or all of the ranks that train together. They wrap each rank's run, so they fit any system."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ def rank() -> int:
 def share(length: int) -> slice:
     """Return this rank's slice of a batch of `length` rows. Each rank gets a contiguous block, in rank order.
 
-    Ranks that hold one model together get the same rows. Raise ValueError if `length` is not a multiple of the number
-    of shares.
+    Ranks that hold one model together get the same rows. Raise ValueError unless the number of shares divides `length`.
     """
     shares = world_size() // _model_parallel
     if length % shares:
@@ -63,8 +62,7 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
     """Return a function that returns this rank's rows of each batch.
 
     The function splits the tensors that have `batch_size` rows. If no tensor has `batch_size` rows, it takes the number
-    of rows of the first tensor by name, and splits the tensors with this number. Other tensors stay whole on every
-    rank.
+    of rows of the first tensor by name, and splits the tensors with this number. Others stay whole on every rank.
     """
     if world_size() == 1:
         return batch
@@ -82,8 +80,7 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """Make `share` return the same rows for `ranks` neighboring ranks from now on, because these ranks hold one model
-    together."""
+    """Make `share` return the same rows for `ranks` neighboring ranks from now on, which hold one model together."""
     global _model_parallel  # noqa: PLW0603 - a process has one rank
     _model_parallel = ranks
 

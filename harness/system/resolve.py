@@ -1,5 +1,4 @@
-"""Turn the name `module:attribute` into a TrainingSystem. Only worker processes do this, because it runs untrusted
-code."""
+"""Turn the name `module:attribute` into a TrainingSystem. Only workers do this, because it runs untrusted code."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def resolve(name: str) -> TrainingSystem:
 
     The module is imported, also from the working directory. A class or factory is called without arguments. The system
     is not opened. Raise `SystemResolutionError` if any of this fails. If the attribute is missing, the error suggests
-    the nearest names. In a process for a baseline's commit, also raise the error if modules come from outside that
-    commit.
+    the nearest names. In a process for a baseline's commit, also raise it if modules come from outside that commit.
     """
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:

@@ -43,8 +43,7 @@ def local(tensor: Tensor) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """Return the whole of a DTensor, gathered from all ranks. Return a plain tensor unchanged.
 
-    Every rank of the mesh must call this function, in the same order. If several ranks hold the same part, each uses
-    its own copy.
+    Every rank of the mesh must call this, in one order. If several ranks hold the same part, each uses its own copy.
     """
     if not is_distributed(tensor):
         return tensor

@@ -135,8 +135,7 @@ class StepFunctionSystem:
         return as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
-        """Raise `AdapterError` for a setting that the system does not describe, because the setting would have no
-        effect."""
+        """Raise `AdapterError` for a setting that the system does not describe, as it would have no effect."""
         from harness.system.adapter_checks import nearest, option_error
 
         found = {

@@ -46,8 +46,7 @@ class _Shape:
 
 
 class StepFunctionRun:
-    """A training with a step function, uncaptured or captured. A captured step is a CUDA graph on a GPU, and a
-    recording on a CPU."""
+    """A training with a step function, uncaptured or captured: as a CUDA graph on a GPU, as a recording on a CPU."""
 
     def __init__(self, function: StepFunction, *, capture: str, layers: int, warm_steps: int = 0) -> None:
         """Start a run from the functions that `build` returned. warm_steps: number of plain steps before a capture.
@@ -145,8 +144,7 @@ class StepFunctionRun:
         self._function.given("save")(path)
 
     def load(self, path: Path) -> None:
-        """Load with the `load` of the step function. Drop all captures, because the load may have replaced their
-        tensors."""
+        """Load with the `load` of the step function. Drop all captures, because it may have replaced their tensors."""
         self._function.given("load")(path)
         self.forget_captures()
         self._parameters = _trained_parameters(self._function)
@@ -198,8 +196,7 @@ class StepFunctionRun:
             "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
         }
         resumes = self._function.save is not None and self._function.load is not None
-        # If the step makes its capture by itself, the first step may create buffers for the capture. A plain step does
-        # not have these buffers.
+        # If the step captures by itself, the first step may create buffers for the capture that a plain step lacks.
         itself = self._requested and self._captures_itself
         return known | ({CAPTURES_ITSELF: True} if itself else {}) | ({RESUMES: True} if resumes else {})
 
@@ -233,8 +230,7 @@ class StepFunctionRun:
         state = state_of(found, self._parameters)
         loose = state["tensors"]
         self._first_found = set(loose) if self._first_found is None else self._first_found
-        # The variables of a generator function include the last batch and loss. These are no state, so they are left
-        # out.
+        # The variables of a generator function include the last batch and loss. These are no state, so leave them out.
         lasting = {name: each for name, each in loose.items() if name in self._first_found or LOCALS not in name}
         return {**state, "tensors": {**lasting, **self._named_state()}}
 
@@ -246,8 +242,7 @@ class StepFunctionRun:
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch for a recording on a CPU. A CUDA graph gets no watch, because replays would repeat the watch's
-        copies."""
+        """Set the watch for a recording on a CPU. CUDA graphs get no watch: replays would repeat its copies."""
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:

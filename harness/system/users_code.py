@@ -50,8 +50,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def _kind(error: BaseException) -> str:
-    """Return the name of the exception's class. Bypass the metaclass, which may raise an error or return a wrong
-    name."""
+    """Return the name of the exception's class. Bypass the metaclass, which may raise or return a wrong name."""
     name: str = type.__dict__["__name__"].__get__(type(error))
     return name
 
@@ -73,8 +72,7 @@ class Frame(NamedTuple):
 
 
 def relative(file: str) -> str:
-    """Return a file's path relative to the import path, else only the file's name. Evidence must not contain a
-    machine's paths."""
+    """Return a file's path relative to the import path, else its name. Evidence contains no machine's paths."""
     roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
     for root in roots:
         if file.startswith(root.rstrip("/") + "/"):
@@ -85,8 +83,7 @@ def relative(file: str) -> str:
 def innermost_frame(error: BaseException) -> Frame | None:
     """Return the innermost frame of an exception outside of libraries; None if there is none.
 
-    If all frames are in libraries, because the trainer is installed as a library, return the last frame that the
-    harness called directly.
+    If all frames are in libraries, because the trainer is installed, return the last frame that the harness called.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]
@@ -132,8 +129,7 @@ def definition(thing: Any) -> str:
 
 
 def return_place(thing: Any) -> str:
-    """Return `file:line` of a function's only `return`. Return its definition if it has none or several `return`
-    statements."""
+    """Return `file:line` of a function's only `return`. With none or several, return its definition's."""
     try:
         function = _function(thing)
         lines, first = inspect.getsourcelines(function)
@@ -218,8 +214,7 @@ def stack_of(error: BaseException) -> str:
     try:
         lines = traceback.format_exception(error)
     except BaseException:
-        # An untrusted exception class may raise an error when its text is read. The stack is then written without the
-        # text.
+        # An untrusted exception may raise an error when its text is read. The stack is then written without the text.
         lines = [*traceback.format_tb(error.__traceback__), named(error)]
     return without_folders(_printable("".join(lines)))[-_STACK_LIMIT:]
 

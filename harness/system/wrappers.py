@@ -124,8 +124,7 @@ class FaultyRun:
         return [local(parameter).detach() for parameter in parameters]
 
     def _of_optimizer(self, begins: tuple[str, ...]) -> list[Tensor]:
-        """Return the tensors of the optimizer's state whose names begin with a text in `begins`. The parameter's name
-        is ignored."""
+        """Return the optimizer's tensors whose names, without the parameter's name, begin with a text in `begins`."""
         state = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
         return [local(tensor).detach() for name, tensor in state.items() if name.rpartition(".")[2].startswith(begins)]
 
@@ -161,8 +160,7 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Reports the first loss plus a millionth of each loss's distance from the first loss. float64 keeps the distance
-    from rounding to 0."""
+    """Reports the first loss plus a millionth of each loss's distance from it. In float64, the distance is not 0."""
 
     _first: Tensor | None = None
 
@@ -238,8 +236,7 @@ class BusyStep(FaultyRun):
 
 
 class DecoyGraph(FaultyRun):
-    """Trains uncaptured. After each step, replays a graph that only adds two numbers, and reports this graph as its
-    capture."""
+    """Trains uncaptured. After each step, replays a graph that only adds two numbers, and reports it as its capture."""
 
     _replays = 0
     _graph: Any = None

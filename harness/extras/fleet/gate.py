@@ -215,8 +215,7 @@ def _slurm(*command: str) -> str:
 def _as_jobs_begin() -> Iterator[None]:
     """Within the block, start processes with the PYTHONPATH that this command got, and block the terminal's signals.
 
-    The new processes inherit the block, so only the submitter interrupts a job. Signals to this process arrive after
-    the block.
+    The new processes inherit the block, so only the submitter interrupts a job. Signals arrive here after the block.
     """
     from submitit.helpers import environment_variables
 
@@ -245,8 +244,7 @@ def new_directory(reports: Path, name: str | None) -> Path:
 def run_shards(
     shards: Sequence[Shard], engine: Engine, directory: Path, ended: Ended, passed_on: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Run every shard once. Return the exit codes by name of the shard; a job that ended without a result has the code
-    12.
+    """Run every shard once. Return the exit codes by name of the shard; a job without a result has the code 12.
 
     Run directories and outputs (`NAME.txt`) are written below `directory`, which must not exist yet. After a signal,
     which raises KeyboardInterrupt or SystemExit, running shards get SIGTERM and keep their evidence. No other shard is

@@ -44,8 +44,7 @@ MOST_FAULTS = 16
 
 @dataclass(frozen=True)
 class Shard:
-    """One call of `harness verify`, or of `harness drill` if `drill` is True. faults: the faults to plant; empty means
-    all.
+    """One call of `harness verify`, or of `harness drill` if `drill` is True. faults: those to plant; empty means all.
 
     on_gpu: True if a unit needs a GPU. gpus: the largest number of GPUs that a unit uses, at least 1. seconds: the time
     that the shard took when it was last recorded, or infinity if a unit has no record.
@@ -152,9 +151,8 @@ def _longest_first(
 ) -> list[Shard]:
     """Return the shards in the order of their start, with unique names and with the seconds that they will take.
 
-    Shards that need more GPUs are started first. Among the others, shards without recorded seconds come first, and then
-    the longest ones. A shard of a drill takes the seconds of its run without a fault, times (1 + number of planted
-    faults).
+    Shards that need more GPUs are started first. Among the others, shards without recorded seconds come first, then the
+    longest. A shard of a drill takes the seconds of its run without a fault, times (1 + number of planted faults).
     """
     by_path = {loaded.path: loaded.contract for loaded in contracts}
     lasting = []
@@ -219,8 +217,7 @@ def _is_timed(claim: AnyClaim) -> bool:
 # The functions below handle a shard whose job was started again on another machine.
 #
 # The interrupted directory is renamed and stays unchanged. Claims whose runs are all complete are copied to a separate
-# directory, which is sealed. The other claims are started again on the new machine, so that two machines never decide
-# one claim together.
+# directory, which is sealed. Other claims start again on the new machine: two machines never decide one claim together.
 
 ENDED, LEFT = ".ended-", ".left-"  # suffixes of the shard's name; a number follows them
 
@@ -274,9 +271,7 @@ def _settle(left: Path, decided: Path) -> None:
 
 
 def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
-    """Return True if all runs of the claim's units have ended, including runs that share their evidence with these
-    runs.
-    """
+    """Return True if all runs of the claim's units have ended, including runs that share evidence with them."""
     own = {run for unit in bundle.header.units if unit.claim == claim for run in unit.runs}
     shared = [bundle.root / layout.EVIDENCE / run / layout.SHARED for run in own & ended]
     hosts = {read_model(path, Shared).run for path in shared if path.exists()}
@@ -323,8 +318,7 @@ class ShardJob:
         code = self._execute(self._words())
         if code < 0 or code in {ExitCode.INTERRUPTED, ExitCode.TERMINATED}:
             # The signal may soon end this process too: the processes of an ended job, or on a lost node, die in any
-            # order. The job will be started again. So return no result now, because a result would count as the end of
-            # the shard.
+            # order. The job will be started again. So return no result now, because a result would end the shard.
             raise SystemExit(128 - code if code < 0 else code)
         facts = environment.job_facts()
         return Outcome(code, facts.node or "", facts.restarts or 0)

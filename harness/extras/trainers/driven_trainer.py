@@ -6,8 +6,7 @@
 | `steps` | the library's methods of one step in the loop's order, without logging; the schedule follows each step |
 
 Only `steps` can be captured. The contract must claim that both drives train alike. Batches come from the trainer's data
-loader, in its order. A trainer may be asked for more steps than its workload has, because timings and observations need
-additional steps.
+loader, in its order. Timings and observations may ask a trainer for more steps than its workload has.
 """
 
 from __future__ import annotations

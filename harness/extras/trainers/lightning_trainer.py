@@ -7,8 +7,7 @@
             return my_script.make_fit(seed=workload.seed)     # the trainer, its module, and the data loader
 
 An arm has `drive: loop` (the default) for `trainer.fit()`, or `drive: steps` for single steps (`driven_trainer`). The
-trainer must have one optimizer and automatic optimization. A batch must consist of tensors, in tuples, lists or
-dictionaries.
+trainer has one optimizer and automatic optimization. A batch must consist of tensors in tuples, lists or dictionaries.
 """
 
 from __future__ import annotations

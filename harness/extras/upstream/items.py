@@ -94,8 +94,7 @@ _WHAT = "an upstream contract"
 class Item:
     """One claim in upstream's words. id: upstream's id or, if there is none, the path (`equations.x.invariants.1`).
 
-    texts: all texts of upstream about the claim, by key. A claim that is only a sentence has the key `""`. where:
-    `file:line:column`.
+    texts: upstream's texts about the claim, by key. A one-sentence claim has the key `""`. where: `file:line:column`.
     """
 
     id: str

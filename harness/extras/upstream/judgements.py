@@ -118,9 +118,7 @@ class Executable:
 
 
 class Form(NamedTuple):
-    """A way in which claims are worded. judgement: may contain names of `VALUES`. says: a text that the item must
-    contain.
-    """
+    """A way to word claims. judgement: may contain names of `VALUES`. says: a text that the item must contain."""
 
     name: str
     pattern: re.Pattern[str]
@@ -128,9 +126,7 @@ class Form(NamedTuple):
     says: str
 
     def built(self, words: Words) -> Judgement | None:
-        """Return the judgement with values from the text in place of the names of `VALUES`, or None if a value is
-        missing.
-        """
+        """Return the judgement with values from the text for the names of `VALUES`, or None if a value is missing."""
         filled = _filled(self.judgement, words)
         return None if None in filled.values() else filled
 

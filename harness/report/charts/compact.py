@@ -86,13 +86,11 @@ class Scale:
 
 
 def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str, str]]:
-    """Return three things for an image by matplotlib: its view box, the content of its `svg` element, and styles by
-    class.
+    """Return three things for a matplotlib image: its view box, the content of its `svg` element, and styles by class.
 
     Attributes are in single quotes, and ids begin with `ID`. Metadata is removed, because it contains the date and
     equal runs must give equal bytes. Data for the script of the page is kept: names of series (`data-s`) and other
-    marks (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale of each axes at its clipping
-    rectangle.
+    marks (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale of axes at their clipping rectangle.
     """
     root = ET.fromstring(svg)  # noqa: S314 - matplotlib's own output
     looks, ids = _Looks(), _Ids()

@@ -46,8 +46,7 @@ Doubles = NDArray[np.float64]
 
 
 def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
-    """Return indices and values of at most max(points, 4) finite values. If there are at most `points`, return all of
-    them.
+    """Return indices and values of at most max(points, 4) finite values. If there are at most `points`, return all.
 
     values: [T], by step. The values are divided by index into buckets. Each bucket keeps its minimum and its maximum.
     """
@@ -384,8 +383,7 @@ def seed_differences(
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot milliseconds per step by block, and the time of a fixed piece of work (yardstick), scaled to the same
-    median.
+    """Plot milliseconds per step by block, and of a fixed piece of work (yardstick), scaled to the same median.
 
     Below, plot the growth of memory in MiB.
     """
@@ -422,8 +420,7 @@ def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Ma
     return draw(paint, alt=alt, heights=(1.8, 1.4) if memory else (1.8,))
 
 
-# The code below plots a timing: the ratio and the blocks of each process, and the machine's clocks and throttling
-# meanwhile.
+# The code below plots a timing: the ratio and the blocks of each process, and the machine's clocks and throttling.
 
 SAMPLES = 160  # largest number of samples that are drawn for one reading, for all processes together
 Reading = Callable[[TelemetrySample], float | None]
@@ -448,8 +445,7 @@ class ProcessTiming:
     """One process of a timing that compares two arms. All times are seconds on the axis."""
 
     process: int
-    # The judge's ratio. For a process that the judge left out: the baseline's undisturbed step divided by the
-    # candidate's.
+    # The judge's ratio. For a process that it left out: the baseline's undisturbed step divided by the candidate's.
     ratio: float
     disturbed: int  # number of rounds in which other work ran on the processor
     candidate_aa: float

@@ -58,9 +58,7 @@ def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
 
 
 def of_ratios(ratios: Mapping[int, float], demanded: float) -> Markup | None:
-    """Return an image with a dot for each process's ratio and a line at the demanded ratio, or None for fewer than two
-    ratios.
-    """
+    """Return an image with a dot for each process's ratio and a line at the demanded ratio; None below two ratios."""
     values = np.array([*ratios.values(), demanded])
     body = dots(ratios, demanded, around([values], Box(3, 3, WIDTH - 6, HEIGHT - 6))) if finite(values) else None
     return None if body is None else _image(body)

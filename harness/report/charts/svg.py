@@ -144,8 +144,7 @@ def named(mark: Artist, name: str) -> None:
 def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: float | None = None) -> None:
     """Record for the page's script how to read the horizontal axis: whole numbers, tick labels or events.
 
-    Without this call, the axis is read as seconds. zero: on a vertical axis in powers of ten, the position of the line
-    for 0.
+    By default, the axis is read as seconds. zero: on a vertical axis in powers of ten, the position of the line for 0.
     """
     axis.set_gid(f"{kind} {'' if zero is None else f'{zero:g}'}")
 

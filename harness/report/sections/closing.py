@@ -33,9 +33,7 @@ def unchecked(view: ReportView) -> Section | None:
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Return a section about workers, arms and parts of evidence that did not complete, with their last stacks, or
-    None.
-    """
+    """Return a section about workers, arms and evidence that did not complete, with their last stacks, or None."""
     parts = []
     for run in view.evidence.values():
         broken: list[tuple[str, Death | ArmFailed | PartFailed]] = []

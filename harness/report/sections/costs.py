@@ -118,9 +118,7 @@ def _by_kind(phases: Sequence[PhaseSeconds]) -> Mapping[Kind, float]:
 
 
 def _figures(took: Mapping[Kind, float], kinds: Sequence[Kind]) -> list[float]:
-    """Return the total seconds of a run, then its seconds of the first `COLUMNS` kinds, then the sum of all other
-    kinds.
-    """
+    """Return the total seconds of a run, then of the first `COLUMNS` kinds, then the sum of all other kinds."""
     each = [took.get(kind, 0.0) for kind in kinds]
     return [sum(each), *each[:COLUMNS], sum(each[COLUMNS:])]
 

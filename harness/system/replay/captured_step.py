@@ -33,8 +33,7 @@ Body = Callable[[], Tensor | None]
 
 
 class CaptureFailedError(HarnessError):
-    """The step could not be captured. The earlier state was restored. reason: the error of CUDA or of the step's
-    body."""
+    """The step could not be captured. The state was restored. reason: the error of CUDA or of the step's body."""
 
     def __init__(self, stage: str, error: BaseException) -> None:
         place = of_traceback(error.__traceback__)
@@ -46,16 +45,13 @@ class CaptureFailedError(HarnessError):
 class CapturedStep:
     """One training step as one graph, or as several graphs that share a memory pool and are replayed in order.
 
-    bodies: the step's body, or several bodies by label (`forward`, `backward`). The last tensor that a body returns is
-    the 0-d loss.
+    bodies: the step's body, or several by label (`forward`, `backward`). The last tensor returned is the 0-d loss.
 
-    state: tensors that the bodies change. Tensors that are reachable from `roots` need not be listed (see
-    `StateGuard`).
+    state: tensors that the bodies change. Tensors reachable from `roots` need not be listed (see `StateGuard`).
 
     static: the buffers whose addresses the graphs contain.
 
-    stream: must exist as long as the graphs. Consecutive captures should share it, because each new stream keeps cuBLAS
-    workspaces of 64 MiB.
+    stream: must outlive the graphs. Captures should share it: each new stream keeps cuBLAS workspaces of 64 MiB.
 
     outputs: called after the bodies are captured. It returns tensors, such as metrics, that each replay writes. They
     are in `self.outputs`, and in the attributes in which the step itself keeps them.
@@ -99,14 +95,12 @@ class CapturedStep:
             raise CaptureFailedError("the warm-up before a capture", error) from error
         changes = HostChanges(self._roots, of_device=True)
         try:
-            # Capture outside the guard's `with` block. Inside it, the guard's optimizer hook would be recorded as part
-            # of the step.
+            # Capture outside the guard's `with` block. Inside it, the guard's optimizer hook would be recorded.
             self._capture_bodies()
             self.outputs = dict(self._read_outputs())
             self._kept = changes.kept_up(self.outputs)
             self.host_changes = changes.found(self._kept)
-            # Restore the values on the host. Otherwise the body would keep tensors in the graph's memory, which replays
-            # overwrite.
+            # Restore the values on the host. Otherwise the body keeps tensors in memory that replays overwrite.
             changes.restore()
         except Exception as error:
             self.release()
@@ -151,8 +145,7 @@ class CapturedStep:
             body()
 
     def _follow_numbers(self) -> None:
-        """Run the bodies twice: first to find the Python numbers that they change, then to find the code that reads
-        these numbers."""
+        """Run the bodies twice: to find the Python numbers that they change, then the code that reads these numbers."""
         if can_follow():
             self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
         else:

@@ -33,12 +33,10 @@ LIFT = torch.ops.aten.lift_fresh.default
 
 
 class HostMade:
-    """The host's memory: the tensors that a watched step created only from numbers in its code, and did not move to the
-    device.
+    """The host's memory: tensors that a watched step created only from numbers in its code, and left on the host.
 
     All other memory counts as the device's: batches, parameters, state, and everything computed from them. recorded:
-    True if the step is recorded for replays. In that case, step counters also count as the device's, because replays
-    must repeat them.
+    True if the step is recorded for replays. Then step counters count as the device's too: replays must repeat them.
     """
 
     def __init__(self, *, recorded: bool = False) -> None:
@@ -65,8 +63,7 @@ class HostMade:
         return func is LIFT or all(map(self.has, tensors_in([*args, *kwargs.values()])))
 
     def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        """Update the set of the host's memory after an operator: add tensors that it created, or remove tensors that it
-        changed."""
+        """Update the set of the host's memory after an operator: add created tensors, remove changed tensors."""
         if self.alone(func, args, kwargs):
             for tensor in tensors_in(returned):
                 self.add(tensor)
@@ -118,8 +115,7 @@ def names_a_device(
 
 
 def caller() -> FrameType:
-    """Return the frame of the code that called a torch function. Skip frames of function modes that only pass on the
-    call."""
+    """Return the frame of the code that called a torch function. Skip function modes that only pass on the call."""
     frame = sys._getframe(2)
     while (back := frame.f_back) is not None and "__torch_function__" in _names(frame, back):
         frame = back
@@ -127,21 +123,18 @@ def caller() -> FrameType:
 
 
 def _names(frame: FrameType, back: FrameType) -> tuple[str, str]:
-    """Return the frame's function name and, for an interceptor's `execute`, the name of the calling function, else
-    ""."""
+    """Return the frame's function name and, for an interceptor's `execute`, the calling function's name, else ""."""
     name = frame.f_code.co_name
     return name, back.f_code.co_name if name == "execute" else ""
 
 
 def is_of_an_optimizer(frame: FrameType) -> bool:
-    """Return True for a frame of torch's own optimizers. In a captured step, the state of these optimizers is on the
-    device."""
+    """Return True for a frame of torch's own optimizers. In a captured step, their state is on the device."""
     return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
 
 
 def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu". A variable with the value "cpu" would have the value "cuda" on a machine with a
-    GPU."""
+    """Return True for a literal "cpu". A variable with the value "cpu" would be "cuda" on a machine with a GPU."""
     if str(device) != "cpu":
         return False
     if is_of_an_optimizer(frame):
@@ -171,8 +164,7 @@ class OnADevice(Interceptor):
 
     `one_hot` with a given number of classes reads no value, although torch on a CPU reads the smallest and the largest
     class to check them. A function that reads the CPU's memory without calling an operator is reported as a read.
-    Memory that is moved to a device counts as the device's. The counters of torch's optimizers and averages count as
-    the host's.
+    Memory moved to a device counts as the device's. Counters of torch's optimizers and averages count as the host's.
     """
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -264,8 +256,7 @@ def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
 
 
 def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-    """Mark an optimizer's 0-d state, such as step counters, as the host's memory, unless the update is fused or
-    capturable."""
+    """Mark an optimizer's 0-d state, as step counters, as the host's, unless the update is fused or capturable."""
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):
             continue

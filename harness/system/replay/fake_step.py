@@ -1,5 +1,4 @@
-"""Run user steps on fake tensors, which have shapes but no values. Operators without support for them run on zeros, on
-a CPU.
+"""Run user steps on fake tensors, which have shapes but no values. Other operators run on zeros, on a CPU.
 
 Few user-defined operators are registered for fake tensors. Some of torch's own fake versions hold only for a GPU:
 `_grouped_mm` accepts only bfloat16. Execution on zeros gives the shapes of the results. It does not show whether a
@@ -55,8 +54,7 @@ def note_mode(mode: FakeTensorMode) -> None:
 def no_fake_tensors_left() -> Iterator[None]:
     """Decorate a function that executes something on fake tensors and then undoes the execution.
 
-    Raise `FakeTensorsLeftError` if a fake tensor remains after the function has returned. The error names the objects
-    that hold it.
+    Raise `FakeTensorsLeftError` if a fake tensor remains after the return. The error names the objects that hold it.
     """
     # While the collector is disabled, no object moves to an older generation. Therefore the collection afterwards only
     # has to examine young objects. `gc.freeze` cannot be used: its `gc.unfreeze` releases everything that the process
@@ -82,8 +80,7 @@ def no_fake_tensors_left() -> Iterator[None]:
 
 
 def _require_none(error: BaseException | None, earlier: int) -> None:
-    """Raise `FakeTensorsLeftError` if fake tensors of a new mode exist. Modes after the first `earlier` ones are
-    new."""
+    """Raise `FakeTensorsLeftError` if fake tensors of a new mode exist. Modes after the first `earlier` are new."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
     gc.collect(1)  # the function's objects are in the young generations
@@ -104,8 +101,7 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
 
 
 def _holders(values: list[Any]) -> set[str]:
-    """Return names of the objects that hold `values`: `Class.attribute`, `module.name` or `function`. Search
-    containers, too.
+    """Return names of what holds `values`: `Class.attribute`, `module.name` or `function`. Search containers, too.
 
     Objects that torch's internals hold are left out, because they do not belong to the training.
     """
@@ -190,8 +186,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self._within = outer
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise `DataDependentOutputException` if the tensor is on the device, because the step reads its value on the
-        host."""
+        """Raise `DataDependentOutputException` if the tensor is on the device, because its value is read."""
         if not self.host.has(tensor):
             raise DataDependentOutputException(called)  # type: ignore[arg-type]
         return tensor
@@ -204,8 +199,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise error
         flat, spec = _pytree.tree_flatten((args, kwargs))
         if any(isinstance(each, FakeTensor) and each.fake_device.type != "cpu" for each in flat):
-            # Do not run the operator on a real device. Other checks exist there, and an untrusted kernel may do
-            # anything with zeros.
+            # Run no operator on a real device. Other checks exist there, and an untrusted kernel may do anything.
             raise error
         try:
             found = run_fallback_kernel(self, func, flat, spec, error)
@@ -229,8 +223,7 @@ def _without_values(returned: Any) -> Any:
 
 @contextmanager
 def on_fake_tensors() -> Iterator[FakeStepMode]:
-    """Execute the block on fake tensors. Compiled code runs uncompiled, because a fake tensor has no memory to write
-    to."""
+    """Execute the block on fake tensors. Compiled code runs uncompiled, because fake tensors have no memory."""
     with as_written(), standing_in((FakeTensor,), "tolist", Tensor.tolist), FakeStepMode() as mode:
         note_mode(mode)
         yield mode

@@ -1,14 +1,11 @@
-"""Follow Python numbers that each step changes, and list operators whose results on CUDA may differ between
-repetitions.
+"""Follow Python numbers that each step changes, and list operators whose results on CUDA may vary by repetition.
 
 A replay executes no Python, so a Python number keeps its value from the capture. If the step only counts with the
 number, only the count is wrong. If the number affects a comparison or a tensor, the captured step trains differently.
-The first effect may come only after all compared steps (`if done > 50`). Therefore the harness checks what a number is
-used for.
+The first effect may come only after all compared steps (`if done > 50`). Therefore the harness checks a number's use.
 
 A `Followed` object replaces a number. Arithmetic and functions of `math` return further `Followed` objects. Writing the
-number as text does not count as a read. C code that requires a plain number refuses the object. In that case the number
-counts as read.
+number as text does not count as a read. If C code requires a plain number, the number counts as read.
 """
 
 from __future__ import annotations
@@ -104,8 +101,7 @@ def _is_followed(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in which each followed number is replaced by a plain number. The value is a number or a call's
-    arguments."""
+    """Return a number, or a call's arguments, with a plain number in place of each followed number."""
     if _is_followed(value):
         return value.value
     if type(value) is dict:
@@ -122,8 +118,7 @@ def _in(value: Any) -> Iterator[Followed]:
 
 
 def _calculated(function: Callable[..., Any], *given: Any) -> Any:
-    """Call the function with plain numbers. Return a resulting number as a followed number. Any other result counts as
-    a read."""
+    """Call the function with plain numbers. Return a number as a followed number. Any other result counts as a read."""
     sources, result = [*_in(given)], function(*_plain(given))
     if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
         return result  # the remainder by 1 is always 0, as when gradients are accumulated over one batch
@@ -144,8 +139,7 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
-    """Convert a followed number to a plain number. This counts as a read, unless the number is formatted as text with
-    `%`."""
+    """Convert a followed number to a plain number. This counts as a read, unless it is formatted as text with `%`."""
     caller = sys._getframe(2)
     # At a BINARY_OP this can only be a text that is formatted with `%`, because arithmetic has separate methods.
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
@@ -191,8 +185,7 @@ class _GivenToTorch(Interceptor):
 
 @contextmanager
 def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
-    """Within the block, replace the numbers in the slots by followed numbers. `math` then returns followed results for
-    them."""
+    """Within the block, replace the numbers in the slots by followed numbers. `math` then returns followed results."""
     functions = [(name, each) for name, each in vars(math).items() if callable(each) and not name.startswith("__")]
     for slot in slots:
         slot.put(Followed(slot.value(), frozenset({slot.name}), notes))
@@ -213,8 +206,7 @@ def can_follow() -> bool:
 
 
 def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bool) -> list[HostNumber]:
-    """Execute `body` twice: first to find the numbers that it changes, then to follow these numbers. Return the
-    numbers.
+    """Execute `body` twice: first to find the numbers that it changes, then to follow them. Return the numbers.
 
     `body` must have run once before. A number that only the first execution changes, such as a flag that something was
     built, needs no replay. If the step cannot run with the replacement of a number, the number counts as read. The

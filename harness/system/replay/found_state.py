@@ -54,8 +54,7 @@ def plain_name(name: str) -> str:
 
 
 def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) -> StateByCategory:
-    """Return all state that is reachable from `roots`, except `parameters`. Values on the host are converted to
-    tensors."""
+    """Return all state that is reachable from `roots`, except `parameters`. Values on the host become tensors."""
     return state_of(reach(*roots), parameters or {})
 
 
@@ -115,8 +114,7 @@ def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def same(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that identifies a tensor's memory and form. It is equal for a tensor and its views of the same
-    elements."""
+    """Return a key that identifies a tensor's memory and form. A tensor and its views of the same elements share it."""
     held: Any = local(tensor)  # a DTensor has no address of its own
     if held.layout is not torch.strided or held.numel() == 0:
         return (id(held),)
@@ -145,16 +143,14 @@ def _state_dict(scheduler: LRScheduler) -> dict[str, Any]:
 
 
 def _setting(value: Any) -> Any:
-    """Return a setting rounded to float32 if it is a float or a 0-d floating-point tensor. Return other settings
-    unchanged."""
+    """Return a setting rounded to float32 if it is a float or a 0-d floating-point tensor. Return others unchanged."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         value = value.item()
     return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of each tensor and plain value in dictionaries, lists and tuples. Skip functions and other
-    objects."""
+    """Yield (path, value) of each tensor and plain value in dictionaries, lists and tuples. Skip other objects."""
     inside: list[tuple[str, Any]]
     if issubclass(type(value), dict):
         inside = asked(lambda: [(str(key), each) for key, each in value.items()], [])
@@ -189,8 +185,7 @@ def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tens
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return a tensor unchanged. Return any other value's type and text as a uint8 tensor [n]. As text, NaN equals
-    NaN."""
+    """Return a tensor unchanged. Return other values' type and text as uint8 [n]. As text, NaN equals NaN."""
     if isinstance(value, Tensor):
         return value
     return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)
@@ -208,8 +203,7 @@ def is_text(tensor: Tensor) -> bool:
 
 
 def number_of(tensor: Tensor) -> float | None:
-    """Return the single finite number in a tensor, even if `as_tensor` wrote the number as text. Return None for other
-    tensors."""
+    """Return the single finite number in a tensor, even if `as_tensor` wrote it as text. Return None for others."""
     if tensor.is_meta or tensor.is_complex():
         return None
     if tensor.numel() == 1:

@@ -1,7 +1,6 @@
 """Read and set every random generator that a step can draw from: generators of torch, numpy and Python.
 
-If a step sets a generator's state, this module notes the place. No replay sets the state again, so replays would draw
-different numbers.
+If a step sets a generator's state, this module notes the place. No replay sets it again, so replays draw other numbers.
 """
 
 from __future__ import annotations
@@ -97,8 +96,7 @@ _set, _seed = torch.random.set_rng_state, torch.random.manual_seed
 
 @contextmanager
 def noted_generator_states() -> Iterator[list[str]]:
-    """Yield a list of texts that name each place in the block that calls `torch.set_rng_state` or
-    `torch.manual_seed`."""
+    """Yield a list of texts for each place in the block that calls `torch.set_rng_state` or `torch.manual_seed`."""
     told: list[str] = []
 
     def note(how: str) -> None:
@@ -118,8 +116,7 @@ def noted_generator_states() -> Iterator[list[str]]:
         yield told
 
 
-# Restore the process's generators after an import. Numbers that are drawn during an import do not belong to the
-# training.
+# Restore the process's generators after an import. Numbers drawn during an import do not belong to the training.
 #
 # Libraries draw random numbers for their own purposes while they are imported. For example, rich does so, and many
 # packages such as httpx and transformers import rich. The first arm in a process imports such a package, and a later
@@ -154,8 +151,7 @@ class UndrawnImports:
         return threading.get_ident() == self.trains
 
     def _look_after(self, loader: Any) -> None:
-        """Wrap a loader's `exec_module`. Skip read-only loaders. Skip loaders that are classes, because all imports
-        share them."""
+        """Wrap a loader's `exec_module`. Skip read-only loaders, and classes, because all imports share them."""
         if not hasattr(loader, "exec_module") or "exec_module" in getattr(loader, "__dict__", {}):
             return
         execute = loader.exec_module
@@ -186,8 +182,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """Restore the generators after each import from now on. This applies to imports by this thread, and not to imports
-    by other threads."""
+    """Restore the generators after each import from now on. This applies to imports by this thread alone."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

@@ -43,8 +43,7 @@ from harness.evidence.modules import is_users as is_users_code
 # Matches a number in a key that may be an address, a hash or a time. Such a number differs between processes.
 _OF_A_PROCESS = re.compile(r"(?<![.\d])\d{10,}|0x[0-9a-f]{8,}", re.IGNORECASE)
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-# Standard classes in which scripts keep settings and state. Other standard classes (threads, loggers, files) are not
-# searched.
+# Standard classes in which scripts keep settings and state. Others (threads, loggers, files) are not searched.
 NAMESPACES = (
     *(SimpleNamespace, argparse.Namespace, optparse.Values, threading.local),
     *(collections.UserDict, collections.UserList, collections.ChainMap),
@@ -97,8 +96,7 @@ def _bound_by(kind: type) -> frozenset[str]:
 
 
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each data attribute of a class. Skip functions and all other values with a `__get__`
-    method."""
+    """Yield name and value of each data attribute of a class. Skip functions and other values with a `__get__`."""
     for name, value in list(vars(kind).items()):
         kind_of_value: Any = type(value)
         read_through = asked(partial(hasattr, kind_of_value, "__get__"), True)
@@ -126,8 +124,7 @@ def seen_through(value: Any) -> list[Any] | None:
 
 
 def locals_of(generator: GeneratorType[Any, Any, Any]) -> list[tuple[str, Any]]:
-    """Return an unfinished Python generator's local variables, and the generator that it delegates to, as (path,
-    value)."""
+    """Return an unfinished generator's local variables, and the generator that it delegates to, as (path, value)."""
     if generator.gi_frame is None:
         return []
     names = list(generator.gi_frame.f_locals.items())
@@ -177,8 +174,7 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
 def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
     """Return the result of `question()`, or `otherwise` if the call raises an exception.
 
-    The search for state must use this function for each read that may run an object's own code, such as a proxy or a
-    lazy property.
+    The search for state must use this function for each read that may run an object's code, as in a lazy property.
     """
     try:
         return question()
@@ -187,8 +183,7 @@ def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
 
 
 def module_of(thing: object) -> str:
-    """Return the name of the module that defines an object. For a class, bypass the metaclass, because it may raise an
-    error."""
+    """Return the name of an object's module. For a class, bypass the metaclass, because it may raise an error."""
     if issubclass(type(thing), type):
         return str(type.__getattribute__(thing, "__module__") or "")
     return str(asked(lambda: getattr(thing, "__module__", ""), "") or "")

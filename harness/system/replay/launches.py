@@ -1,9 +1,8 @@
 """Announce kernels that are launched without a torch operator, and replace functions of torch for a block.
 
-No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`). A
-trainer that launches kernels in another way must call `announced`. Otherwise the harness does not see the launches.
-Functions of torch are replaced so that a step's code believes that it is captured, or so that compiled code runs
-uncompiled.
+No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`).
+Trainers that launch kernels otherwise must call `announced`. Otherwise the harness does not see the launches. Functions
+of torch are replaced so that a step believes it is captured, or so that compiled code runs uncompiled.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ _announcing = False
 
 
 def is_watched() -> bool:
-    """Return True if a launch must be announced: a watch is active, and the launch is not inside another announced
-    launch."""
+    """Return True if a launch must be announced: a watch is active, and the launch is not inside an announced one."""
     return bool(watches) and not _announcing
 
 
@@ -137,16 +135,14 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """Within the block, compile nothing and run compiled code uncompiled. Yield a list of the lines that call compiled
-    code."""
+    """Within the block, compile nothing and run compiled code uncompiled. Yield a list of lines that call it."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []
     # The callback of torch, or the callback of an enclosing `as_written` block, which must also note the calls.
     outer = eval_frame._callback_from_stance
 
-    # torch calls this function at each call of compiled code. With `compiler` None or False, torch would compile
-    # nothing.
+    # torch calls this at each call of compiled code. With `compiler` None or False, torch would compile nothing.
     def run_eagerly(compiler: Any) -> None:
         outer(compiler)
         if compiler in (None, False):

@@ -4,8 +4,7 @@ Each operator passes the sources of its inputs on to its results. A tensor that 
 when a later step reads it. If the mark reaches parameters, an optimizer, other state, the loss or the host, the
 training uses the tensor. For example, the mark of a running sum of losses only reaches that sum, so the training does
 not use the sum. Memory is identified by its storage, so a tensor and its views are the same memory. Results of compiled
-code count as data, because no operator shows their sources. Memory that was created outside of the steps counts as
-data, too.
+code count as data, because no operator shows their sources. Memory created outside of the steps counts as data, too.
 
 The first value of each tensor that was created from constants is stored. Optimizers create their state in the first
 step and change it there, but a capture begins before that step.
@@ -85,8 +84,7 @@ class FirstValues(Observer):
 
 
 def writing_to(tensor: Tensor) -> AbstractContextManager[object]:
-    """Allow in-place changes of the tensor in the block. torch allows changes of an inference tensor only in inference
-    mode."""
+    """Allow in-place changes of the tensor in the block. Inference tensors allow them only in inference mode."""
     return torch.inference_mode() if tensor.is_inference() else nullcontext()
 
 
@@ -96,8 +94,7 @@ def copy_into(tensor: Tensor, value: Tensor) -> None:
         local(tensor).copy_(value)
 
 
-# Bits for the sources of memory's content. WHOLE: computed from parameters, and not only through a single number. All
-# higher bits are marks.
+# Bits for the sources of memory's content. WHOLE: from parameters, not only by a single number. Higher bits: marks.
 PARAMETERS, DATA, WHOLE = 1, 2, 4
 _MADE_OF, _FIRST_MARK = PARAMETERS | DATA | WHOLE, 3
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
@@ -163,8 +160,7 @@ class Memory:
         self.made_in = stretch  # the stretch (a step or an evaluation) that computed the content
         self.written: int | None = None  # the last step that wrote to the memory
         self.is_kept = self.is_early = self.is_unseen = False
-        # mark: the mark of the present content, 0 if no later step has read it. marks: all marks, also of earlier
-        # contents.
+        # mark: the mark of the present content, 0 if no later step read it. marks: all marks, also of earlier content.
         self.mark = self.marks = 0
 
 
@@ -178,16 +174,14 @@ class Ledger(Observer):
         super().__init__()
         self.failure: str | None = None
         self.step = 0
-        # The number of the present step or evaluation. Memory that is read in a later stretch was kept longer than its
-        # own stretch.
+        # The number of the present step or evaluation. Memory that is read in a later one was kept longer than its own.
         self._stretch = 0
         self._memories: dict[int, Memory] = {}  # references to memory, so that its address is not used again
         self._sources: list[int] = []  # index of a mark -> the sources of the memory with this mark
         self._reached = 0  # marks whose content reached state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the tensors' memory as kept by parameters, buffers or optimizers. Later writes do not change this
-        mark."""
+        """Mark the tensors' memory as kept by parameters, buffers or optimizers. Later writes keep this mark."""
         for memory in self._in(list(tensors)):
             memory.is_kept = True
 
@@ -201,8 +195,7 @@ class Ledger(Observer):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Add the memory of tensors that unfollowed steps created. This memory has no sources until a followed step
-        writes to it."""
+        """Add memory of tensors from unfollowed steps. It has no sources until a followed step writes to it."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
@@ -234,8 +227,7 @@ class Ledger(Observer):
         return self._memories.get(tensor.untyped_storage()._cdata) if has_storage else None
 
     def read_marks(self, also: Iterable[Memory] = ()) -> int:
-        """Return the marks of all memory that the training uses, directly or indirectly. also: further memory that
-        counts as used."""
+        """Return the marks of all memory that the training uses, directly or indirectly. also: more used memory."""
         reached, waiting = 0, self._reached & ~_MADE_OF
         for memory in also:
             waiting |= memory.made_of & ~_MADE_OF

@@ -33,8 +33,7 @@ from harness.system.replay.sites import Site, site_to_note
 # Name the operators that a step runs, to detect a captured step that runs other kernels than the plain step.
 #
 # Libraries run other code during a capture. For example, transformers then passes a causal mask, so that attention runs
-# in another kernel. Both results are correct, but their rounding differs. A kernel with dropout also draws other random
-# numbers.
+# in another kernel. Both results are correct, but their rounding differs. With dropout, random numbers differ too.
 
 # Operators that move or create memory and do not round. They do not count, because a captured step copies its batch
 # with them, and a plain step may not do so.
@@ -72,8 +71,7 @@ _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
 def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: object) -> str | None:
-    """Return a text for a call that draws random numbers: the operator and the layouts of its tensors. Return None for
-    others.
+    """Return a text for a call that draws random numbers: operator and layouts of tensors. None for others.
 
     Data types, shapes and order in memory decide which element gets which number. The form of an operator (in place,
     `out`, `_like`) does not change the numbers that it draws.
@@ -172,8 +170,7 @@ class _Operation:
 
 
 class Operations:
-    """Recorded operations. A call of this object repeats them, and returns new values of the recorded function's
-    result."""
+    """Recorded operations. A call repeats them, and returns new values of the recorded function's result."""
 
     def __init__(self, operations: list[_Operation], returned: list[Any], places: int, draws: list[str]) -> None:
         """Store a recording, and find where each result is used last. draws: the operators that draw, in order."""
@@ -231,8 +228,7 @@ def _repeating() -> Iterator[None]:
 
 
 def is_repeated() -> bool:
-    """Return True while a recording is repeated. A repetition never waits for the device, because a step that waits
-    cannot be recorded."""
+    """Return True while a recording repeats. It never waits for the device: a step that waits cannot be recorded."""
     return _repetitions > 0
 
 
@@ -295,8 +291,7 @@ class _Recording(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise RuntimeError, because the host reads the tensor. Return the tensor if it is computed only from
-        constants."""
+        """Raise RuntimeError, because the host reads the tensor. Return a tensor that only has constants as sources."""
         if not self.host.has(tensor):
             raise RuntimeError(f"{called} reads a value of the step on the host")
         return tensor
@@ -307,8 +302,7 @@ class _Recording(Observer):
         self.places += 1
 
     def _find_shared(self, given: Iterable[Tensor]) -> None:
-        """Record a view for each tensor that shares a result's memory although no operation created it, such as
-        `nn.Parameter(result)`.
+        """Record a view per tensor that shares a result's memory without an operation, such as `nn.Parameter(result)`.
 
         Repetitions need this tensor, too. Raise RuntimeError if its data type differs from the type of the result.
         """
@@ -337,8 +331,7 @@ class _Recording(Observer):
 
 
 class _Memory:
-    """Stores which memory a tensor uses: the memory of a result, by the result's position, or memory from before the
-    recording."""
+    """Stores which memory a tensor uses: a result's, by the result's position, or memory from before the recording."""
 
     def __init__(self) -> None:
         # Storage -> a reference, so that its address is not used again, and the data type and position of the result.
@@ -350,8 +343,7 @@ class _Memory:
             self._note(tensor, (tensor.dtype, place))
 
     def place_of(self, tensor: Tensor) -> tuple[torch.dtype, int] | None:
-        """Return data type and position of the first result in the tensor's memory; None for memory from before the
-        recording."""
+        """Return data type and position of the first result in the tensor's memory; None for earlier memory."""
         return self._note(tensor, None) if torch._C._has_storage(tensor) else None
 
     def _note(self, tensor: Tensor, place: tuple[torch.dtype, int] | None) -> tuple[torch.dtype, int] | None:
@@ -380,8 +372,7 @@ def _no_earlier_casts() -> Iterator[None]:
     """Clear autocast's cache before and after the block. Otherwise each repetition would use weights that were
     converted to another data type before the recording.
 
-    Within the block the cache works as in a plain step. There, all gradients of a weight are added in the converted
-    type.
+    Within the block the cache works as in a plain step. All gradients of a weight are added in the converted type.
     """
     torch.clear_autocast_cache()
     try:
@@ -394,8 +385,7 @@ _SUMS = {"sum", "mean"}
 _FOLLOWED = 1 << 16  # number of elements; for larger tensors, such as activations, the values themselves count as terms
 _ADDITIONS = {"add", "sub", "rsub"}
 _SCALINGS = {"mul", "div"}
-# Operators whose result has terms of the same size. `relu` and similar operators may cut off the rounding error of a
-# sum.
+# Operators whose result has terms of the same size. `relu` and similar operators may cut off a sum's rounding error.
 _SAME = {
     "relu",
     "clamp",

@@ -3,8 +3,7 @@
 torch without CUDA ends the process if autograd meets a fake tensor of a CUDA device. Therefore the step runs on the
 CPU, and calls of torch functions are observed from the opening of the training on. A call that names a device places
 its result on this device (`x.to(device)`, `torch.zeros(3, device=device)`). A result that is computed from a placed
-tensor is on the device as well. Other new tensors are on the host. The place of tensors from before the opening is
-unknown.
+tensor is on the device as well. Other new tensors are on the host. The place of earlier tensors is unknown.
 
 A dispatch mode sees a user-defined operator, but not the operators that the operator's kernel calls. If the kernel is
 in Python or calls torch, a second mode inside the kernel observes these operators. A C++ kernel that reads memory
@@ -39,8 +38,7 @@ _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """Execute an operator. Return its result, and the names of inner operators that need values on the host, one name
-    per call.
+    """Execute an operator. Return its result, and the names of inner operators that read values, one name per call.
 
     Inner operators are the operators that a user-defined operator calls.
     """
@@ -60,8 +58,7 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @cache
 def is_of_torch(func: OpOverload) -> bool:
-    """Return True for an operator of torch. The result is cached, because this function is called for each
-    operation."""
+    """Return True for an operator of torch. The result is cached, because this is called for each operation."""
     return func.namespace in _OF_TORCH
 
 
@@ -96,8 +93,7 @@ class _Read(Interceptor):
 
 
 def _is_host(value: object) -> bool:
-    """Return True if a text or a device names the CPU. Do not convert other values to text, because this would read a
-    tensor."""
+    """Return True if a text or a device names the CPU. Converting other values to text would read a tensor."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
 
 
@@ -116,8 +112,7 @@ class _Memory(NamedTuple):
 
 
 class Placement(Interceptor):
-    """Records for each tensor whether it would be on the device or on the host. The training must be opened in the
-    block.
+    """Records for each tensor whether it would be on device or host. The training must be opened in the block.
 
     copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows that only
     from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown: lines that
@@ -205,8 +200,7 @@ class Placement(Interceptor):
         return returned
 
     def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
-        """Place a call's result on the given side, and return it. If the result is on the other side, return a copy, as
-        on a GPU."""
+        """Place a result on the given side, and return it. On the other side, return a copy, as on a GPU."""
         if not isinstance(returned, Tensor):
             return returned
         memory = self._memory(returned)
@@ -300,6 +294,18 @@ class _Operators(Observer):
             if noted not in self._placement.unrepeated:
                 self._placement.unrepeated.append(noted)
         return func(*args, **kwargs)
+
+
+def _has_capturable_form() -> bool:
+    """Return True if the caller is an update of torch's own optimizers. With `capturable=True`, it reads no value."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_of_an_optimizer(frame):
+        frame = frame.f_back
+    while frame is not None and is_of_an_optimizer(frame):
+        if "capturable" in frame.f_code.co_varnames:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_in_place(func: Any) -> bool:

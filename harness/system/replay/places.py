@@ -1,8 +1,6 @@
-"""Model the places where a training keeps values. Every kind of place has the same methods to read, compare and
-restore.
+"""Model the places where a training keeps values. Every kind of place has methods to read, compare and restore.
 
-The module `reachable` finds places. The module `snapshots` stores the content of many places at once. A slot is one
-entry of a place.
+The module `reachable` finds places; `snapshots` stores the content of many places. A slot is one entry of a place.
 
 Most optimizers keep named tensors for each parameter. Some optimizers keep lists of tensors, such as Shampoo's
 statistics. Some keep one count for all parameters together next to the entries of the parameters, as MADGRAD does.
@@ -58,8 +56,7 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Return a key that is equal for slots of the same entry. Each search creates new `Place` objects, so these
-        differ."""
+        """Return a key that is equal for slots of the same entry. `Place` objects differ in each search."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -118,8 +115,7 @@ class Place:
         return joined(self.path, key_name(key, index))
 
     def is_as(self, before: Any) -> bool:
-        """Return True if the place still contains the same objects as `before`, in the same order. before: result of
-        `read`."""
+        """Return True if the place contains the same objects as `before`, in order. before: result of `read`."""
         now = self.read()
         if isinstance(now, dict):
             # Hashes are compared, because keys may be tensors, and `==` of two tensors returns a tensor.
@@ -129,8 +125,7 @@ class Place:
         return len(now) == len(before) and all(map(operator.is_, now, before))
 
     def restore(self, before: Any, stays: Stays) -> None:
-        """Restore the entries of `before`, the result of an earlier `read`. Keep a new entry if `stays` returns True
-        for it."""
+        """Restore the entries of `before`, a result of `read`. Keep new entries for which `stays` is True."""
         held, now = dict(self.entries(before)), enumerate(self.entries(self.read()))
         came = ((Slot(self, key, self.name(key, index)), each) for index, (key, each) in now if held.get(key) is None)
         self.fill({**held, **{slot.key: each for slot, each in came if stays(slot, each)}})
@@ -160,8 +155,7 @@ class Elements(Place):
         return [*enumerate(held)]
 
     def restore(self, before: list[Any], stays: Stays) -> None:
-        # If the present length is neither the earlier one nor the length after the first execution, every execution
-        # extends the list.
+        # If the length is neither the earlier one nor that after the first execution, every execution extends the list.
         is_log = len(self.owner) not in (len(before), self.grew_to)
         super().restore(before, (lambda _slot, _value: False) if is_log else stays)
 
@@ -180,8 +174,7 @@ class Bindings(Place):
     """
 
     def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
-        """Store the owner: a module's dictionary, a class, a cell, or an object with slots. names: the names to read in
-        a module."""
+        """Store the owner: module dictionary, class, cell, or object with slots. names: those to read in a module."""
         super().__init__(owner, path)
         # modules and classes are shared; the slots belong to one object
         self.is_shared = isinstance(owner, dict | type)
@@ -254,8 +247,7 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """Clear the cache if it was empty before or contains fake results. Otherwise keep it, because training may need
-        old results."""
+        """Clear the cache if it was empty before or contains fake results. Otherwise keep it: training may need it."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):

@@ -73,8 +73,7 @@ class Reachable:
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (path, tensor) for all tensors except those of optimizers: tensors of modules and loss scales, and all
-        others."""
+        """Yield (path, tensor) for all tensors except those of optimizers: of modules and loss scales, then others."""
         yield from self.tensors.items()
         yield from self.memoized.items()
         for path, module in self.modules.items():
@@ -86,8 +85,7 @@ class Reachable:
 
 
 def reach(*roots: object) -> Reachable:
-    """Return all objects that can be reached from `roots`. An object that raises an error when it is read has no
-    visible state."""
+    """Return all objects that can be reached from `roots`. An object whose reading fails has no visible state."""
     walk = _Walk()
     walk.follow([("", root) for root in roots])
     registered = {id(tensor) for module in walk.found.modules.values() for tensor in tensors_of(module)}
@@ -209,8 +207,7 @@ class _Walk:
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
-        """Return the attributes that user code set on a tensor (`p.velocity`), and user-defined hooks on its
-        gradient."""
+        """Return the attributes that user code set on a tensor (`p.velocity`), and user hooks on its gradient."""
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # other tensor types have attributes of torch
             return []
         self._hold(Place(vars(tensor), path))
@@ -232,8 +229,7 @@ class _Walk:
         return inside
 
     def _of_code(self, path: str, value: Any) -> list[tuple[str, Any]] | None:
-        """Return (path, object) of all objects that a class, function, cache, generator, method or partial holds, else
-        None."""
+        """Return (path, object) of all objects in a class, function, cache, generator, method or partial, else None."""
         inside: list[tuple[str, Any]] | None = None
         if isinstance(value, type):
             inside = self._class(path, value)
@@ -285,8 +281,7 @@ class _Walk:
         return [*entries, ("", type(value))]
 
     def _class(self, path: str, kind: type) -> list[tuple[str, Any]]:
-        """Return (path, object) of the data, methods and bases of a user-defined class. For other classes, return only
-        the bases."""
+        """Return (path, object) of data, methods and bases of a user-defined class. For others, only bases."""
         bases = [("", base) for base in kind.__bases__ if base is not object]
         if not _is_own(kind) or not holders.is_users(kind):
             return bases
@@ -347,8 +342,7 @@ def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:
-    """Return the optimizer inside a library's wrapper (accelerate, Lightning, torch), else None. Both share their
-    state."""
+    """Return the optimizer inside a library's wrapper (accelerate, Lightning, torch), else None. They share state."""
     return next((inner for _, inner in _inner(optimizer) if inner.state is optimizer.state), None)
 
 

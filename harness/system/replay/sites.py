@@ -1,5 +1,4 @@
-"""Find where a step calls each operator: the line of user code, the module, and whether in the forward or backward
-pass.
+"""Find where a step calls each operator: the line of user code, the module, and whether in forward or backward pass.
 
 In a backward pass, autograd calls torch's own backward operators, and no line of user code does. Such an operator gets
 the line and the module of its forward operator. Autograd gives both operators the same sequence number.
@@ -62,8 +61,7 @@ def of_current_stack() -> Place:
 
 @cache
 def is_own(file: str) -> bool:
-    """Return True for a file of user code. Files of installed packages and files with planted faults are not user
-    code."""
+    """Return True for a file of user code. Files of installed packages and of planted faults are not."""
     return is_users_or_library(file) and not file.endswith(_PLANTED) and is_users(Path(file))
 
 
@@ -84,8 +82,7 @@ def _is_machinery(file: str) -> bool:
 
 
 def asked_at() -> str:
-    """Return the line that is executing now, as text. If this line is in a library, add the user's line that called the
-    library."""
+    """Return the line that is executing now, as text. If it is in a library, add the user's line that called it."""
     place, frame = of_current_stack(), own_frame_of_stack()
     if frame is None or (relative(frame.file), frame.line) == place:
         return f"{place.file}:{place.line}"
@@ -131,8 +128,7 @@ BACKWARD: Literal["backward"] = "backward"
 BETWEEN: Literal["between"] = "between"
 _CALLS_MODULE: CodeType = nn.Module._call_impl.__code__
 _RUNS_BACKWARD: CodeType = graph._engine_run_backward.__code__
-# The largest number of autograd nodes that one operator creates. A larger number means that the nodes of another thread
-# were counted.
+# The largest number of autograd nodes that one operator creates. More means that nodes of another thread were counted.
 _MOST_NODES = 64
 _QUOTED = 100  # largest number of characters of a quoted line
 
@@ -191,11 +187,9 @@ _Line = tuple[str, str]
 
 
 def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Line | None, list[nn.Module]]:
-    """Walk the stack outwards. Return the innermost line of user code, the innermost library line inside it, and the
-    modules.
+    """Walk the stack outwards. Return the innermost line of user code, the library line inside it, and modules.
 
-    The modules are those whose call is active, innermost first. stops: True to stop at the frame that runs a backward
-    pass.
+    The modules are those whose call is active, innermost first. stops: True to stop at the frame of a backward pass.
     """
     library: _Line | None = None
     own: _Line | None = None
@@ -219,8 +213,7 @@ def _line(file: str, function: str, number: int) -> _Line:
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Return each module's path by `id(module)`. If there are several outermost modules, each path begins with the path
-    of its outermost module."""
+    """Return each module's path by `id(module)`. If several modules are outermost, paths begin with their paths."""
     found: dict[int, str] = {}
     inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
     alone = {path: module for path, module in outermost.items() if id(module) not in inner}

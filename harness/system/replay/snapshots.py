@@ -40,8 +40,7 @@ class Snapshot:
         return any(True for _ in self._others())
 
     def changes(self) -> list[Change]:
-        """Return the changed slots. Each slot is listed once, even if it was found twice, such as a global of two
-        functions."""
+        """Return the changed slots. Each is listed once, even if found twice, such as a global of two functions."""
         found: dict[tuple[int, Any], Change] = {}
         for place, held in self._others():
             for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called here
@@ -54,8 +53,7 @@ class Snapshot:
             place.restore(held, stays)
 
     def grown(self) -> None:
-        """Store the lengths of lists after the first execution. A list that also grows in the second execution is a
-        log."""
+        """Store the lengths of lists after the first execution. A list that grows again in the second is a log."""
         for place, _ in self._held.values():
             if isinstance(place, Elements):
                 place.grew_to = asked(partial(len, place.owner), None)
@@ -96,8 +94,7 @@ class HostChanges:
     before the execution is undone."""
 
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
-        """Store the present values. of_device: True if replays run a device's graph. Such replays repeat no work of the
-        CPU."""
+        """Store the present values. of_device: True if replays run a device's graph. These repeat no CPU work."""
         self._roots, self._of_device = roots, of_device
         found = reach(*roots)
         memories = [] if of_device else _memories(found)
@@ -131,8 +128,7 @@ class HostChanges:
         ]
 
     def found(self, kept: KeptUp) -> list[str]:
-        """Return a text with path and kind for each change. Leave out changes of slots in `kept`, which replays
-        repeat."""
+        """Return a text with path and kind for each change. Omit changes of slots in `kept`, which replays repeat."""
         changes = [str(each) for each in self._changes(self._places, kept)]
         changes += [
             f"{path} (a tensor on the host, changed in place)"

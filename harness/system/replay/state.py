@@ -4,8 +4,7 @@ Warm-up steps, the fake pass (an execution on tensors without values) and the re
 step's body before the first counted step. If these executions were not undone, the captured arm would start from a
 later state, or its `.grad` and attributes would hold fake tensors.
 
-This module also watches the addresses of static buffers that a capture reads and writes. If a buffer moves, replays no
-longer train it.
+This module also watches the addresses of a capture's static buffers. If a buffer moves, replays no longer train it.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class _Known(NamedTuple):
 
 
 class StateGuard:
-    """Stores the state at the beginning of the block, and restores it at the end. It restores in place, so addresses
-    stay equal.
+    """Stores the state at the block's beginning, and restores it at the end. It does so in place: addresses stay.
 
     `restore` restores the state before the end of the block, and can keep newly created state. `state` names tensors
     that the body changes. Tensors reachable from `roots` need not be named (see `reachable`). Parameters and state of a
@@ -76,8 +74,7 @@ class StateGuard:
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._is_restored = False
-        # The hook runs after the backward pass, so the earlier value of `.grad` is unknown. `.grad` is then set to
-        # None.
+        # The hook runs after the backward pass, so the earlier value of `.grad` is unknown. `.grad` is set to None.
         self._hook = register_optimizer_step_pre_hook(
             lambda optimizer, *_: self._remember_optimizer(optimizer, known_gradient=False)
         )
@@ -90,8 +87,7 @@ class StateGuard:
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
-        """Record which tensors the step's first execution creates, and their values. This execution happens in the
-        block.
+        """Record which tensors the step's first execution creates, and their values. It happens in the block.
 
         `restore` then checks whether later executions change these tensors.
         """
@@ -107,8 +103,7 @@ class StateGuard:
         return self._places.changed()
 
     def restore(self, *, keep_created: bool = False) -> None:
-        """Restore everything. With `keep_created`, keep state that the first execution created, and reset it to its
-        first value.
+        """Restore everything. With `keep_created`, reset state that the first execution created to its first value.
 
         Such state belongs to an optimizer, a gradient scaler or a table. A capture needs it, because every replay would
         otherwise create the state again. Raise `StateError` for state that later executions change and that was not
@@ -195,8 +190,7 @@ def _is_made_of(value: Any, kept: set[int]) -> bool:
 
 
 def _put_back_gradient(known: _Known) -> None:
-    """Restore gradient and `requires_grad`. A step may change `requires_grad`, or write undetached values to the
-    tensor."""
+    """Restore gradient and `requires_grad`. Steps may set `requires_grad`, or write undetached values to the tensor."""
     tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
@@ -208,8 +202,7 @@ def _put_back_gradient(known: _Known) -> None:
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
     """Give the tensor its earlier memory back if a step assigned other memory to `.data`.
 
-    8-bit optimizers and swapped averages do this. After an execution on fake tensors, the assigned memory has no
-    values.
+    8-bit optimizers and swapped averages do this. After an execution on fake tensors, assigned memory has no values.
     """
     # memory without values has no address, so then only the devices are compared
     elsewhere = tensor.device != memory.device
@@ -237,8 +230,7 @@ MOVED = 0  # stands for the address of a moved buffer; no buffer has this addres
 
 
 class StaticAddresses:
-    """Watches the buffers that `static` names. `check` is called before each replay, and makes one comparison per
-    buffer."""
+    """Watches the buffers that `static` names. `check` runs before each replay, with one comparison per buffer."""
 
     def __init__(self, static: State) -> None:
         self._static = static
@@ -256,8 +248,7 @@ class StaticAddresses:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
 
     def seen(self) -> dict[str, int]:
-        """Return each buffer's address for a `CaptureRecord`; `MOVED` if the buffer had another address at any
-        replay."""
+        """Return each buffer's address for a `CaptureRecord`; `MOVED` if it had another address at any replay."""
         return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:

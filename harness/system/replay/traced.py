@@ -119,8 +119,7 @@ class TracedStep:
         self.replays = 0
 
     def record(self) -> None:
-        """Run the fake pass, then record. Raise `HostSyncError` or `NotTraceableError`; the state is then as before the
-        call."""
+        """Run the fake pass, then record. Raise `HostSyncError` or `NotTraceableError`; then the state is restored."""
         with preparing():
             self._record()
 
@@ -159,8 +158,7 @@ class TracedStep:
         self.buffers.remember()
 
     def _require_whole(self) -> None:
-        """Raise `NotTraceableError` if tensors are divided among ranks, because a fake pass would leave FSDP2's buffers
-        without values."""
+        """Raise `NotTraceableError` for tensors split among ranks: a fake pass leaves FSDP2 buffers without values."""
         named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
@@ -242,16 +240,14 @@ class TracedStep:
             return follow(self._body, self._roots, of_device=False)
 
     def _create_state(self) -> None:
-        """Create the state that only a first execution creates, before the recording. Raise `NotTraceableError` if this
-        fails."""
+        """Before recording, create what only a first execution creates. Raise `NotTraceableError` if this fails."""
         try:
             self._execute_twice()
         except StateError as error:
             raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
 
     def _execute_twice(self) -> None:
-        """Execute the body twice. The second execution shows whether the body changes state that the first execution
-        created."""
+        """Execute the body twice. The second execution shows whether the body changes state from the first one."""
         with StateGuard(self._state, self._roots) as guard:
             with as_written():
                 with guard.first_execution():
