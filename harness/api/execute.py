@@ -69,8 +69,8 @@ def execute(
 
     If several runs have equal work, this work is executed once.
     interpreters: processes that wait for work; they end with this call. redacted: removes names from the evidence, also
-    of an interrupted run. checkout: the worktree of the baseline's commit. journal: a record of the ends of runs; these
-    runs are not executed again. early: judges units when a run enters a phase, and after each recorded end.
+    of an interrupted run. checkout: the worktree of the baseline's commit. journal: records ended runs,
+    which are not executed again. early: judges units when a run enters a phase, and after each recorded end.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
     from harness.execution.sharing import as_one, hosted, lane_directories, write_guests

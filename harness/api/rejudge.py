@@ -163,7 +163,7 @@ class Rejudged:
 
 @dataclass(frozen=True)
 class Known:
-    """Facts known without the run directories. The author of a run directory could have forged them there.
+    """Facts that do not come from the run directories, whose author could have forged them.
 
     contracts: files and folders of contracts by which runs are judged. waivers: the waiver file for these contracts; by
     default the waiver files next to the contracts. commit: the commit of the tested tree. not_before: the earliest time

@@ -154,7 +154,7 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
     """Judge each directory again. Return 0 if its `verdicts.json` has exactly the same verdicts, otherwise 12.
 
     With `gate`, the directories are the shards of a gate. Then the exit code of the gate is returned if nothing
-    differs. The results of a drill's faults are judged again too. Results that cannot be are printed and counted.
+    differs. The results of a drill's faults are judged again too. Results that cannot are printed and counted.
     """
     differing = 0
     for directory in directories:

@@ -209,7 +209,7 @@ def flat(annotation: Any) -> Iterator[Any]:
 class Judged(Strict):
     """One judgement, which is a whole claim or one part of a claim. The model of every claim kind is a subclass.
 
-    The methods answer questions about the judgement from its fields. A kind overrides a method for another answer.
+    The methods answer questions about the judgement from its fields. A kind overrides a method to give another answer.
     """
 
     mechanism: Mechanism | None = None
@@ -224,7 +224,7 @@ class Judged(Strict):
     baseline_path: ClassVar[str] = "baseline"
     """The field that names the arm used as the baseline, for example when a fault is planted in the baseline."""
     plain_path: ClassVar[str | None] = None
-    """The field that names an arm that must not be captured, if any. It reveals errors that all captured arms share."""
+    """The field that names an uncaptured arm, if any. This arm reveals errors that all captured arms share."""
     judged_at: ClassVar[Literal["each rank", "first rank", "all ranks"]] = "each rank"
     """Which evidence is judged if arms have several ranks: each rank's, only the first rank's, or all together."""
     must_train_alike: ClassVar[bool] = False

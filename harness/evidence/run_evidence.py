@@ -116,7 +116,7 @@ class ArmEvidence(WithPackages):
     saved: Saved | None = None
     loaded: Loaded | None = None
     evaluations: list[Evaluated] = field(default_factory=list)
-    # Detectors and recorders that raised an error. The key is the field that it would have filled.
+    # Detectors and recorders that raised an error. The key is the field to be filled.
     failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
 
 

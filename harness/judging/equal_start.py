@@ -11,7 +11,7 @@ from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
 from harness.numbers import told_apart
 
-# Categories that may be empty at the start. Some arms create it in the first step, arms with a capture earlier.
+# Categories that may be empty at the start. Some arms create this state in the first step, captured arms earlier.
 _MAY_COME_LATER = ("optimizer",)
 
 

@@ -359,7 +359,7 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return index pairs of equal tokens that rise on both sides: the longest sequence, then more pairs between."""
+    """Return index pairs of equal tokens that rise on both sides: the longest sequence, then pairs between these."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:

@@ -71,7 +71,7 @@ def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if the evidence does not show that its steps were replays of the counted graphs, else None.
+    """Return a finding if the evidence does not show that the steps were replays of the counted graphs, else None.
 
     steps: None if the probe does not watch single steps.
     """

@@ -111,7 +111,7 @@ class Sheet:
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return the judgement. If `leave_open` was called and it is PASS or INCONCLUSIVE, return the recorded one."""
+        """Return the judgement, or the one that `leave_open` recorded in place of PASS or INCONCLUSIVE."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open

@@ -154,7 +154,7 @@ class _PairedRun:
 
 
 def _steps_within(steps: Collection[int], length: int) -> list[int]:
-    """Return the steps that a workload of `length` has, sorted. Negative numbers in `steps` count from the end."""
+    """Return the sorted steps that a workload of `length` steps has. Negative numbers in `steps` count from the end."""
     counted = {step if step >= 0 else length + step for step in steps}
     return sorted(step for step in counted if 0 <= step < length)
 

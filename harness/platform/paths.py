@@ -20,7 +20,7 @@ from harness.errors import HarnessError, UsageError
 
 
 def require_existing(paths: Iterable[Path]) -> None:
-    """Raise UsageError if a path does not exist. It lists all missing paths, and suggests a name for the first."""
+    """Raise UsageError if paths do not exist. The error lists these paths, and suggests a name for the first."""
     missing = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
     if missing:
         rule, where = "the path must exist", ", ".join(map(str, missing))

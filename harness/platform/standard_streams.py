@@ -45,7 +45,7 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
 
 
 def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
-    """Break a text between words. Return (indentation, start, end) of each line; The last two are positions in `text`.
+    """Break a text between words. Return (indentation, start, end) of each line. The last two are positions in `text`.
 
     A word that is longer than a line is not broken, so that paths and commands can be copied.
     """

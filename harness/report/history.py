@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # another one than that of the harness.
 
 NOT_RECORDED = "not recorded"
-# Packages in the harness's repository. If a run did not record the commit of such a trainer, it is the harness's.
+# Packages in the harness's repository. If a run did not record such a trainer's commit, it is the harness's commit.
 _BESIDE = ("reference_impl", "examples")
 
 

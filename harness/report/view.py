@@ -389,7 +389,7 @@ class ReportView:
         return rows
 
     def units_judged_by(self, run_id: str, section: str, candidate: str = "") -> frozenset[tuple[str, str, str]]:
-        """Return the units (contract, claim, workload) judged by the run and whose cards link to this section.
+        """Return the units (contract, claim, workload) that were judged by a run and whose cards link to this section.
 
         candidate: if given, only claims whose candidate is this arm count.
         """

@@ -410,7 +410,7 @@ class Speed:
 
 
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
-    """Yield an error for each directory whose machine differs too much from the first machine to time a claim."""
+    """Yield an error for each directory whose machine's speed differs too much from the first that timed a claim."""
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
     for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
         deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))

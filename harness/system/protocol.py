@@ -291,7 +291,7 @@ class CanRecapture(Protocol):
 @runtime_checkable
 class CountsClippedTensors(Protocol):
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernels that scale gradients, by CUDA name. They count clipped tensors in a graph's nodes.
+        """Return the kernels that scale gradients, by CUDA name. A graph's clipped tensors are counted with them.
 
         The value maps the address of each table of tensors that the kernel reads to the number of tensors in the table.
         A kernel node uses the table whose address is among the node's arguments.
@@ -395,7 +395,7 @@ class CrossCompiles(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Return kernels for `target` (`sm_90`): those that a prewarm plans and, if `with_used`, of the arm's step."""
+        """Return kernels for `target` (`sm_90`): those that a prewarm plans and, if `with_used`, those of the step."""
         ...
 
 

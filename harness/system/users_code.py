@@ -129,7 +129,7 @@ def definition(thing: Any) -> str:
 
 
 def return_place(thing: Any) -> str:
-    """Return `file:line` of a function's only `return`. With none or several, return its definition's."""
+    """Return `file:line` of a function's only `return`. With none or several, return `file:line` of its definition."""
     try:
         function = _function(thing)
         lines, first = inspect.getsourcelines(function)

@@ -160,7 +160,7 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Reports the first loss plus a millionth of each loss's distance from it. In float64, the distance is not 0."""
+    """Reports the first loss plus a millionth of each loss's distance from it. float64 avoids rounding to 0."""
 
     _first: Tensor | None = None
 

@@ -383,7 +383,7 @@ def seed_differences(
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot milliseconds per step by block, and of a fixed piece of work (yardstick), scaled to the same median.
+    """Plot milliseconds per step by block, and the time of a fixed piece of work (yardstick), scaled to equal medians.
 
     Below, plot the growth of memory in MiB.
     """

@@ -256,7 +256,7 @@ def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
 
 
 def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-    """Mark an optimizer's 0-d state, as step counters, as the host's, unless the update is fused or capturable."""
+    """Mark an optimizer's 0-d state (such as step counters) as the host's, unless the update is fused or capturable."""
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):
             continue

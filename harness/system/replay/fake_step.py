@@ -1,4 +1,4 @@
-"""Run user steps on fake tensors, which have shapes but no values. Other operators run on zeros, on a CPU.
+"""Run user steps on fake tensors, which have shapes but no values. Unsupported operators run on zeros, on a CPU.
 
 Few user-defined operators are registered for fake tensors. Some of torch's own fake versions hold only for a GPU:
 `_grouped_mm` accepts only bfloat16. Execution on zeros gives the shapes of the results. It does not show whether a

@@ -1,7 +1,7 @@
 """Announce kernels that are launched without a torch operator, and replace functions of torch for a block.
 
 No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`).
-Trainers that launch kernels otherwise must call `announced`. Otherwise the harness does not see the launches. Functions
+Trainers that launch kernels in other ways must call `announced`, else the harness does not see the launches. Functions
 of torch are replaced so that a step believes it is captured, or so that compiled code runs uncompiled.
 """
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that leaves compiled code compiled. It sees these operators only within `as_written`.
+    """A dispatch mode that leaves compiled code compiled. It sees compiled operators only within `as_written`.
 
     A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's. Under such a mode, a step
     executes as it would on a device. Other subclasses do not change the step.

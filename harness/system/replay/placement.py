@@ -200,7 +200,7 @@ class Placement(Interceptor):
         return returned
 
     def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
-        """Place a result on the given side, and return it. On the other side, return a copy, as on a GPU."""
+        """Place a result on the given side, and return it. If it is on the other side, return a copy, as on a GPU."""
         if not isinstance(returned, Tensor):
             return returned
         memory = self._memory(returned)

@@ -56,7 +56,7 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Return a key that is equal for slots of the same entry. `Place` objects differ in each search."""
+        """Return a key that is equal for slots of one entry. Each search creates new `Place` objects, which differ."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:

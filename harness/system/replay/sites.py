@@ -187,7 +187,7 @@ _Line = tuple[str, str]
 
 
 def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Line | None, list[nn.Module]]:
-    """Walk the stack outwards. Return the innermost line of user code, the library line inside it, and modules.
+    """Walk the stack outwards. Return the innermost line of user code, the library line inside it, and the modules.
 
     The modules are those whose call is active, innermost first. stops: True to stop at the frame of a backward pass.
     """
