@@ -138,7 +138,7 @@ def _few(values: Any, field: str) -> list[Any]:
 
 
 def _option(value: object, field: str) -> dict[str, Any]:
-    """Return it as JSON: a type as its name, choices as a list. Raise `NotADescription` for types not in `FREE`."""
+    """Return an option as JSON: types as names, choices as a list. Raise `NotADescription` for types not in `FREE`."""
     if isinstance(value, type):
         if FREE.get(value.__name__) is not value:
             raise NotADescription(f"{field}: the type {value.__name__}, not one of {', '.join(FREE)}")
