@@ -22,6 +22,7 @@ from harness.report.what_now import what_now
 # and for the unit's section of the summary.
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
+SEEN = 1200  # largest number of characters of a judge's message, which is longer only if names are very long
 FIGURES = 12  # largest number of figures of a unit that are listed
 # Characters that are markup only in some places: `_` at the end of a word, `:` in an address or around an emoji's name.
 _SIGNIFICANT = re.compile(

@@ -67,7 +67,10 @@ class TrainingRun(Protocol):
         ...
 
     def facts(self) -> Mapping[str, Scalar]:
-        """Return facts about training for evidence and report, such as `device`, `dtype`, `layers`, `text_digest`."""
+        """Return facts about training for evidence and report, such as `device`, `dtype`, `layers`, `text_digest`.
+
+        `random_weights`: True if no pretrained checkpoint was loaded. The first screen of a page says so.
+        """
         ...
 
     def __enter__(self) -> Self: ...

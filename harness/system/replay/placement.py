@@ -296,18 +296,6 @@ class _Operators(Observer):
         return func(*args, **kwargs)
 
 
-def _has_capturable_form() -> bool:
-    """Return True if the caller is an update of torch's own optimizers. With `capturable=True`, it reads no value."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_of_an_optimizer(frame):
-        frame = frame.f_back
-    while frame is not None and is_of_an_optimizer(frame):
-        if "capturable" in frame.f_code.co_varnames:
-            return True
-        frame = frame.f_back
-    return False
-
-
 def _is_in_place(func: Any) -> bool:
     name: str = getattr(func, "__name__", "")
     return (
