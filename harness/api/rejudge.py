@@ -285,6 +285,7 @@ def _with_drill(view: ReportView, drill: Bundle) -> ReportView:
     return replace(
         view,
         drill=own.drill,
+        drill_named=True,
         altered=(*view.altered, *own.altered),
         incomplete=(*view.incomplete, *own.incomplete),
         unsealed=(*view.unsealed, *own.unsealed),

@@ -70,6 +70,7 @@ class ReportView:
     verdicts: Sequence[Verdict]
     evidence: Mapping[str, RunEvidence]
     drill: DrillRecord | None = None
+    drill_named: bool = False  # True: the user asked for one page of runs and their drill
     altered: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     unsealed: tuple[str, ...] = ()

@@ -106,9 +106,12 @@ class KillMatrix:
 
 
 def kill_matrix(view: ReportView) -> KillMatrix | None:
-    """Return the matrix of a whole drill, or of the drill beside runs. None without a drill or a planned fault."""
+    """Return the matrix of a drill on its own page, or on a page that was asked to show it with runs.
+
+    Return None without a drill or a planned fault.
+    """
     record = view.drill
-    if record is None or not record.planned:
+    if record is None or not record.planned or not (view.of_controls or view.drill_named):
         return None
     contracts = sorted(_contracts(view, record), key=_told_later)
     seen = {name for contract in contracts for name in _words(contract)}
@@ -305,7 +308,7 @@ def _survivors(record: DrillRecord) -> Table | None:
 
 def survived(view: ReportView) -> list[str]:
     """Return one line for each surviving fault of the page's drill, for formats without a matrix."""
-    rows = view.drill.survivors if view.drill is not None else []
+    rows = view.drill.survivors if view.drill is not None and (view.of_controls or view.drill_named) else []
     return [
         f"{row.fault} in {row.claim} on {row.workload}: expected {_triple(row.expected)}, seen {_triple(row.seen)}"
         for row in rows
