@@ -34,8 +34,7 @@ SEQ_LENS = (64, 128, 256, 512, 1024, 2048)
 WARMUP_STEPS = 2
 MOST_STEPS = 10
 FEWEST_STEPS = 4
-# Time for each arm in a cell, in seconds. Long steps hardly vary, because they keep the GPU busy, so a few of them are
-# enough.
+# Time for each arm in a cell, in seconds. Long steps hardly vary, because they keep the GPU busy, so a few suffice.
 SECONDS_AN_ARM = 1.5
 
 
@@ -109,8 +108,7 @@ def as_json(cells: list[Cell], model: str, seconds: float) -> dict[str, Any]:
 
 
 def table(cells: list[Cell], model: str, seconds: float) -> str:
-    """Return the content of crossover.md: ratio and times of each cell (uncaptured / captured, in ms), and skipped
-    cells."""
+    """Return the content of crossover.md: ratio and times of each cell (uncaptured / captured, ms), skipped cells."""
     batch_sizes, seq_lens = sorted({c.batch_size for c in cells}), sorted({c.seq_len for c in cells})
     by_shape = {(cell.batch_size, cell.seq_len): cell for cell in cells}
     lines = [

@@ -47,8 +47,7 @@ FP8_CAPABILITY = (9, 0)  # lowest compute capability for which torch multiplies 
 
 @dataclass(frozen=True)
 class Product:
-    """One projection: the weight [outputs, inputs], and the matrices that the products with this weight read and
-    write."""
+    """One projection: the weight [outputs, inputs], and the matrices that its products read and write."""
 
     weight: Tensor
     value: Tensor  # [T, inputs]
@@ -164,8 +163,7 @@ class Interleaved:
 def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
     """Time the arms in turns, in `ROUNDS` rounds. Before each turn, two untimed steps let the GPU's clocks rise.
 
-    All arms run the same number of steps in a round, which is the number that the slowest arm can run in the time of a
-    round.
+    All arms run the same number of steps in a round, the number that the slowest arm can run in a round's time.
     """
     times: dict[str, list[float]] = {name: [] for name in arms}
     clocks: dict[str, list[int]] = {name: [] for name in arms}
@@ -198,8 +196,7 @@ class StepAndFloors:
     fp8_step: Interleaved | None = None
 
     def described(self) -> dict[str, Any]:
-        """Return the figures for JSON, by name. Those with ``times_`` in their names are ratios of a step's time to a
-        floor's."""
+        """Return the figures for JSON, by name. Those with ``times_`` in their names are ratios of step to floor."""
         arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor", "fp8_step")}
         ratios = {f"times_{name}": self.step.median_ms / arms[name].median_ms for name in ("floor", "fused_floor")}
         if self.fp8_step is not None:
@@ -229,8 +226,7 @@ def step_and_floors(config: TrainConfig) -> StepAndFloors:
 
 
 def _captured(config: TrainConfig, stack: ExitStack) -> tuple[CapturingTrainer, float | None]:
-    """Return a trainer after its capture and one replay, and its peak memory in GiB. ``stack`` will close the
-    trainer."""
+    """Return a trainer after its capture and one replay, and its peak memory in GiB. ``stack`` closes it."""
     trainer = Trainer(config)
     capturing = CapturingTrainer(trainer, "step")
     stack.callback(capturing.close)

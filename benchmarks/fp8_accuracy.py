@@ -128,8 +128,7 @@ def train(config: TrainConfig, arm: str, found: Found) -> dict[int, Tensor]:
 
 
 def write_curves(found: Found, out: Path) -> None:
-    """Write curves.csv with a row for each step and a column for each arm and seed, and curves.svg with a line for each
-    column."""
+    """Write curves.csv with a row for each step and a column for each arm and seed, and curves.svg with lines."""
     columns = {f"{arm}.{seed}": losses for arm, seeds in found.losses.items() for seed, losses in seeds.items()}
     with (out / "curves.csv").open("w", newline="") as file:
         writer = csv.writer(file)

@@ -97,8 +97,7 @@ class Arm:
             model.products.most_terms_fast = 0
 
     def prepare(self, seq_len: int) -> dict[str, Any]:
-        """Capture the step at a sequence length. Return the peak memory in GiB, without the memory that other arms
-        hold."""
+        """Capture the step at a sequence length. Return the peak memory in GiB, without that of other arms."""
         on_gpu = self.trainer.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize()
@@ -114,8 +113,7 @@ class Arm:
 
     @property
     def own(self) -> int:
-        """Return the number of bytes of the trainer's weights and state. Memory that several tensors share is counted
-        once."""
+        """Return the number of bytes of the trainer's weights and state. Tensors that share memory count once."""
         tensors = [*self.trainer.frozen_tensors().values(), *self.trainer.state_tensors().values()]
         head = getattr(self.trainer.model, "fp8_head", None)
         if head is not None:
@@ -167,8 +165,7 @@ def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], result
 def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
     """Train eight captured and eight plain steps from the same start.
 
-    Returns, by name, the losses of both arms, whether the losses are equal, and the number of parameters that differ at
-    the end.
+    Returns, by name, the losses of both arms, whether the losses are equal, and the number of parameters that differ.
     """
     ends, losses = [], []
     for scope in ("none", "step"):
@@ -181,8 +178,7 @@ def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
 
 
 def errors(arms: dict[str, Arm], config: TrainConfig, seq_len: int) -> dict[str, Any]:
-    """Return the errors of the arms' gradients relative to float32, at the parameters that the first arm has
-    reached."""
+    """Return the errors of the arms' gradients relative to float32, at the parameters of the first arm."""
     reference = Trainer(replace(config, dtype="float32", precision="dtype", seq_len=seq_len))
     start = next(iter(arms.values())).trainer.trainable.flat.clone()
     grown: dict[str, dict[str, Tensor]] = {}

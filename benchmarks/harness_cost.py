@@ -11,8 +11,7 @@
 - ``check``: the time in which the command line checks 2,000 contracts. Bar: 5 s.
 
 On a GPU, supervision is measured with 28 layers, on a CPU with the small model. The share is printed with twice its
-standard error. If the share differs from its bar by less than this, the result is "not resolved". The exit code is 1 if
-a cost exceeds its bar.
+standard error. A share nearer to its bar is "not resolved". The exit code is 1 if a cost exceeds its bar.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ SUPERVISION_BAR, JUDGE_BAR_S, CHECK_BAR_S = 0.01, 2.0, 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """A measured cost and its bar. ``resolution``: the possible error of the figure, because the machine's speed
-    varies."""
+    """A measured cost and its bar. ``resolution``: the figure's error, as the machine's speed varies."""
 
     what: str
     figure: float
@@ -83,8 +81,7 @@ def window_ms(began: Sequence[float]) -> list[float]:
 
 
 def supervision(capture: str) -> list[Cost]:
-    """Run bare and supervised processes in turns. Return the costs of supervision, from the medians over all
-    windows."""
+    """Run bare and supervised processes in turns. Return the costs, from the medians over all windows."""
     on_gpu = torch.cuda.is_available()
     workload = Workload(
         model="qwen2-1.5b" if on_gpu else "tiny", batch_size=4, seq_len=512 if on_gpu else 64, steps=_steps()
@@ -104,8 +101,8 @@ def supervision(capture: str) -> list[Cost]:
             clock.unlink()
     shape = f"{workload.model}, seq {workload.seq_len}, capture {capture}"
     share, milliseconds = costs_of(bare, supervised, capture, shape)
-    # The limit in milliseconds applies to a CUDA graph. In a traced replay, the harness watches every operator, so only
-    # the share is limited.
+    # The limit in milliseconds is for CUDA graphs. In a traced replay, which watches operators, only the share is
+    # limited.
     return [share, milliseconds] if on_gpu and capture != "none" else [share]
 
 

@@ -29,18 +29,15 @@ KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of the kernel, or on a CPU of the ATen operator, with this name. Return ``other`` if no pattern
-    matches."""
+    """Return the kind of the kernel, or on a CPU of the ATen operator, with this name. Without match: ``other``."""
     lowered = name.lower()
     return next((kind for kind, pattern in _PATTERNS if pattern.search(lowered)), "other")
 
 
 def name_kernels_by_operation() -> None:
-    """Put the operation in front of the names of the trainer's Triton kernels, because several are called
-    ``_forward_kernel``.
+    """Put the operation in front of the names of the trainer's Triton kernels, because some have the same name.
 
-    Call this before the first launch and with a separate kernel cache (``TRITON_CACHE_DIR``), because a cached binary
-    keeps its old name.
+    Call this before the first launch, with a separate ``TRITON_CACHE_DIR``, because cached binaries keep their names.
     """
     from reference_impl.kernels.registry import KERNELS, load
     from reference_impl.kernels.triton_source import TritonFunction

@@ -39,8 +39,7 @@ Body = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel at one shape. `make` allocates tensors and returns two functions that use them: one calls the kernel,
-    the other torch."""
+    """A kernel at one shape. `make` allocates tensors and returns two functions that call the kernel and torch."""
 
     name: str
     moved_bytes: int

@@ -21,8 +21,7 @@ PACKAGES = (
     "torch", "triton", "transformers", "peft", "bitsandbytes", "accelerate", "unsloth", "unsloth_zoo", "trl",
     "liger_kernel", "axolotl", "cut_cross_entropy",
 )  # fmt: skip
-# A timing depends on the sources in these folders. `environment` records a digest of the sources, so that uncommitted
-# changes are visible.
+# A timing depends on the sources in these folders. `environment` records their digest, which shows uncommitted changes.
 SOURCES = ("benchmarks", "reference_impl")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -35,8 +34,7 @@ ROUND_MS = 1200.0
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Wall times of single steps, each with a device sync at its end, and of a block of steps with one sync at its
-    end."""
+    """Wall times of single steps, each with a device sync at its end, and of a block of steps with one sync."""
 
     milliseconds: tuple[float, ...]
     block_ms: float  # mean milliseconds of a step inside the block
@@ -74,8 +72,7 @@ def time_steps(step: Callable[[int], object], first: int, count: int, device: to
 def steps_of_a_round(step_ms: float) -> int:
     """Return the number of single steps in a round, which is also the number of steps in the round's block.
 
-    Single steps and block together should take `ROUND_MS`. The number is at least `FEWEST_STEPS_A_ROUND` and at most
-    `MOST_STEPS_A_ROUND`.
+    Single steps and block should take `ROUND_MS`, with `FEWEST_STEPS_A_ROUND` to `MOST_STEPS_A_ROUND` steps.
     """
     return max(FEWEST_STEPS_A_ROUND, min(MOST_STEPS_A_ROUND, int(ROUND_MS / (2 * step_ms))))
 

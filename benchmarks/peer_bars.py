@@ -16,8 +16,7 @@ FASTER_THAN = {  # smallest required speed-up of `graphed` over each arm; key: s
     "unsloth": {128: 4.0, 512: 1.8, 2048: 1.25},
     "hf_reduce_overhead": {128: 1.6, 512: 1.5},
 }
-# Largest allowed ratio of the step's time to the time of its bfloat16 products alone. Both are timed in turns in one
-# process.
+# Largest allowed ratio of the step's time to the time of its bfloat16 products alone. Both are timed in one process.
 TIMES_FLOOR = {128: 1.45, 512: 1.25, 2048: 1.28}
 TIMES_FLOOR_GOAL = {2048: 1.22}
 FP8_TIMES_FLOOR = {512: 1.0, 2048: 0.95}

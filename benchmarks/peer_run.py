@@ -19,16 +19,14 @@ OUT_OF_TIME = "not started: out of time"
 # At step 0, a bf16 arm differs from the fp32 reference only by rounding. The rounding error of logits up to 4 is at
 # most 2^-7. Hidden states are rounded about 200 times in 28 layers, each time with a relative error of 2^-9. So the
 # logit of a target differs by about 0.02, and the mean over at least 500 targets differs by less than a tenth of that.
-# A tolerance of 0.01 allows for errors that have the same sign. An fp32 arm on a CPU differs only by the order of its
-# sums.
+# A tolerance of 0.01 allows for errors of the same sign. An fp32 arm on a CPU differs only by the order of its sums.
 LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4}
 # Rounding to e4m3 has errors 16 times as large as rounding to bfloat16, and the weights are rounded, too. So the logit
 # of a target differs by about 0.2. The errors of targets with the same byte are partly equal. So the error of the mean
 # over n targets is larger than 0.2 / sqrt(n), which is 0.0044 for 2048 targets. Over 16 seeds, the mean over 2048
 # targets differed by 0.0164 (standard deviation), and by -0.0030 +- 0.0041 on average, so there is no bias
 # (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and 2026-11-30-h200-fp8-not-worse). Three standard deviations are
-# allowed. Such a wide bound would not show a product that did not run in FP8. So `benchmarks.arms.ours` also counts the
-# products in FP8.
+# allowed. Such a wide bound would not show a product outside of FP8, so `benchmarks.arms.ours` also counts them.
 FP8_TARGET = 0.2
 FP8_TEXT = 0.0158  # part of the error that is equal for all targets: the root of 0.0164^2 - 0.2^2 / 2048
 
@@ -44,8 +42,7 @@ def place_name(arm: str, shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of one arm at one shape. Memory peaks are torch's and include the first step. They are None on a
-    CPU."""
+    """Measurements of one arm at one shape. Memory peaks are torch's, with the first step, and None on a CPU."""
 
     arm: str
     batch_size: int
@@ -108,8 +105,7 @@ class PeerRun:
         return next((m for m in self.measured if m.arm == arm and m.shape == shape), None)
 
     def expected_loss(self, arm: Measured) -> float:
-        """Return the reference loss for the quantization of this arm's weights and for the targets that the arm
-        counts."""
+        """Return the reference loss for this arm's quantization of weights and for the targets that it counts."""
         counting = "all" if arm.facts["loss_positions"] == "all" else "shifted"
         return self.reference[str(arm.shape)][arm.facts["weights"]][counting]
 
@@ -200,8 +196,7 @@ def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Ma
 
 
 def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
-    """Return one run with the measurements of both calls. An arm without measurements has the reason of the last
-    attempt."""
+    """Return one run with the measurements of both calls. An arm without them has the reason of the last attempt."""
     if before is None:
         return now
     check_joinable(before, now.model, now.batch_size, now.environment)

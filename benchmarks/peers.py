@@ -15,9 +15,8 @@ only missing figures are measured. So a long run can be made by several calls:
     python -m benchmarks.peers --out DIR --seq-lens 128 512
     python -m benchmarks.peers --out DIR --seq-lens 2048 --shapes 1x8192
 
-Exit code 0: the run is complete, and the losses of all arms agree with the reference; the ratios do not matter. 1: an
-arm was not measured or failed, or its loss differs from the reference; the arm is named. 2: the folder contains a run
-that cannot be resumed.
+Exit code 0: the run is complete, and the losses of all arms agree with the reference. 1: an arm was not measured or
+failed, or its loss differs from the reference; the arm is named. 2: the folder contains a run that cannot be resumed.
 """
 
 from __future__ import annotations
@@ -173,8 +172,7 @@ class Sitting:
 
 
 def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) -> Iterator[list[Running]]:
-    """Yield the arms of each sitting after they were timed. An arm that ran out of memory is opened again in its own
-    sitting."""
+    """Yield the arms of each sitting after they were timed. An arm out of memory is opened again in its own sitting."""
     with ExitStack() as stack:
 
         def start(number: int) -> Sitting:
@@ -209,8 +207,7 @@ class Asked:
 
 @dataclass
 class Call:
-    """One call of the benchmark: the requested figures, the figures of earlier calls, and the figures measured so
-    far."""
+    """One call of the benchmark: the requested figures, the figures of earlier calls, and those measured so far."""
 
     base: Job
     places: list[Place]  # the arms and shapes that were requested, for all shapes together

@@ -45,8 +45,7 @@ class Span:
 
 
 def record_spans(step: Callable[[int], object], first: int, device: torch.device) -> list[Span]:
-    """Profile `PROFILED_STEPS` steps, and return the spans. Raises RuntimeError if there are none, for example without
-    CUPTI."""
+    """Profile `PROFILED_STEPS` steps, and return the spans. Raises RuntimeError if there are none (no CUPTI)."""
     on_gpu = device.type == "cuda"
     wanted = "CUDA" if on_gpu else "CPU"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
@@ -64,8 +63,7 @@ def record_spans(step: Callable[[int], object], first: int, device: torch.device
 
 
 def _cost(event: Any, *, on_gpu: bool) -> float:
-    """Return the time of an event in us. On a CPU, where operators are nested, leave out the time of inner
-    operators."""
+    """Return the time of an event in us. On a CPU, where operators are nested, leave out inner operators."""
     return float(event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total)
 
 
@@ -92,8 +90,7 @@ def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[
 
 
 def shorten(name: str, width: int = 110) -> str:
-    """Return the name of a kernel on one line. Of a long name, keep the beginning and the end, because the end names
-    the functor."""
+    """Return a kernel's name on one line. Of a long name, keep beginning and end, which names the functor."""
     flat = " ".join(name.replace("void ", "").split())
     return flat if len(flat) <= width else f"{flat[: width - 43]}…{flat[-42:]}"
 

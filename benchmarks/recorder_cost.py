@@ -29,8 +29,7 @@ VOCABULARY, WIDTH, LENGTH, ROWS = 1024, 256, 128, 4
 class Cost:
     """Seconds of a step without the recorder, and two shares of this time.
 
-    `added` is the time that the recorder adds. `on_host` is the time that the host spends in the recorder's method
-    `step`.
+    `added` is the time that the recorder adds. `on_host` is the host's time in the recorder's method `step`.
     """
 
     step_s: float

@@ -18,8 +18,7 @@ class WorkerFailedError(Exception):
 
 
 class WorkerProcess:
-    """A worker process with its own folder. Libraries write caches there that they would write to the current
-    directory.
+    """A worker process with its own folder. Libraries write caches there, not to the current directory.
 
     A worker is a context manager. The end of the `with` ends the worker and every process that the worker started.
     """

@@ -7,9 +7,8 @@ there are no micro-batches.) The sum over micro-batches is therefore kept in a s
 trainable parameters. Each micro-batch needs one more launch, to add its gradient to this buffer.
 
 A capture records the whole step, with all k micro-batches and the update, in one graph, so a step is one launch. The
-activations of all micro-batches use the same memory of the graph's pool. The graph therefore needs no more memory than
-one micro-batch. A graph of a single micro-batch would need k + 1 launches for each step, and a copy of each micro-batch
-into static buffers.
+activations of all micro-batches use the same memory of the graph's pool. So the graph needs no more memory than one
+micro-batch. A graph of a single micro-batch would need k + 1 launches for each step, and copies into static buffers.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class Accumulation:
         return loss
 
     def add(self, number: int) -> None:
-        """Add the gradient of micro-batch ``number`` to the sum. For the last micro-batch, write the sum to the flat
-        gradient buffer."""
+        """Add the gradient of micro-batch ``number`` to the sum, which is written to the flat gradient at the end."""
         gradient = self._model.trainable.gradient
         if number == 0:
             self.total.copy_(gradient)

@@ -2,8 +2,7 @@
 
 A checkpoint is one safetensors file with the parameters, Adam's moments and step counts, and the learning rate. Model
 shape and settings are not saved, so the run that loads the file must have the same shape and settings. No random state
-is saved either, because a step draws no random number. The batch and the learning rate of a step depend only on the
-step's index.
+is saved, because a step draws no random number. A step's batch and learning rate depend only on its index.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ class BetweenSteps:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Copy the state from the file `path` into the trainer's existing tensors, because captured graphs contain
-        their addresses.
+        """Copy the state from `path` into the trainer's tensors, because captured graphs contain their addresses.
 
         Raises `ReferenceImplError` if the checkpoint's names or shapes differ from the trainer's.
         """
@@ -64,8 +62,7 @@ class BetweenSteps:
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Return the mean loss (0-d) of the last two batches of the first pass over the text. Change no training
-        buffers."""
+        """Return the mean loss (0-d) of the last two batches of the text. Training buffers stay the same."""
         trainer, shape = self.trainer, self.trainer.static.shape
         last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []

@@ -24,8 +24,7 @@ from reference_impl.streams import Beside, StepStreams
 
 
 class BlockWeights:
-    """The frozen weights of a block. Matrices are [outputs, inputs]. The matrices of a group are dequantized
-    together."""
+    """The frozen weights of a block. Matrices are [outputs, inputs]. A group is dequantized at once."""
 
     def __init__(
         self,
@@ -46,8 +45,7 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class BlockContext:
-    """The tensors of the forward pass that the backward pass needs. A captured graph can fix the addresses of plain
-    tensors."""
+    """The tensors of the forward pass that the backward pass needs. A captured graph can fix their addresses."""
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]

@@ -194,8 +194,7 @@ def _plain_name(name: object) -> str:
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return a dictionary from name to shape of all tensors of one file. Raises `ReferenceImplError` for an invalid
-    file.
+    """Return the shapes of all tensors of one file, by name. Raises `ReferenceImplError` for an invalid file.
 
     safetensors compares the tensors' sizes with the length of the file.
     """
@@ -210,6 +209,5 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Return the number of elements of all tensors in a checkpoint: the frozen weights, and the norms' initial
-    gains."""
+    """Return the number of elements of all tensors in a checkpoint: the frozen weightsand the norms' gains."""
     return sum(math.prod(shape) for shape in weight_shapes(config).values())

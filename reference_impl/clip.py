@@ -24,8 +24,7 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """The place of one tensor's gradient in the flat buffer, the tensor's layer, and the index of its first partial
-    sum."""
+    """The place of a tensor's gradient in the flat buffer, the tensor's layer, and its first partial sum's index."""
 
     offset: int
     size: int
@@ -44,16 +43,14 @@ class ClipPlan:
     starts: Tensor  # int64 [P]: index of the first element of each partial sum
     counts: Tensor  # int32 [P]: number of elements of each partial sum
     groups: Tensor  # int32 [P]: group of each partial sum
-    # int32 [G + 1]: the partial sums of group g are those from group_starts[g] up to, but not including, group_starts[g
-    # + 1]
+    # int32 [G + 1]: the partial sums of group g are those from group_starts[g] up to group_starts[g + 1], exclusive
     group_starts: Tensor
 
     @classmethod
     def build(cls, sizes: Sequence[int], layers: Sequence[int], scope: ClipScope, device: torch.device) -> ClipPlan:
         """Return the plan for consecutive tensors: tensor i has ``sizes[i]`` elements and is in layer ``layers[i]``.
 
-        Layers are numbered from 0. With the scope "per_layer" each layer is a group, otherwise all tensors are one
-        group.
+        Layers are numbered from 0. With the scope "per_layer" each layer is a group, else all tensors are one group.
         """
         spans: list[TensorSpan] = []
         starts: list[int] = []
@@ -79,8 +76,7 @@ class ClipPlan:
 
 
 class GradientClip:
-    """Clips a flat gradient in place. The attributes ``norms`` (before the clip) and ``scales`` of all groups, [G],
-    stay on the device."""
+    """Clips a flat gradient in place. ``norms`` (before the clip) and ``scales`` of groups [G] stay on the device."""
 
     def __init__(self, sizes: Sequence[int], layers: Sequence[int], config: TrainConfig, device: torch.device) -> None:
         self.plan = ClipPlan.build(sizes, layers, config.clip_scope, device)
@@ -105,8 +101,7 @@ class GradientClip:
         ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
 
     def _apply_synchronizing_(self, gradient: Tensor) -> None:
-        """Clip with one host sync for each tensor that is not empty. Write norms and scales without a further host
-        sync."""
+        """Clip with one host sync for each tensor with elements. Write norms and scales without a sync."""
         squares = [0.0] * self.norms.numel()
         for span in self.plan.spans:
             if span.size:

@@ -36,11 +36,9 @@ def clip_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Yield float32 comparisons of the clip, for the sizes of the model's tensors (six in each layer) and for
-    `RAGGED_LAYERS`.
+    """Yield float32 comparisons of the clip, for the model's tensors (six in each layer) and for `RAGGED_LAYERS`.
 
-    magnitudes: typical sizes of the gradients' elements; each magnitude gets its own comparison. rank: the rank of
-    LoRA.
+    magnitudes: typical sizes of the gradients' elements, each with its own comparison. rank: LoRA's rank.
     """
     in_a_step = tuple(math.prod(shape) for shape in layer_shapes(model, rank).values())
     for layers in ((in_a_step,) * model.num_layers, RAGGED_LAYERS):
@@ -60,8 +58,7 @@ def _clip(
     parts = torch.split(flat, [sum(layer) for layer in layers])
     for part in parts[2::2]:
         part.mul_(_SMALL_LAYER)
-    # Half the smallest norm of the layers whose gradients were not multiplied by `_SMALL_LAYER`. So the clip is active
-    # in these layers.
+    # Half the smallest norm of the layers that were not multiplied by `_SMALL_LAYER`, so the clip is active there.
     max_norm = 0.5 * magnitude * math.sqrt(sum(layers[0]))
 
     def run(kernels: KernelTable, outputs: Mapping[str, Tensor]) -> None:
@@ -105,8 +102,7 @@ def gain_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Yield comparisons of the gradient of a norm's gain, for sums over the `tokens` rows of a step and over the 67
-    rows of `RAGGED_ROWS`."""
+    """Yield comparisons of the gradient of a norm's gain, for sums over `tokens` rows and over `RAGGED_ROWS`."""
     for rows, width in ((tokens, hidden), RAGGED_ROWS):
         for dtype in dtypes:
             for magnitude in magnitudes:

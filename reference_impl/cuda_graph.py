@@ -35,8 +35,7 @@ MOST_TOKENS_OVERLAPPED_IN_FP8 = 2048
 
 
 class GraphKey(NamedTuple):
-    """Everything in which two graphs of a step can differ. With the sequence length alone as key, a wrong graph could
-    be replayed."""
+    """Everything in which two graphs of a step can differ. The sequence length alone does not identify a graph."""
 
     batch_size: int
     seq_len: int
@@ -54,8 +53,7 @@ def scope_from_environment() -> str:
 
 
 class TracedReplay:
-    """A step that was recorded without CUDA. In the scope `backward`, the forward pass is not recorded, but executed in
-    each step."""
+    """A step that was recorded without CUDA. In the scope `backward`, the forward pass is not recordedbut executed."""
 
     def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
         self._forward: Callable[[], Tensor] | None = None
@@ -81,8 +79,7 @@ class TracedReplay:
 
 
 def _with_marker(trainer: Trainer) -> Tensor:
-    """Run backward, clip and optimizer of the step. Return an unused tensor, because a recorded function must return a
-    tensor."""
+    """Run backward, clip and optimizer of the step. Return an unused tensor, as a recorded function must."""
     trainer.backward_body()
     return trainer.clip.norms.sum()
 
@@ -134,8 +131,7 @@ class CapturingTrainer:
         )
 
     def prepare(self, index: int) -> CapturedStep | TracedReplay | None:
-        """Copy batch `index` to the static tensors, and return the captured step for it, or None if the step must run
-        uncaptured.
+        """Copy batch `index` to the static tensors, and return its captured step, or None to run uncaptured.
 
         A shape that has no captured step yet is captured now.
         """
@@ -149,8 +145,7 @@ class CapturingTrainer:
         return self._cache[key]
 
     def step(self, index: int) -> Tensor:
-        """Run training step `index`, and return a copy of the loss (0-d). The host waits for the device only in a
-        capture."""
+        """Run training step `index`, and return a copy of the loss (0-d). Only a capture lets the host wait."""
         captured = self.prepare(index)
         if captured is None:
             self.uncaptured_steps += 1
@@ -193,8 +188,7 @@ class CapturingTrainer:
         return TracedReplay(self.trainer, self.scope, self._static_of_current_shape())
 
     def _static_of_current_shape(self) -> State:
-        """Return a function without arguments. It returns, by name, the buffers that a capture of the current shape
-        uses."""
+        """Return a function without arguments. It returns, by name, the buffers of the current shape."""
         trainer, static = self.trainer, self.trainer.static
 
         def named() -> dict[str, Tensor]:
@@ -203,8 +197,7 @@ class CapturingTrainer:
         return named
 
     def record(self) -> CaptureRecord:
-        """Return a record for the harness: captures, replays and uncaptured steps so far, a failure, and buffers'
-        addresses."""
+        """Return a record for the harness: captures, replays, uncaptured steps, a failure, and buffers' addresses."""
         mechanism = "cuda_graph" if self._on_gpu else "traced"
         graphs: dict[str, int] = {}
         now: dict[str, int] = {}

@@ -61,8 +61,7 @@ def _byte_tokens(text: bytes) -> Tensor:
 
 
 def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
-    """Return the tokens of ``text``, [n]: its bytes (uint8), or the result of a Hugging Face ``tokenizer.json``
-    (int32)."""
+    """Return the tokens of ``text``, [n]: its bytes (uint8), or those of a Hugging Face ``tokenizer.json`` (int32)."""
     if tokenizer is None:
         return _byte_tokens(text)
     try:
@@ -85,8 +84,7 @@ def window_order(seed: int, number: int, windows: int) -> Tensor:
 
 
 class TextBatches:
-    """Batches of windows of the text. The last token of a window is only a target, and the first input of the next
-    window.
+    """Batches of windows of the text. A window's last token is only a target, and the next window's first input.
 
     A pass over the text uses each window at most once. Each pass has its own order, which depends on the seed.
     """
@@ -105,8 +103,7 @@ class TextBatches:
         return hashlib.sha256(self._tokens.numpy().tobytes()).hexdigest()
 
     def distinct(self, batch_size: int, seq_len: int) -> int:
-        """Return the number of batches of this shape in one pass over the text. No two of these batches share a
-        window."""
+        """Return the number of batches of this shape in one pass over the text. They share no window."""
         return (self._tokens.numel() - 1) // seq_len // batch_size
 
     def batch(self, index: int, batch_size: int, seq_len: int) -> tuple[Tensor, Tensor]:

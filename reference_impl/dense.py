@@ -38,8 +38,7 @@ class MatrixGroup:
             self._join(quantized)
 
     def _join(self, quantized: list[QuantizedMatrix]) -> None:
-        """Copy the codes and scales of all matrices into two buffers. Make each matrix a view of these buffers, so that
-        nothing is stored twice."""
+        """Copy the codes and scales of all matrices into two buffers. Make each matrix a view of these buffers."""
         codes = torch.cat([matrix.codes for matrix in quantized])
         absmax = torch.cat([matrix.absmax for matrix in quantized])
         self._joined = QuantizedMatrix(codes, absmax, absmax.numel(), BLOCK)
@@ -76,14 +75,12 @@ class Ahead(Generic[Value]):
             stage.start()
 
     def take(self) -> Value:
-        """Return the next value. This object keeps no reference to it, so its memory is freed when the caller drops
-        it."""
+        """Return the next value. No reference is kept, so the value is freed when the caller drops it."""
         return self._stages.popleft().take()
 
 
 class DenseWeights(Ahead[tuple[Tensor, ...]]):
-    """The dense matrices for a forward or backward pass over the model. Each value is a tuple with the matrices of one
-    group."""
+    """The dense matrices for a forward or backward pass over the model. Each value has one group's matrices."""
 
     def __init__(self, groups: Iterable[MatrixGroup], dtype: torch.dtype, streams: StepStreams) -> None:
         super().__init__((partial(group.dense, dtype) for group in groups), streams)

@@ -1,5 +1,4 @@
-"""Read files that come from a user or from a model hub. Refuse very large files, and anything that is not a plain
-file."""
+"""Read files of a user or of a model hub. Refuse very large files, and anything that is not a plain file."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ JSON_LIMIT = 64 * 2**20
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in the file `path`. Raises `ReferenceImplError` with `remedy` if the file cannot be
-    used."""
+    """Return the JSON object in the file `path`. Raises `ReferenceImplError` with `remedy` for an unusable file."""
     try:
         size = path.stat().st_size
         if not path.is_file() or size > JSON_LIMIT:

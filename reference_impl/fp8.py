@@ -63,8 +63,7 @@ class Fp8Matrix:
 
     @classmethod
     def of(cls, matrix: FrozenMatrix) -> Fp8Matrix:
-        """Return the matrix with its scales. Raises `ReferenceImplError` unless it is NF4 with whole blocks in each
-        row."""
+        """Return the matrix with its scales. Raises `ReferenceImplError` unless it is NF4 with whole blocks in rows."""
         if not isinstance(matrix, QuantizedMatrix):
             raise ReferenceImplError("precision", "fp8 with weights that are not nf4", "choose weights='nf4'")
         if matrix.cols % BLOCK:
@@ -86,8 +85,7 @@ class Fp8Matrix:
         return ScaledRows(data, self.column_scale)
 
 
-# Largest factor by which the norm of a row can grow when the row is rounded to e4m3 and the result is rounded to
-# bfloat16.
+# Largest factor by which the norm of a row can grow when it is rounded to e4m3 and the result to bfloat16.
 _ROUNDED = 1.07
 # The largest slope of silu, which it has near 2.4.
 _STEEPEST = 1.1

@@ -25,8 +25,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class Fp8Context(BlockContext):
-    """A `BlockContext` with an additional ``norm_mid`` f32 [T], the norms of the rows from which gate_up was
-    computed."""
+    """A `BlockContext` with an additional ``norm_mid`` f32 [T], the norms of gate_up's input rows."""
 
     norm_mid: Tensor
 

@@ -1,8 +1,7 @@
 """The decoder with FP8 products with the frozen weights of the blocks and of the head.
 
-T tokens, H hidden, V vocabulary. The head is not NF4, so it cannot be converted at each use. Two FP8 copies of the head
-are therefore kept in addition to the embedding, one of them transposed (together 2 * V * H bytes). All elements of the
-head have one scale.
+T tokens, H hidden, V vocabulary. The head is not NF4 and cannot be converted at each use. So two FP8 copies are kept in
+addition to the embedding, one transposed (together 2 * V * H bytes). All elements of the head have one scale.
 """
 
 from __future__ import annotations
@@ -92,8 +91,7 @@ class Fp8Model(Model):
         return hidden, ScaledRows(data, scale), rstd
 
     def _loss_fp8(self, final: ScaledRows, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Do the same as `Model._loss`, for the final norm's output in FP8. The gradient is returned in a new
-        tensor."""
+        """Do the same as `Model._loss`, for the final norm's output in FP8. The gradient is a new tensor."""
         tokens, multiply = targets.numel(), self.products.multiply
         device = targets.device
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=device)

@@ -1,5 +1,4 @@
-"""Count the matrix products of a step that run in FP8. The object that multiplies also counts, so no product is
-missed."""
+"""Count the matrix products of a step that run in FP8. The object that multiplies also counts."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
 def precision_facts(trainer: Trainer) -> dict[str, int | str]:
     """Return, by name, the number of FP8 products, the number of products with frozen weights, and two data types.
 
-    The data types are the compute dtype and ``dtype``. ``dtype`` is FP8's name if both numbers are equal, otherwise the
-    compute dtype.
+    The data types are the compute dtype and ``dtype``: FP8 if both numbers are equal, else the compute dtype.
     """
     counted, expected = products_counted(trainer), products_expected(trainer)
     compute = str(trainer.dtype).removeprefix("torch.")

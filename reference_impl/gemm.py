@@ -43,8 +43,7 @@ class BackwardGemm:
         self.half = HALF_TYPES.get(path)
 
     def cache_weight(self, weight: Tensor) -> Tensor:
-        """Return what to keep of a frozen weight [K, N], the operand `b` of `grad_a`: the weight or a half-precision
-        copy.
+        """Return what to keep of a frozen weight [K, N], the operand `b` of `grad_a`: itself or a half-precision copy.
 
         Raises ReferenceImplError if a finite element would be infinite in the path's type. The check is one host sync.
         """
@@ -61,8 +60,7 @@ class BackwardGemm:
     def grad_a(self, grad_c: Tensor, b: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
         """Return grad_c @ b^T [M, K] in `out` (fp32 or grad_c's dtype), or in a new tensor if `out` is None.
 
-        grad_c [M, N], b [K, N]. `accumulate`: add the product to `out`. Raises ReferenceImplError if a shape, dtype or
-        device does not fit.
+        grad_c [M, N], b [K, N]. `accumulate`: add to `out`. Raises ReferenceImplError if an argument does not fit.
         """
         _check_operand("grad_c", grad_c)
         _check_operand("b", b)
@@ -77,8 +75,7 @@ class BackwardGemm:
     def grad_b(self, a: Tensor, grad_c: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
         """Return a^T @ grad_c [K, N] in `out` (fp32 or grad_c's dtype), or in a new tensor if `out` is None.
 
-        a [M, K], grad_c [M, N]. `accumulate`: add the product to `out`. Raises ReferenceImplError if a shape, dtype or
-        device does not fit.
+        a [M, K], grad_c [M, N]. `accumulate`: add to `out`. Raises ReferenceImplError if an argument does not fit.
         """
         _check_operand("a", a)
         _check_operand("grad_c", grad_c)
@@ -108,8 +105,7 @@ class BackwardGemm:
         return out
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-        """Write left [P, Q] @ right [Q, R] into `out`, or add the product to `out`, with torch's product in the path's
-        type."""
+        """Write left [P, Q] @ right [Q, R] into `out`, or add it to `out`, with torch's product in the path's type."""
         if self.half is None:
             return _library_product(left, right, out, accumulate=accumulate)
         left_half, left_scale = _halve(left, self.half)
@@ -142,8 +138,7 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
 
 
 def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix in the type `half`, and for fp16 the power of two by which it was divided (0-d fp32), else
-    None."""
+    """Return the matrix as `half`, and for fp16 the power of two by which it was divided (0-d fp32), else None."""
     if matrix.dtype == half:
         return matrix, None
     if half != torch.float16:
@@ -155,8 +150,7 @@ def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
 
 
 def _library_product(left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-    """Write left @ right into `out`, or add the product to `out`. Products of half-precision operands are summed in
-    fp32."""
+    """Write left @ right into `out`, or add it to `out`. Products of half-precision operands are summed in fp32."""
     if left.dtype == out.dtype:
         with _ieee_products() if out.is_cuda and out.dtype == torch.float32 else nullcontext():
             return out.addmm_(left, right) if accumulate else torch.mm(left, right, out=out)

@@ -34,8 +34,7 @@ class GemmShapes:
     rank: int
 
     def of(self, operation: str) -> list[tuple[int, int, int]]:
-        """Return the shapes of an operation, with `RAGGED` last. Raises KeyError for an operation not in
-        `OPERATIONS`."""
+        """Return the shapes of an operation, with `RAGGED` last. Raises KeyError if there is no such operation."""
         model, tokens, low_rank = self.model, self.tokens, 2 * self.rank
         hidden, intermediate = model.hidden_size, model.intermediate_size
         in_a_step = {

@@ -21,8 +21,7 @@ from harness.system.protocol import Kernel, KernelEvent, KernelLedger, KernelRef
 from reference_impl.kernels import nvrtc, registry
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-# Triton and NVRTC translate PTX into machine code of the device. So the driver compiles nothing while it loads a
-# kernel.
+# Triton and NVRTC translate PTX into machine code of the device. So the driver compiles nothing when loading.
 LOAD_ROUTE = "cubin, cuModuleLoadData"
 UNPLANNED = "unplanned"
 """Prefix of the key of an event, if a kernel was compiled or loaded without a `KernelCache`."""
@@ -33,8 +32,7 @@ class PtxTargetError(KernelRefusedError):
 
 
 class KeyCollisionError(KernelRefusedError):
-    """Two different kernels have the same key. Without this error, the first would be launched instead of the
-    second."""
+    """Two different kernels have the same key. Otherwise the wrong one would be launched."""
 
 
 def cache_key(spec: KernelSpec, target: str) -> str:
@@ -80,8 +78,7 @@ def current_device() -> Device:
 
 
 def named_target(target: str) -> Device:
-    """Return a `Device` for the architecture `target`, such as `sm_90`, without a GPU. Loading a kernel does
-    nothing."""
+    """Return a `Device` for the architecture `target`, such as `sm_90`, without a GPU. Its loading does nothing."""
     number = parse_target(target).number
     return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _spec, _compiled: None)
 
@@ -111,8 +108,7 @@ class KernelCache:
         self.ledger = Ledger()
 
     def describe(self, spec: KernelSpec) -> Kernel:
-        """Return the compiled kernel of a spec, with its PTX. The kernel is compiled at most once, and is not
-        loaded."""
+        """Return the compiled kernel of a spec, with its PTX. It is compiled at most once, and not loaded."""
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             identity = (key, *spec.identity)
@@ -167,8 +163,7 @@ class KernelCache:
 class Ledger:
     """A log of this process: which kernels were compiled, read from the disk cache or loaded, when, and in which phase.
 
-    Thread-safe. Hooks of Triton and of `nvrtc` report the events. So compiles outside of any `KernelCache` are
-    recorded, too.
+    Thread-safe. Hooks of Triton and of `nvrtc` report the events. So compiles outside of a `KernelCache` are included.
     """
 
     def __init__(self) -> None:
@@ -199,8 +194,7 @@ class Ledger:
     def resident(self, key: str) -> None:
         """Record that the kernel with this key is loaded, unless the key already has an event.
 
-        Triton reports no load if the same machine code was already loaded for another key, such as a key with another
-        grid.
+        Triton reports no load if the same machine code was already loaded for another key, such as another grid.
         """
         with self._lock:
             if all(event.key != key for event in self._events):
@@ -225,8 +219,7 @@ class Ledger:
         nvrtc.listeners.append(self._add)
 
     def unwatch(self) -> None:
-        """Stop listening. Listeners that were added later may still pass events to this ledger. It ignores these
-        events."""
+        """Stop listening. Listeners that were added later may still pass events here. They are ignored."""
         from triton import knobs
 
         self._watching = False

@@ -17,8 +17,7 @@ from reference_impl.kernels import registry
 from reference_impl.optimizer import FlatAdamW
 
 Product = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
-"""A backward product. Its arguments are (grad_c, b, out, accumulate) or (a, grad_c, out, accumulate); it returns
-out."""
+"""A backward product. Its arguments are (grad_c, b, out, accumulate) or (a, grad_c, out, accumulate); returns out."""
 
 
 @dataclass
@@ -147,8 +146,7 @@ def _dispatched(path: GemmPath) -> tuple[Product, Product]:
 
 
 def trainer_table(path: GemmPath) -> KernelTable:
-    """Return a table of the functions that the trainer calls. They use kernels for CUDA tensors, plain torch for
-    others."""
+    """Return a table of the functions that the trainer calls. They use kernels for CUDA tensors, else plain torch."""
     backward_a, backward_b = _dispatched(path)
     return KernelTable(
         backward_a,

@@ -52,8 +52,7 @@ def layer_shapes(config: ModelConfig, rank: int) -> dict[str, tuple[int, ...]]:
 
 
 def layout(config: ModelConfig, rank: int) -> list[Slot]:
-    """Return the slots of all trainable tensors, in the order of the buffer. Names have the form
-    ``layers.<i>.<tensor>``."""
+    """Return the slots of all trainable tensors, in the order of the buffer. Names are ``layers.<i>.<tensor>``."""
     slots: list[Slot] = []
     offset = 0
     for layer in range(config.num_layers):
@@ -79,8 +78,7 @@ class LayerTrainable:
 
 
 class Trainable:
-    """The flat parameter and gradient buffers, copies of the LoRA factors, and intermediate results for LoRA's
-    gradients.
+    """The flat parameter and gradient buffers, copies of the LoRA factors, and intermediate results of gradients.
 
     The copies are in the compute dtype, and contain the factors of q and v in one matrix. So LoRA needs only one
     product for A and one for B: qkv += (n A'^T) B^T. n [T, H] is the normed input x * rstd * gain, and A' = alpha/rank
@@ -111,8 +109,7 @@ class Trainable:
         self._initialize(seed)
 
     def _initialize(self, seed: int) -> None:
-        """Draw A from U(-1/sqrt(H), 1/sqrt(H)), as peft does (kaiming-uniform with a = sqrt(5)). Set B to 0 and gains
-        to 1."""
+        """Draw A from U(-1/sqrt(H), 1/sqrt(H)), as peft does (kaiming-uniform, a = sqrt(5)). Set B to 0, gains to 1."""
         for slot in self.slots:
             view = slot.view(self.flat)
             kind = slot.name.rsplit(".", 1)[1]
@@ -140,8 +137,7 @@ class Trainable:
         }
 
     def _all_layers(self, flat: Tensor, kind: str) -> Tensor:
-        """Return a strided view [L, *shape] of the tensor `kind` of all layers, so that one launch can process all
-        layers."""
+        """Return a strided view [L, *shape] of the tensor `kind` of all layers, so that one launch can process them."""
         first = self._by_name[f"layers.0.{kind}"]
         layers = self.scaled_a.shape[0]
         return flat.view(layers, -1)[:, first.offset : first.offset + first.size].view(layers, *first.shape)
@@ -155,8 +151,7 @@ class Trainable:
         self.b[:, self._value_rows, rank:].copy_(self._all_layers(self.flat, "lora_b_v"))
 
     def finish_gradients(self) -> None:
-        """Write the LoRA gradients of all layers into the flat gradient buffer, by the formulas in the text of
-        `Trainable`."""
+        """Write the LoRA gradients of all layers into the flat gradient buffer(formulas: `Trainable`)."""
         rank = self._rank
         factor = (self._all_layers(self.flat, "input_norm") * self.scale)[:, None, :]
         torch.mul(self.grad_a[:, :rank], factor, out=self._all_layers(self.gradient, "lora_a_q"))

@@ -23,8 +23,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The tensors of the forward pass that the backward pass needs. The forward pass already includes the head's
-    backward."""
+    """The tensors of the forward pass that the backward pass needs. It already includes the head's backward."""
 
     blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]
@@ -113,8 +112,7 @@ class Model:
         """Return the mean loss over all B*S tokens (0-d float32) and the context for `backward`.
 
         tokens, targets: int64 [B, S]. If ``mean_over`` is given, the sum of losses is divided by it instead of B*S. For
-        a micro-batch, pass the number of tokens of the whole batch, so that losses and gradients of all micro-batches
-        add up.
+        a micro-batch, pass the number of tokens of the whole batch, so that losses and gradients add up.
         """
         self.trainable.refresh_compute_copies()
         hidden, contexts = self._forward_blocks(tokens, shape)
@@ -134,8 +132,7 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Return the sum of the tokens' losses divided by ``mean_over`` (0-d), and its gradient with respect to
-        ``final``.
+        """Return the sum of the tokens' losses divided by ``mean_over`` (0-d), and the gradient of ``final``.
 
         final [T, H]: the last norm's output. targets [T]: the next tokens. The gradient [T, H] overwrites ``final``
         chunk by chunk, so that logits exist for one chunk of tokens at a time.
@@ -172,8 +169,7 @@ class Model:
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
-        """Return all logits [B, S, V] in the compute dtype; tokens int64 [B, S]. Use this only for small models and
-        tests."""
+        """Return all logits [B, S, V] in the compute dtype; tokens int64 [B, S]. Only for small models and tests."""
         self.trainable.refresh_compute_copies()
         hidden, _ = self._forward_blocks(tokens, shape)
         final, _ = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)

@@ -97,11 +97,9 @@ class FullMatrix:
 
     @classmethod
     def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
-        """Return ``weight`` [rows, cols], rounded to the values that `QuantizedMatrix.dense` would return for the
-        weight.
+        """Return ``weight`` [rows, cols], rounded to the values that `QuantizedMatrix.dense` would return.
 
-        Plain torch operations dequantize the weight once, before training. So the kernel plan does not contain a kernel
-        for it.
+        Plain torch operations dequantize the weight once, before training. So the kernel plan has no kernel for it.
         """
         codes, absmax = quantize(weight)
         return cls(naive.dequantize(codes, absmax, weight.shape[0], weight.shape[1], dtype))

@@ -1,8 +1,7 @@
 """The trainer's operators. Each calls a kernel for CUDA tensors, and the plain torch function for all other tensors.
 
-Each operator corresponds to a function with the same signature in ``kernels/<op>/naive.py``. The docstring of that
-function gives shapes and formulas. ``kernel.py`` is imported at the first use, so Triton is never imported on a machine
-without a GPU driver.
+Each operator corresponds to a function with the same signature in ``kernels/<op>/naive.py``. Its docstring gives shapes
+and formulas. ``kernel.py`` is imported at the first use, so a machine without a GPU driver imports no Triton.
 """
 
 from __future__ import annotations
@@ -128,8 +127,7 @@ def swiglu_backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return gate_up = x W^T [T, 2I] and act = silu(gate) * up [T, I] for x [T, H], weight [2I, H].
 
-    One fused kernel computes both if there is such a kernel for this shape, otherwise a product and `swiglu_forward`
-    do.
+    One fused kernel computes both if there is one for this shape, otherwise a product and `swiglu_forward` do.
     """
     products = _pick("products", x)
     if products.serves_up(*x.shape, weight.shape[0] // 2, x.dtype):

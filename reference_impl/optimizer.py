@@ -1,5 +1,4 @@
-"""AdamW over the flat parameter buffer, in one fused launch. Numbers that change from step to step are on the
-device."""
+"""AdamW over the flat parameter buffer, in one fused launch. Numbers that change between steps are on the device."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class FlatAdamW:
         every replay would repeat the decision that was made during the capture.
         """
         total = norms.sum()
-        # For an infinite or NaN total, total - total is NaN, which is not equal to 0. So `bad` is 1 in these cases, and
-        # 0 otherwise.
+        # For an infinite or NaN total, total - total is NaN, which is not equal to 0. So `bad` is 1 then, else 0.
         bad = (total - total).ne(0).float()
         self.skipped.add_(bad)
         self.step_count.add_(1).sub_(bad)

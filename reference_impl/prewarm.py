@@ -37,8 +37,7 @@ _JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
-    """Return the kernels that the steps of a run launch on CUDA, for all lengths in `seq_lens`. Each kernel occurs
-    once."""
+    """Return the kernels that the steps of a run launch on CUDA, for all `seq_lens`. Each kernel occurs once."""
     dtype = kernel_dtype(config)
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
@@ -123,8 +122,7 @@ def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> It
 
 
 def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the kernels of the norms. In FP8, also yield the kernels that quantize attention's output and its
-    gradient."""
+    """Yield the kernels of the norms. In FP8, also those that quantize attention's output and its gradient."""
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
         norms = registry.load("rms_norm").specializations(**sizes)
@@ -167,8 +165,7 @@ def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
 
 
 def make_library_handles(device: torch.device) -> None:
-    """Create cuBLAS's handle and workspace for the current stream, in this thread and in the device's autograd
-    thread."""
+    """Create cuBLAS's handle and workspace for the current stream, here and in the device's autograd thread."""
     matrix = torch.ones(_HANDLE_SIZE, _HANDLE_SIZE, dtype=torch.bfloat16, device=device, requires_grad=True)
     (matrix @ matrix).sum().backward()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize(device)
@@ -177,8 +174,7 @@ def make_library_handles(device: torch.device) -> None:
 def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> None:
     """Run one step of each shape on a temporary layer of random weights, so that libraries are initialized.
 
-    The kernels of the plan are not launched here. Their outputs stay uninitialized, and library calls accept any
-    numbers.
+    The kernels of the plan are not launched here. Outputs stay uninitialized, and library calls accept any numbers.
     """
     trainer = Trainer(replace(config, model=replace(model, num_layers=1)))
     with registry.launching_by(_launch_nothing):

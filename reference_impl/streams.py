@@ -2,8 +2,7 @@
 
 A capture cannot use `record_stream`, so two rules protect memory that both streams use. Tensors that the second stream
 reads are kept until the main stream has waited for the second stream. Memory that the second stream allocates is used
-again only by later work of the second stream, and this work first waits for all work that is enqueued on the main
-stream.
+again only by later work of the second stream, which first waits for all work enqueued on the main stream.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ Value = TypeVar("Value")
 
 
 class Beside(Generic[Value]):
-    """A value that the function `make` computes. After `start`, it runs on the second stream, otherwise on the main
-    stream in `take`."""
+    """A value that the function `make` computes. It runs on the second stream after `start`, else in `take`."""
 
     def __init__(self, side: torch.cuda.Stream | None, make: Callable[[], Value]) -> None:
         self._side = side
@@ -27,8 +25,7 @@ class Beside(Generic[Value]):
         self._started: tuple[Value, torch.cuda.Event] | None = None
 
     def start(self) -> None:
-        """Run `make` on the second stream, after the work of the current stream. Without a second stream, do
-        nothing."""
+        """Run `make` on the second stream, after the work of the current stream. Without one, do nothing."""
         if self._side is None or self._started is not None:
             return
         self._side.wait_stream(torch.cuda.current_stream(self._side.device))
@@ -48,9 +45,8 @@ class Beside(Generic[Value]):
 class StepStreams:
     """The streams of a step: the caller's stream, and inside `overlapped` also a second stream.
 
-    Without a capture, the second stream costs more time on the host than it saves on the device, because of events and
-    stream switches (10 ms for each step on an H200). Replays do not need this host time, so only captures use the
-    second stream.
+    Without a capture, the second stream costs more time on the host than it saves on the device(10 ms for each step on
+    an H200). Replays do not need this host time, so only captures use the second stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -75,8 +71,7 @@ class StepStreams:
             self._side = None
 
     def beside(self, make: Callable[[], Value]) -> Beside[Value]:
-        """Return a `Beside` for `make`. Call its `start` to compute the value early, and its `take` to get the
-        value."""
+        """Return a `Beside` for `make`. Its `start` computes the value early, and its `take` returns it."""
         return Beside(self._side, make)
 
     def branch(self, work: Callable[[], None]) -> Beside[None]:

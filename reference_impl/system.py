@@ -129,8 +129,7 @@ class QLoRASystem:
         return kernels.cross_compiled(target, with_used=with_used)
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
-        """Return the directory of the workload's weights. If the weights are random, first write them to a directory in
-        `folder`."""
+        """Return the directory of the workload's weights. Random weights are first written below `folder`."""
         from harness.system.protocol import Arm
         from reference_impl.export import write_checkpoint
         from reference_impl.trainer import checkpoint_directory, model_source, resolve_device
@@ -258,8 +257,7 @@ class QLoRARun:
         }
 
     def _precision(self) -> Mapping[str, Scalar]:
-        """Return facts about the number formats. They are computed only once, because this takes a second with 28
-        layers."""
+        """Return facts about the number formats. They are computed once, as this takes a second at 28 layers."""
         if self._counted is None:
             from reference_impl.fp8_record import precision_facts
 
@@ -335,8 +333,7 @@ class QLoRARun:
         self.capturing.forget_captures()
 
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernel that scales gradients, as name -> address of its table of scales -> number of tensors with
-        elements."""
+        """Return the kernel that scales gradients: name -> address of its scales -> number of tensors with elements."""
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 

@@ -66,8 +66,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def checkpoint_directory(config: TrainConfig) -> Path | None:
-    """Return the directory of the weights of ``config.model``, or None if the weights are random numbers from the
-    seed."""
+    """Return the directory of the weights of ``config.model``, or None for random weights from the seed."""
     if isinstance(config.model, ModelConfig):
         return None
     if config.model == "tiny":
@@ -120,8 +119,7 @@ class Trainer:
         self.static = self.set_shape(config.seq_len)
 
     def set_shape(self, seq_len: int, batch_size: int | None = None) -> StaticBuffers:
-        """Select batches of this shape for later steps. Return the static buffers of the shape, which are created only
-        once."""
+        """Select batches of this shape for later steps. Return its static buffers, which are created only once."""
         if seq_len < 1:
             raise ReferenceImplError("seq_len", f"got {seq_len}", "use an integer of at least 1")
         batch = self.config.batch_size if batch_size is None else batch_size
@@ -151,8 +149,7 @@ class Trainer:
 
     @property
     def mean_over(self) -> int:
-        """Return the number of tokens of one update, of all micro-batches and ranks. The loss is the mean over these
-        tokens."""
+        """Return the number of tokens of one update, of all micro-batches and ranks, whose mean is the loss."""
         return self.static.tokens.numel() * (1 if self.ranks is None else self.ranks.count)
 
     def prepare(self, index: int) -> None:
@@ -166,8 +163,7 @@ class Trainer:
         """Read batch ``index`` into host memory, unless it is already there. Call this while the device is busy."""
         wanted = (index, self.static.tokens.shape)
         if self._read[0] != wanted:
-            # Use new pinned memory for each batch. torch's allocator does not reuse pinned memory before the copy from
-            # it is done.
+            # Use new pinned memory for each batch. torch does not reuse pinned memory before the copy from it ends.
             on_gpu = self.device.type == "cuda"
             self._read = wanted, tuple(value.pin_memory() if on_gpu else value for value in self.batch(index))
 
@@ -190,8 +186,7 @@ class Trainer:
 
     @torch.no_grad()
     def forward_body(self) -> Tensor:
-        """Run the first half of the step: forward, loss and the head's backward. Store the activations in static
-        tensors.
+        """Run the first half of the step: forward, loss and the head's backward. Store activations in static tensors.
 
         Raises `ReferenceImplError` with micro-batches, because each micro-batch has its own forward and backward pass.
         """
@@ -221,8 +216,7 @@ class Trainer:
         return self._own_mean(loss), context
 
     def _own_mean(self, part: Tensor) -> Tensor:
-        """Return the mean loss over the tokens of this rank. part: this rank's part of the mean loss over the tokens of
-        all ranks."""
+        """Return the mean loss over the tokens of this rank. part: this rank's part of the mean over all ranks."""
         return part if self.ranks is None else part * self.ranks.count
 
     def update(self) -> None:
@@ -233,14 +227,12 @@ class Trainer:
         self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 
     def step(self, index: int) -> Tensor:
-        """Run training step ``index``. Return a copy of the loss before the update (0-d), which later steps do not
-        change."""
+        """Run training step ``index``. Return a copy of the loss before the update (0-d), which stays the same."""
         self.prepare(index)
         return self.body().clone()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return, by name, every tensor that `body` changes and that exists between steps. The tensors keep their
-        addresses."""
+        """Return, by name, every tensor that `body` changes and that outlives a step. Addresses stay the same."""
         return {
             "parameters": self.trainable.flat,
             "gradients": self.trainable.gradient,

@@ -1,8 +1,7 @@
 """Two arms of compiled transformers with kernels of other projects. One arm uses Liger's kernels, and the other uses
 Axolotl's kernels with Apple's cut cross-entropy.
 
-Model, adapters and optimizer are those of `benchmarks.arms.huggingface`. The `facts` of each arm contain the
-differences.
+Model, adapters and optimizer are those of `benchmarks.arms.huggingface`. The `facts` of an arm have the differences.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ def open_liger(job: Job) -> OpenedArm:
 
 
 def open_axolotl(job: Job) -> OpenedArm:
-    """Open an arm of transformers with Axolotl's LoRA kernels and Apple's cut cross-entropy. Everything else is
-    compiled.
+    """Open an arm of transformers with Axolotl's LoRA kernels and Apple's cut cross-entropy. The rest is compiled.
 
     Dynamo cannot trace the autograd functions of Axolotl's kernels, because an intermediate result aliases an input. So
     Dynamo breaks its graph around both kernels of each layer. Axolotl installs its kernels by rewriting the source of

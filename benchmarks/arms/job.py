@@ -24,8 +24,7 @@ ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "d
 
 @dataclass(frozen=True)
 class Job:
-    """The task of one process: one arm at one shape. The two directories with Hugging Face checkpoints have the same
-    weights."""
+    """The task of one process: one arm at one shape. Both Hugging Face checkpoints have the same weights."""
 
     arm: str
     model: str
@@ -50,8 +49,7 @@ class Job:
 
 @dataclass(frozen=True)
 class OpenedArm:
-    """An arm that is ready to train. ``step`` enqueues one step and returns its loss (0-d), or None for an arm without
-    loss."""
+    """An arm that is ready to train. ``step`` enqueues one step and returns its loss (0-d), or None without loss."""
 
     step: Callable[[int], Tensor | None]
     facts: dict[str, Any]

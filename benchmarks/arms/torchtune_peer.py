@@ -61,8 +61,7 @@ def _prefer_own_torchao() -> None:
 
 
 def _model(job: Job) -> Any:
-    """Return the model with the weights of the checkpoint, which are quantized while they are copied. Only LoRA's
-    factors are trained."""
+    """Return the model with the weights of the checkpoint, quantized while copied. Only LoRA's factors are trained."""
     models, peft = import_module("torchtune.models.qwen2"), import_module("torchtune.modules.peft")
     convert = import_module("torchtune.models.qwen2._convert_weights").qwen2_hf_to_tune
     config = job.config

@@ -26,8 +26,7 @@ def _apart(step: int, quantity: str) -> dict[str, Expectation]:
 
 
 def _accumulation(trainer: Trainer) -> Accumulation:
-    """Return the trainer's accumulation. If the trainer has none, return an unused one, so that the fault has no
-    effect."""
+    """Return the trainer's accumulation. If there is none, return an unused one, so the fault has no effect."""
     from reference_impl.accumulation import Accumulation
 
     return trainer.accumulation or Accumulation(trainer.model, trainer.config.micro_batches)

@@ -1,7 +1,6 @@
 """Verdicts that several faults must cause: dictionaries from claim id or claim kind to the expected verdict.
 
-`first_differing_step` counts from 0 and is the first step whose loss can differ. A wrong update in step k changes the
-loss of step k + 1.
+`first_differing_step` is the first step, from 0, whose loss can differ. A wrong update in step k changes loss k + 1.
 """
 
 from __future__ import annotations

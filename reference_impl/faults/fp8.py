@@ -1,5 +1,4 @@
-"""Planted faults of FP8 products: wrong scales, wrong formats, and products outside of FP8. Importable without
-torch."""
+"""Planted faults of FP8 products: wrong scales or formats, and products not in FP8. Importable without torch."""
 
 from __future__ import annotations
 

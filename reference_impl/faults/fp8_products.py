@@ -46,8 +46,7 @@ def fp8_product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return a copy of `left` [T, K] with zeros in the last block of columns, which may have fewer than `STAGE`
-    columns."""
+    """Return a copy of `left` [T, K] with zeros in the last block of at most `STAGE` columns."""
     import torch
 
     cut = left.view(torch.uint8).clone()
@@ -66,8 +65,7 @@ def fp8_product_scale_of_another_row(table: KernelTable) -> None:
 
 
 def _with_scale_of_operand(table: KernelTable, index: int) -> None:
-    """Shift the scales of one operand by one row, in both products. index: the position of the scales in the
-    arguments."""
+    """Shift the scales of one operand by one row, in both products. index: the scales' position in the arguments."""
     up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
 
     def other(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:

@@ -93,8 +93,7 @@ def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
 def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
     """Return a new operator for head and loss, by name.
 
-    If the fault changes the loss, return the unfused operator, because the fused kernel would not call the changed
-    loss.
+    If the fault changes the loss, return the unfused operator, because the fused kernel does not call that loss.
     """
     from reference_impl import ops
 

@@ -145,8 +145,7 @@ def cold_cublas(kernels: RunKernels) -> None:
 
 
 def _spoil(kernels: RunKernels, change: Callable[[KernelSpec, str, str], str]) -> None:
-    """Change the PTX of the kernel `SPOILED`. `change` gets the kernel's spec, PTX and target, and returns the new
-    PTX."""
+    """Change the PTX of the kernel `SPOILED`. `change` gets spec, PTX and target, and returns the new PTX."""
     ptx = kernels.ptx
 
     def spoiled(spec: KernelSpec, compiled: Any, target: str) -> str:

@@ -31,8 +31,7 @@ def _is_last(ranks: Ranks | None) -> bool:
 
 
 def _at(trainer: Trainer, step: int) -> Tensor:
-    """Return a flag on the device that is true only in step `step`. A replay would repeat the decision of a Python
-    `if`."""
+    """Return a flag on the device that is true only in step `step`. A replay would repeat a Python `if`."""
     import torch
 
     prepare, flag = trainer.prepare, trainer.clip.norms.new_zeros((), dtype=torch.bool)

@@ -19,8 +19,7 @@ _KEPT = 1024
 
 
 def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
-    """Load a module on the current device. Return its function `name`, of which a block may use `shared_memory`
-    bytes."""
+    """Load a module on the current device. Return its function `name` with `shared_memory` bytes for a block."""
     from cuda.bindings import driver
 
     _make_context_current()
@@ -32,8 +31,7 @@ def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
 
 
 def _make_context_current() -> None:
-    """Create the device's context if there is none. torch would create it at its first use, but a prewarm needs it
-    earlier."""
+    """Create the device's context if there is none. A prewarm needs it before torch's first use."""
     from cuda.bindings import driver
 
     if not int(done("cuCtxGetCurrent", "context", driver.cuCtxGetCurrent())):
@@ -107,8 +105,7 @@ class Launch:
         return configuration
 
     def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:
-        """Return the address of an array of pointers to the parameters, and objects that the caller must keep until the
-        launch."""
+        """Return the address of an array of pointers to the parameters, and objects to keep until the launch."""
         memory = (ctypes.c_char * (PLACE_BYTES * (len(self._encoders) + 1)))()
         start = -(-ctypes.addressof(memory) // PLACE_BYTES) * PLACE_BYTES
         places = [start + PLACE_BYTES * index for index in range(len(self._encoders))]

@@ -52,8 +52,7 @@ class TensorMap:
 
 Parameter = Address | TensorMap
 Encoder = Callable[[tuple[int, ...], int], None]
-"""A function that writes one parameter. Its arguments are the addresses of the tensors, and the address in host memory
-to which it writes."""
+"""A function that writes one parameter. Its arguments are the tensors' addresses and the target host address."""
 
 
 def check(spec: KernelSpec, parameter: Parameter) -> None:
@@ -99,8 +98,7 @@ def _address(parameter: Address) -> Encoder:
 def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
     from cuda.bindings import driver
 
-    # Do not let cuda-bindings encode the tensor map, because its memory does not have the alignment that the driver
-    # requires.
+    # Do not let cuda-bindings encode the tensor map, because its memory is not aligned as the driver requires.
     encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     pointer, rank = spec.pointers[parameter.pointer], len(parameter.sizes)
     bytes_of_strides = (stride * DTYPES[pointer.dtype].itemsize for stride in parameter.strides)
@@ -125,8 +123,7 @@ def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
 
 
 def done(call: str, what: str, answer: tuple[Any, ...]) -> Any:
-    """Return the result of a driver call without its status, or None. Raises CudaSourceError if the status is an
-    error."""
+    """Return the result of a driver call without its status, or None. Raises CudaSourceError for an error."""
     result, *rest = answer
     if result:
         remedy = (

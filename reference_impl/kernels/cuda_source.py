@@ -5,9 +5,8 @@ folder and `hopper.cuh` (instructions that only Hopper has), but no header of th
 are macros in the source: the `constexprs` (a float is rounded to fp32, a bool is 0 or 1), `NUM_WARPS`, `NUM_STAGES` and
 `CLUSTER`. The entry function has the parameters of the `CudaFunction`, in the same order. An address is a pointer. A
 tensor map is a `const __grid_constant__` value of 128 bytes, aligned to 64 bytes. All shared memory is dynamic. A
-launch uses torch's current stream, inside or outside of a capture, and never waits for the device. A kernel may start
-while the previous kernel still runs. So the kernel must call `begin` of `hopper.cuh`, which waits for the end of the
-previous kernel.
+launch uses torch's current stream, also in a capture, and never waits for the device. A kernel may start while the
+previous one runs, so it must call `begin` of `hopper.cuh`, which waits for the previous kernel's end.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ _STATIC_SHARED_MEMORY = re.compile(r"^[ \t]*\.shared\b.*", re.MULTILINE)
 
 
 class CudaKernel:
-    """A compiled kernel, as `KernelFunction` defines it. `function`: the driver's handle, or None before the kernel is
-    loaded."""
+    """A compiled kernel, as `KernelFunction` defines it. `function`: the driver's handle, or None before loading."""
 
     def __init__(self, spec: KernelSpec, source: CudaFunction, binary: Binary) -> None:
         self.asm: dict[str, Any] = {"ptx": binary.ptx, "cubin": binary.cubin}
@@ -56,8 +54,7 @@ class CudaKernel:
 class CudaFunction:
     """The kernel `entry` of the file `source`, as a `KernelFunction`.
 
-    shared_memory: bytes for each thread block. cluster: the number of thread blocks in a cluster, along the grid's
-    first axis.
+    shared_memory: bytes for each thread block. cluster: the thread blocks in a cluster, along the grid's first axis.
     """
 
     source: Path
@@ -88,8 +85,7 @@ class CudaFunction:
         }
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch the kernel. The first launch loads a module. Loading may fail in a capture, so prewarm the kernel
-        before."""
+        """Launch the kernel. The first launch loads a module. This may fail in a capture, so prewarm the kernel."""
         device = arguments[0].get_device()
         launch = self._launches.get((id(spec), device))
         if launch is None:
@@ -123,8 +119,7 @@ class CudaFunction:
         self._check(spec)
         label = f"{self.source.parent.name}/{self.source.name}"
         text, headers = nvrtc.read_source(self.source)
-        # Define macros in the source and not by options. Options apply before NVRTC's own declarations, whose templates
-        # have parameters named T.
+        # Define macros in the source and not by options. Options also apply to NVRTC's declarations, which use T.
         defined = "".join(f"#define {name} {value}\n" for name, value in self._macros(spec).items())
         options = _OPTIONS if spec.enable_fp_fusion else (*_OPTIONS, "--fmad=false")
         binary = nvrtc.compile_source(self.entry, label, f'{defined}#line 1 "{label}"\n{text}', headers, options)

@@ -1,8 +1,7 @@
 """Start a Triton kernel before the previous one on its stream has ended (programmatic dependent launch).
 
-Each kernel must call `begin` before it reads or writes memory, because the previous kernel may still be running. The
-launch option that lets a kernel start early is set in `triton_source`. Kernels in CUDA C++ call `begin` of `hopper.cuh`
-instead.
+Each kernel must call `begin` before it reads or writes memory, because the previous kernel may still run. The launch
+option that lets a kernel start early is set in `triton_source`. CUDA C++ kernels call `begin` of `hopper.cuh` instead.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ from torch import Tensor
 Constant = int | float | bool | str
 
 WARP_THREADS = 32
-# Alignment in bytes. Triton compiles 16-byte loads for pointers that are multiples of 16, and another kernel for other
-# pointers.
+# Alignment in bytes. Triton compiles 16-byte loads for pointers that are multiples of 16, else another kernel.
 POINTER_ALIGNMENT = 16
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -78,12 +77,10 @@ class KernelFunction(Protocol):
         """Return plain values from which another process can rebuild the function. One of them is the `language`."""
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch the kernel of `spec` on torch's current stream. The first launch also compiles and loads the
-        kernel."""
+        """Launch the kernel of `spec` on torch's current stream. The first launch compiles and loads it."""
 
     def compile_for_device(self, spec: KernelSpec) -> Any:
-        """Compile the kernel of `spec` for the current CUDA device, into the cache that `launch` uses. Do not load
-        it."""
+        """Compile the kernel of `spec` for the current CUDA device, into the cache that `launch` uses."""
 
     def compile_for(self, spec: KernelSpec, sm: int) -> Any:
         """Compile the kernel of `spec` for the architecture `sm` (90 is Hopper), without a GPU or a driver."""
@@ -97,9 +94,8 @@ class KernelSpec:
     """The description of one compiled kernel and its grid. Two specs are equal if the fields in their `key` are equal.
 
     op: operation and direction, such as `rms_norm.forward`. shape: sizes, in the order of the operation's legend.
-    dtype: the data type of the data. constants: other compiled-in values that change results (eps, direction,
-    accumulate, …). function: the source. pointers: the kernel's tensor arguments, in order. constexprs: its other
-    arguments.
+    dtype: the data type. constants: other compiled-in values that change results (eps, accumulate, …). function: the
+    source. pointers: the kernel's tensor arguments, in order. constexprs: its other arguments.
     """
 
     op: str

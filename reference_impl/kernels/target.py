@@ -50,15 +50,13 @@ def _here() -> bool:
 
 
 def starts_early(sm: int) -> bool:
-    """Return True if kernels on `sm` may start before the previous kernel has ended. Hopper (90) and later GPUs allow
-    this."""
+    """Return True if kernels on `sm` may start before the previous one ends. Hopper (90) and later GPUs allow this."""
     return sm >= HOPPER
 
 
 @functools.cache
 def device_starts_early() -> bool:
-    """Return `starts_early` for the current CUDA device. Return False if Triton interprets kernels or there is no
-    device."""
+    """Return `starts_early` for the current CUDA device. Return False without a device or for interpreted kernels."""
     if os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available():
         return False
     major, minor = torch.cuda.get_device_capability()

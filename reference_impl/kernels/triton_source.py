@@ -91,8 +91,7 @@ def _stand_in(pointer: Pointer) -> Any:
     tensor = MockTensor(torch_dtype(pointer.dtype))
     if pointer.tile is None:
         return tensor
-    # The sizes of a tensor in a descriptor are arguments of the launch. So the numbers given here do not affect the
-    # machine code.
+    # The sizes of a tensor in a descriptor are arguments of the launch. These numbers do not affect machine code.
     *outer, inner = pointer.tile
     return TensorDescriptor(tensor, [*outer, inner], [inner] * len(outer) + [1], list(pointer.tile))
 
@@ -106,8 +105,7 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _read_loop_bounds_of_one_element() -> None:
-    """Make computed loop bounds work in Triton 3.6's interpreter. They are arrays, and numpy 2.4 refuses `int` of an
-    array."""
+    """Make computed loop bounds work in Triton 3.6's interpreter. They are arrays, of which numpy 2.4 refuses `int`."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -141,8 +139,7 @@ def _round_to_fp8_as_a_gpu() -> None:
 def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], TritonFunction]:
     """Return a decorator that turns a function into a `TritonFunction`.
 
-    unaligned: names of pointers that need not be aligned. Triton compiles one kernel for all addresses of these
-    pointers.
+    unaligned: names of pointers that need not be aligned. Triton compiles one kernel for all their addresses.
     """
     import triton
 

@@ -137,8 +137,7 @@ class _Update:
         return float(torch.tensor(self.shape.learning_rate))
 
     def _by_torch(self, dtype: torch.dtype, *, fused: bool = False) -> dict[str, Tensor]:
-        """Return the state after a step of torch.optim.AdamW, by name. If the step must be skipped, return the old
-        state."""
+        """Return the state after a step of torch.optim.AdamW, by name. For a skipped step, return the old state."""
         state = {name: value.to(dtype, copy=True) for name, value in self.state.items()}
         if self.shape.skipped:
             return state

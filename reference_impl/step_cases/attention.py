@@ -2,8 +2,7 @@
 
 The claim's `magnitude` is the size of values and incoming gradients. Queries have this size and keys have the inverse
 size, or the other way round, so that the size of scores does not depend on the magnitude. Scores have size 1, or size
-1000 if a shape is `peaked`. Exponentials of scores of size 1000 are infinite unless the maximum of the row is
-subtracted.
+1000 if a shape is `peaked`. Their exponentials are infinite unless the row's maximum is subtracted.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)
 # A sequence so long that its tiles are read by descriptor, if an element has two bytes.
 _LONG = Heads(1, 1024, 2, 1, 128)
-# A number and a length of sequences for which the backward uses the kernels for Hopper, in bfloat16 and with the
-# model's heads.
+# A number and a length of sequences for which the backward in bfloat16 uses the kernels for Hopper.
 _OF_HOPPER = (4, 1024)
 _PEAKED = 1000.0**0.5
 _SDPA = "torch scaled_dot_product_attention"
@@ -83,15 +81,13 @@ class _Softmax:
         scores = (query @ key.transpose(-1, -2) * scale).masked_fill(later, -torch.inf)
         probability = scores.softmax(dim=-1)
         log_sum_exp = scores.logsumexp(dim=-1)
-        # The sum of the sizes of a score's terms. If each term has a relative error of u, the exponent changes by at
-        # most u times this sum.
+        # Sum of the sizes of a score's terms. A relative error u of each term changes the exponent by at most u * sum.
         terms = query.abs() @ key.abs().transpose(-1, -2) * scale
         mean = (probability * terms).sum(dim=-1, keepdim=True)
         return cls(log_sum_exp, probability, probability * (terms + mean + log_sum_exp.abs()[..., None]))
 
     def terms(self, exponent: float) -> Tensor:
-        """Return the terms of each probability, for error bounds. exponent: the factor of an exponent's rounding
-        error."""
+        """Return the terms of each probability, for error bounds. exponent: the factor of its rounding error."""
         # Elements above the diagonal are not computed, so their error is zero.
         return (self.probability + exponent * self.exponents + FLUSHED).tril()
 
@@ -147,8 +143,7 @@ def backward(setting: Setting) -> Iterator[KernelComparison]:
 
 @dataclass(frozen=True)
 class _Saved:
-    """The inputs of one backward pass: exact results of the forward pass, the incoming gradient, and the rotation's
-    tables."""
+    """The inputs of a backward pass: exact forward results, the incoming gradient, and the rotation's tables."""
 
     heads: Heads
     qkv: Tensor
@@ -175,8 +170,7 @@ class _Saved:
         return self.grad_output, self.qkv, self.output, self.log_sum_exp, self.cos, self.sin
 
     def by_autograd(self, dtype: torch.dtype) -> Tensor:
-        """Return the gradient in `dtype`, computed by torch's attention and by the rotation of the transformers
-        library."""
+        """Return the gradient in `dtype`, computed by torch's attention and the rotation of transformers."""
         rotated = self.qkv.detach().to(dtype).requires_grad_()
         with torch.enable_grad():
             output = functional.scaled_dot_product_attention(*self.heads.split(rotated), is_causal=True)

@@ -1,7 +1,6 @@
 """Comparisons of cross-entropy, loss and gradient. The claim's `magnitude` is the logits' standard deviation.
 
-Targets are spread over the vocabulary and include its first and last token. With more than two rows, the first row's
-target is ignored.
+Targets are spread over the vocabulary with its first and last token. The first of more than two targets is ignored.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def from_statistics(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the loss that is computed from the maxima and sums of a row's parts. These are computed in fp64 and
-    rounded to fp32."""
+    """Compare the loss from the maxima and sums of a row's parts, which are computed in fp64 and rounded."""
     operation = "cross_entropy.from_statistics"
     loss_, twin_ = setting.table.cross_entropy_from_statistics_, naive.from_statistics_
     for logits, targets, scale in _inputs(setting, operation):
@@ -117,8 +115,7 @@ def _comparison(
     loss_: Callable[[Tensor], Tensor],
     twin_: Callable[[Tensor], Tensor],
 ) -> KernelComparison:
-    """Return the comparison of the kernel `loss_` with its plain torch twin `twin_`. Both overwrite the logits with
-    their gradient."""
+    """Return the comparison of the kernel `loss_` with its torch twin `twin_`. Both overwrite the logits."""
     return KernelComparison(
         operation=operation,
         dtype=setting.dtype_name,

@@ -66,8 +66,7 @@ def _comparison(
 
 
 def rows(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the quantization of rows. Each row has its own scale, so neighboring rows differ by a factor of a
-    thousand."""
+    """Compare the quantization of rows. Neighboring rows differ by a factor of a thousand."""
     for count, cols in ((setting.tokens, setting.model.query_dim), *RAGGED):
         shape = f"R{count} C{cols}"
         inputs = setting.inputs("fp8.rows", shape)
@@ -188,8 +187,7 @@ def _swiglu_backward(setting: Setting, shape: str, gate_up: Tensor, grad: Tensor
 
 
 def weight(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare NF4 weights that are converted to FP8, untransposed and transposed. The scales of blocks have the size
-    `magnitude`."""
+    """Compare NF4 weights converted to FP8, untransposed and transposed. Blocks' scales have the size `magnitude`."""
     model = setting.model
     for count, cols in ((model.hidden_size, model.query_dim), *WEIGHTS):
         for turned in (False, True):
@@ -226,8 +224,7 @@ def _weight(setting: Setting, count: int, cols: int, *, turned: bool) -> KernelC
 
 
 def loss(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the gradient of the logits. The logits differ so much that probabilities range from 1 to less than
-    2^-40."""
+    """Compare the gradient of the logits. Probabilities range from 1 to less than 2^-40."""
     for tokens, vocabulary in ((4, setting.model.vocab_size), *LOGITS):
         shape = f"T{tokens} V{vocabulary}"
         inputs = setting.inputs("fp8.loss", shape)

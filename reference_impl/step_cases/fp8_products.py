@@ -27,8 +27,7 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 # tiles of 128 rows and 192 columns, and incomplete stages of 128 terms.
 RAGGED = ((1, 192, 192), (300, 208, 288), (130, 1008, 352))
 _WEIGHT = 0.02  # the standard deviation of Qwen2's initializer
-# Factor by which the norm of a row may grow. `reference_impl.fp8` allows this factor, because a row is rounded after
-# its norm was computed.
+# Factor by which the norm of a row may grow. `reference_impl.fp8` allows it, because a row is rounded afterwards.
 _ROUNDED = 1.07**4
 _OF_SUMS, _OF_BOUND, _OF_PRODUCT = 2.0**-5, 2.0**-13, 2.0**-4
 
@@ -158,8 +157,7 @@ def _down(
     setting: Setting, shape: str, inputs: Inputs, operands: tuple[_Rows, _Rows], gate_up: Tensor
 ) -> KernelComparison:
     grad, weight = operands
-    # Choose norms and a limit as if gate_up were the product of rows with these norms and a weight whose rows have the
-    # norm 1.
+    # Choose norms and a limit as if gate_up were the product of rows with these norms and a weight of row norms 1.
     input_norm = inputs.between_nans(gate_up.float().abs().amax(dim=1), torch.float32)
     limit = _limit(inputs, 1.1 * weight.norm.amax())
 

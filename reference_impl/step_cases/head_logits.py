@@ -1,14 +1,12 @@
-"""Comparisons of the head's product, and of its statistics: the largest logit and the sum of exponentials of each
-panel.
+"""Comparisons of the head's product, and of its statistics: each panel's largest logit and sum of exponentials.
 
 Legend: T tokens, H hidden, V vocabulary, P panels of the vocabulary. The claim's `magnitude` is the logits' size.
 
 The statistics are computed from the stored logits, which are rounded. In half of the cases, the logits need no
-rounding, so that the reference does not depend on it. The operands of these cases are -1, 0 and 1 times a power of two,
-so their sums of products are integers times a power of two. bfloat16 represents such integers up to 256 exactly, which
-is ten standard deviations at a hidden size of 1536. In the other half of the cases, the operands have any value, but
-all values of a row have the same sign. So a logit is as large as the sum of its terms' sizes. In these cases only the
-logits are compared.
+rounding, so the reference does not depend on it. The operands of these cases are -1, 0 and 1 times a power of two, so
+their sums of products are integers times a power of two. bfloat16 represents such integers up to 256 exactly, which is
+ten standard deviations at a hidden size of 1536. In the other half, the operands have any value, but all values of a
+row have the same sign. So a logit is as large as the sum of its terms' sizes. Here only the logits are compared.
 """
 
 from __future__ import annotations

@@ -60,16 +60,14 @@ class Heads:
         """Return packed qkv with its query and key heads rotated; cos, sin [S, D/2].
 
         In fp64, the rotation is computed with complex numbers, as in its definition (Su et al. 2021, arXiv 2104.09864,
-        section 3.2). In other data types, it is computed with the same operations as in transformers'
-        `apply_rotary_pos_emb`.
+        section 3.2). In other data types, the operations are those of transformers' `apply_rotary_pos_emb`.
         """
         query, key, value = self._parts(qkv)
         turn = _turned if qkv.dtype == torch.float64 else _turned_like_transformers
         return self.packed(torch.cat((turn(query, cos, sin), turn(key, cos, sin), value), dim=1))
 
     def rotated_back(self, grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the gradient of the input of `rotated`, computed by autograd. grad: the gradient of the result of
-        `rotated`."""
+        """Return the gradient of the input of `rotated`, computed by autograd. grad: the gradient of its result."""
         start = torch.zeros_like(grad, requires_grad=True)
         with torch.enable_grad():
             [result] = torch.autograd.grad(self.rotated(start, cos, sin), start, grad)

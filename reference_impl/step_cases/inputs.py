@@ -5,10 +5,9 @@ intermediate, V vocabulary, R rank, or rows of a matrix with C columns.
 
 References are fp64 formulas that share no code with the kernels or their naive twins. They use torch's functions and
 autograd, the rotation of transformers, and the table in the NF4 paper. A reference gives, for each element of a result,
-the value and the sum of the sizes of the terms that are added to the value (called "terms"). Rounding may change the
-value by a small multiple of unit roundoff * terms, even if most of the terms cancel (Higham, Accuracy and Stability of
-Numerical Algorithms, 2002, section 3.1). If a term is an exponential of x, a relative error u of x changes the term by
-|x| * u.
+the value and the sum of the sizes of its terms ("terms"). Rounding may change the value by a small multiple of unit
+roundoff * terms, even if most of the terms cancel (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
+section 3.1). If a term is an exponential of x, a relative error u of x changes the term by |x| * u.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ FLUSHED = 2.0**-126 / FP32_ROUNDOFF
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of one comparison: the kernel table, the trainer's configuration, and one data type and magnitude of
-    the claim.
+    """The setting of one comparison: the kernel table, the trainer's configuration, and a data type and magnitude.
 
     magnitude: one of the claim's `magnitudes`. In most comparisons it is the standard deviation of the inputs.
     """
@@ -52,8 +50,7 @@ class Setting:
 
     @property
     def exponent(self) -> float:
-        """Return the roundoff of fp32, in which exponents are computed, divided by the roundoff of the setting's data
-        type."""
+        """Return the roundoff of fp32, in which exponents are computed, divided by that of the setting's type."""
         return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
 
     @property
@@ -61,16 +58,14 @@ class Setting:
         return self.config.batch_size * self.config.seq_len
 
     def inputs(self, operation: str, shape: str) -> Inputs:
-        """Return an `Inputs` for one case. Its seed depends on operation and shape, so that cases get different random
-        numbers."""
+        """Return an `Inputs` for one case. Its seed depends on operation and shape, so that cases differ."""
         seed = zlib.crc32(f"{operation} {shape} {self.magnitude}".encode())
         return Inputs(torch.Generator(self.device).manual_seed(seed), self.dtype)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Draws random tensors. The memory before and after a tensor is NaN, so a kernel that reads it gives NaN as a
-    result."""
+    """Draws random tensors. The memory before and after a tensor is NaN, so a kernel that reads it returns NaN."""
 
     generator: torch.Generator
     dtype: torch.dtype

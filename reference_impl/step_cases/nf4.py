@@ -17,9 +17,8 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.nf4 import naive
 from reference_impl.step_cases.inputs import Setting
 
-# Rows and columns of each shape. A program handles 4096 elements, and 64 elements share one scale. The first shape has
-# fewer elements than one program handles, the second is a single block of 64, and in the third the last program is not
-# full.
+# Rows and columns of each shape. A program handles 4096 elements, and 64 share one scale. The first shape has fewer
+# elements than one program handles, the second is a single block of 64, and the third ends in a part of a program.
 RAGGED = ((7, 192), (1, 64), (64, 130))
 _BLOCK = 64
 _NEGATIVE = (
@@ -45,8 +44,7 @@ PAPER = (*_NEGATIVE, 0.0, *_POSITIVE)
 
 
 def dequantize(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare attention's output projection and ragged matrices. If a matrix has more than two blocks, one block is
-    zero."""
+    """Compare attention's output projection and ragged matrices. With more than two blocks, one block is zero."""
     model = setting.model
     for rows, cols in ((model.hidden_size, model.query_dim), *RAGGED):
         yield _comparison(setting, rows, cols)
@@ -73,8 +71,7 @@ def _comparison(setting: Setting, rows: int, cols: int) -> KernelComparison:
         dequantize_4bit(codes[:, None], absmax=absmax, out=weight, blocksize=_BLOCK, quant_type="nf4")
         return {"weight": weight}
 
-    # Use bitsandbytes only on CUDA, because importing it takes four seconds. On a CPU, a test compares with
-    # bitsandbytes.
+    # Use bitsandbytes only on CUDA, because importing it takes four seconds. On a CPU, a test compares both.
     has_peer = setting.device.type == "cuda" and find_spec("bitsandbytes") is not None
 
     given = (codes, absmax, rows, cols, setting.dtype)

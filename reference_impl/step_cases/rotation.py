@@ -13,8 +13,7 @@ from reference_impl.kernels.rope import naive
 from reference_impl.step_cases.heads import Heads
 from reference_impl.step_cases.inputs import Setting
 
-# Sizes of attention, and number of columns of the low-rank activations. A program handles 32 tokens and one or two
-# heads.
+# Sizes of attention, and columns of the low-rank activations. A program handles 32 tokens and one or two heads.
 RAGGED = (
     (Heads(2, 5, 3, 1, 24), 6),
     (Heads(3, 13, 4, 2, 16), 32),
@@ -78,8 +77,7 @@ def _tables(setting: Setting, seq_len: int, head_dim: int) -> KernelComparison:
     theta, device = _THETA * setting.magnitude, setting.device
 
     def angles() -> tuple[Tensor, Tensor]:
-        """Return the angles [S, D/2] in fp64, and the change of each angle for a relative error of 1 in theta's
-        exponent."""
+        """Return the angles [S, D/2] in fp64, and their changes for a relative error 1 of theta's exponent."""
         share = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
         position = torch.arange(seq_len, dtype=torch.float64, device=device)
         return torch.outer(position, theta**-share), 1 + share * math.log(theta)

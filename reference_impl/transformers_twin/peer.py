@@ -28,8 +28,7 @@ MODULES = ("transformers", "peft", "bitsandbytes")
 
 
 class TransformersPeer:
-    """QLoRA by transformers, peft, bitsandbytes and torch.optim. It reads only a checkpoint and a contract's
-    settings."""
+    """QLoRA by transformers, peft, bitsandbytes and torch.optim. It reads only a checkpoint and settings."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -116,8 +115,7 @@ class PeerRun:
         return self._evaluate(index)
 
     def _evaluate(self, index: int) -> Tensor:
-        """Return the mean loss (0-d) of transformers over the batch's next tokens. Also compute the gradients and clip
-        them."""
+        """Return the mean loss (0-d) of transformers over the batch's next tokens. Compute and clip the gradients."""
         import torch
 
         self._batch = self._windows.batch(index).to(self._device)

@@ -33,8 +33,7 @@ class TwinRun:
         self._own = _zeros(self._trained)
 
     def step(self, index: int) -> Tensor:
-        """Run one step of the twin's own training, from its own state and with its own gradients. Return the loss
-        (0-d)."""
+        """Run one step of the twin's own training, with its own state and gradients. Return the loss (0-d)."""
         loss = self.evaluate(index, self._own.parameters)
         self._own = self.update(index, self._own, self.gradients())
         self._take(self._own.parameters)
@@ -58,8 +57,7 @@ class TwinRun:
         return loss.detach()
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the state after one step of `torch.optim.AdamW` from the state `before`, with the learning rate of
-        step `index`.
+        """Return the state after one step of `torch.optim.AdamW` from the state `before`at the rate of step `index`.
 
         The tensors of `before` are not changed.
         """

@@ -1,5 +1,4 @@
-"""The adapter for the twin, for arms with which the trainer's arms are compared. Describing the twin imports no
-torch."""
+"""The adapter for the twin, for arms with which the trainer's arms are compared. Describing it imports no torch."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ MODULES = ("transformers", "peft")
 
 
 class TransformersTwin:
-    """QLoRA by transformers, peft, bitsandbytes and torch.optim, on the CPU. It uses only the settings in the
-    contract."""
+    """QLoRA by transformers, peft, bitsandbytes and torch.optim, on the CPU. It uses only the contract's settings."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(

@@ -30,8 +30,7 @@ _GAINS = {"input": "input_norm", "post_attention": "post_attn_norm"}
 
 
 def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Parameter]]:
-    """Return the peft model in the declared dtype, and the trained tensors by the trainer's names, in the model's
-    order.
+    """Return the peft model in the declared dtype, and the trained tensors by the trainer's names, in order.
 
     Trained tensors have at least float32. In a bfloat16 model, LoRA's factors and the gains are float32, as in peft.
     """
@@ -71,8 +70,7 @@ def _name(theirs: str) -> str | None:
 
 
 def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
-    """Draw each factor A from U(-1/sqrt(H), 1/sqrt(H)), as peft does, with the generator for (seed, name of A). B stays
-    0."""
+    """Draw each factor A from U(-1/sqrt(H), 1/sqrt(H)), as peft does, from a generator for (seed, name). B stays 0."""
     with torch.no_grad():
         for name, parameter in trained.items():
             if ".lora_a_" in name:

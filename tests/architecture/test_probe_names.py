@@ -21,8 +21,7 @@ _ASKED = {"startswith", "endswith", "removeprefix", "__eq__", "get", "__contains
 
 
 def named_so(sources: Mapping[str, str], names: Collection[str]) -> dict[str, set[str]]:
-    """By module: its own names, and those that it imports, of constants that are probes' names or a collection of
-    them."""
+    """By module: its own and imported names of constants that are probes' names or a collection of them."""
     own: dict[str, set[str]] = {}
     for module, source in sources.items():
         for node in ast.parse(source).body:

@@ -7,8 +7,7 @@ branch: a fork that answers for all entries with this need. A package release th
 entry's runs alone, in a branch without another release of the package.
 
 Without claims, all but the long run are tried. A FORM may end with a number of steps that replaces the templates'
-(`buggy:8`). For a line that starts with `drill`, the answer has the claims that failed without a fault, and each
-planted fault.
+(`buggy:8`). For a `drill` line, the answer has the claims that failed without a fault, and each planted fault.
 """
 
 from __future__ import annotations

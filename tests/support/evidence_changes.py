@@ -1,7 +1,6 @@
 """Recorded evidence with one defect: the possible defects, by shared check.
 
-A change alters recorded values everywhere that a recorder would have written them. It builds no record
-(`recorded_only`).
+A change alters recorded values everywhere that a recorder would have written them. It builds no record.
 """
 
 from __future__ import annotations

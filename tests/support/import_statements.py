@@ -29,8 +29,7 @@ def room(module: str) -> str:
     """Return the room of ARCHITECTURE.md that a module belongs to, by its place in the tree.
 
     A room is directly under `harness` or `reference_impl`. A folder of a family of kinds belongs to the room of the
-    table, except for its models, judges and sections. Names inside a module, such as classes, belong to the module's
-    room.
+    table, except for its models, judges and sections. Names inside a module belong to its room.
     """
     parts = module.removesuffix(".__init__").split(".")
     if parts[:2] == ["harness", "kinds"] and len(parts) > 3 and (ROOT / "harness" / "kinds" / parts[2]).is_dir():

@@ -108,8 +108,7 @@ class Cluster:
     def begin(self, jobs: Sequence[str]) -> None:
         """Let requeued jobs start in their order, as soon as a node is free.
 
-        Slurm would let each wait until its last credential has expired everywhere, and refuses a credential of the same
-        second.
+        Slurm would let each wait until its last credential has expired everywhere, and refuses one of the same second.
         """
         second = int(time.time())
         self.until(lambda: int(time.time()) > second + 1, "a later second has begun")

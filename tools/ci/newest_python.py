@@ -2,9 +2,8 @@
 
     python tools/ci/newest_python.py
 
-The script prints an empty line if there is no such Python. It searches `pythonX.Y` on PATH and the versions of pyenv.
-The supported Python versions are the classifiers in pyproject.toml (`VERSIONS`). The supported torch versions are in
-the extra `run` and in constraints.txt.
+An empty line means that there is none. The script searches `pythonX.Y` on PATH and the versions of pyenv. The supported
+versions are the classifiers in pyproject.toml (`VERSIONS`).
 """
 
 from __future__ import annotations

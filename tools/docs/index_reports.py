@@ -62,8 +62,7 @@ class Published:
 
 
 def published(reports: Path) -> list[Published]:
-    """Return every published run, sorted by name, which begins with the date. Raises EvidenceError for a damaged
-    run."""
+    """Return every published run, in the order of names and so of dates. Raises EvidenceError for a damaged run."""
     directories = []
     for path in runs_in(reports):
         header = header_of(path)
@@ -74,9 +73,8 @@ def published(reports: Path) -> list[Published]:
 
 
 def header_of(path: Path) -> Header:
-    """Return the header of a run directory or of its archive. Raises EvidenceError if it is missing or cannot be read.
-
-    An archive is read only up to the header, because unpacking all archives would take five times as long."""
+    """Return the header of a run directory or archive. Raises EvidenceError if it is missing or cannot be read. An
+    archive is read only up to the header, because unpacking all archives would take five times as long."""
     archive = path / layout.ARCHIVE
     if not archive.is_file():
         return read_bundle(path).header
@@ -113,7 +111,7 @@ def text(reports: Path) -> str:
 
 
 def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
-    """Return tables of the runs, and the faults of all drills."""
+    """Return the text between the marks of the page: tables of the runs, and the results of faults in all drills."""
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
@@ -137,8 +135,7 @@ def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
 
 def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> str:
     """Return the counts of faults that were killed, survived or were not planted, in drills on a GPU and in all drills.
-
-    demanded: the pairs of claim and fault to count. A fault that survived in one of the drills counts as survived."""
+    demanded: the pairs of claim and fault to count. A fault that survived in one drill counts as survived."""
     lines = []
     for where, records in (("a GPU machine", [one for one in drills if one.machine.cuda]), ("any machine", drills)):
         rows = [row for record in records for row in record.rows]

@@ -58,10 +58,8 @@ def short(mutant: Mapping[str, str]) -> str:
 
 
 def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[str, Any]]) -> str:
-    """Return the list of mutants that were not found, grouped by explanation.
-
-    Raises ValueError for a mutant without explanation, and for an explanation whose mutant does not exist or was found.
-    """
+    """Return the list of mutants that were not found, grouped by explanation. Raises ValueError for a mutant without
+    explanation, and for an explanation whose mutant does not exist or was found."""
     left: defaultdict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
     for each in alive:
         if each["status"] not in FOUND:

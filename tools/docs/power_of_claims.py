@@ -2,8 +2,7 @@
 
     python tools/docs/power_of_claims.py
 
-The chance is computed from the noise of the claim's last published run. The script prints the table and changes no
-file.
+The chance is computed from the noise of the claim's last published run. The script only prints the table.
 """
 
 from __future__ import annotations

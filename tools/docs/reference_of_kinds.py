@@ -1,7 +1,6 @@
 """Fill docs/reference/claim-kinds.md: the fields of a contract, and every kind of claim with its fields.
 
-The fields come from the JSON Schema, which contains the models' docstrings. The table of kinds adds the capabilities
-that a kind needs.
+The fields come from the JSON Schemawith the models' docstrings. The table of kinds adds the needed capabilities.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ def _kind(kind: str, model: Schema) -> Iterator[str]:
 
 
 def _fields(model: Schema, only: Container[str] | None = None) -> str:
-    """Return a table of a model's fields: the fields in `only`, or all except `kind`, which is the title of the
-    section."""
+    """Return a table of a model's fields: the fields in `only`, or all except `kind`, the title of the section."""
     required = model.get("required", ())
     rows = [
         (f"`{name}`", _value(field), "must be given" if name in required else _default(field), _text(field))

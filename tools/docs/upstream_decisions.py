@@ -22,10 +22,7 @@ EXCERPTS = FOLDER / "excerpts"
 
 
 class Outcome(Strict):
-    """What became of a claim of upstream: its state, claims of this project (`by`), tests, and the reason (`why`).
-
-    A test is written as `file::function`.
-    """
+    """What became of upstream's claim: its state, this project's claims (`by`), tests (`file::function`), and `why`."""
 
     state: Literal["decided", "restated", "refuted"]
     by: list[Name] = Field(default=[])
@@ -84,8 +81,7 @@ class Decisions(Strict):
 
 @dataclass(frozen=True)
 class Row:
-    """Items of one file with the same outcome. Supporting and out-of-scope items have no outcome, but a reason
-    `why`."""
+    """Items of one file with the same outcome. Supporting and out-of-scope items have only a reason `why`."""
 
     items: list[Item]
     outcome: Outcome | None

@@ -2,8 +2,7 @@
 
     python tools/docs/write_examples_page.py
 
-The name of a run contains its kind of machine, `-cpu-` or `-h200-`. If several runs on the same kind of machine contain
-an example, the last run by name is used. Nothing is executed.
+If one kind of machine (`-cpu-` or `-h200-`) has several runs of an example, the last by name is used.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ BLOCKS = re.compile(r"<!-- (file|change to): train\.py -->\n```\w+\n(.*?)```", r
 
 
 def top_of(html: str) -> str:
-    """Return headline, first claim and next step of a page, a line each, without facts that vary: those of the machine,
-    and whether this checkout has uncommitted changes."""
+    """Return the headline, the first claim and the next step of a page, one line each, without machine facts."""
     header = html.partition("<header")[2].partition("</header>")[0]
     texts = [unescape(re.sub(r"<[^>]*>", "", text)) for _, text in PARAGRAPH.findall(header)]
     lines = "".join(f"{' '.join(text.split())}\n" for text in texts if text.strip())
@@ -32,8 +31,7 @@ def top_of(html: str) -> str:
 
 
 def first_failure(folder: Path) -> Path:
-    """Write the tutorial's step with its bug into an empty folder, verify it, and return the path of the report
-    page."""
+    """Write the tutorial's step with its bug into an empty folder, verify it, and return the report page's path."""
     (_, step), (_, change), *_ = BLOCKS.findall((DOCS / "tutorial.md").read_text(encoding="utf-8"))
     old, new = ("".join(f"{each[1:]}\n" for each in change.splitlines() if each[:1] != sign) for sign in "+-")
     (folder / "train.py").write_text(step, encoding="utf-8")

@@ -132,10 +132,8 @@ def shared_checks() -> str:
 
 
 def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str:
-    """Return the cell for a kind and a check: `yes`, `no (3)`, or `yes, not of a control (4)`.
-
-    The number is the position of the reason in `reasons`. A new reason is added to `reasons`.
-    """
+    """Return the cell for a kind and a check: `yes`, `no (3)`, or `yes, not of a control (4)`. The number is the
+    position of the reason in `reasons`, to which a new reason is added."""
     if check in leaves_out:
         return f"no ({reasons.index(leaves_out[check]) + 1})"
     roles = {role: leaves_out.get(f"{check}.{role}", leaves_out.get(role)) for role in sorted(ROLES)}
@@ -182,8 +180,7 @@ def commands() -> str:
 
 
 def _parameter(parameter: object) -> tuple[str, str, str]:
-    """Return the name of a parameter as a user types it, its default (empty if it has none to show), and its help
-    text."""
+    """Return the name of a parameter as a user types it, its default (may be empty), and its help text."""
     names = [*getattr(parameter, "opts", []), *getattr(parameter, "secondary_opts", [])]
     is_option = names[0].startswith("-")
     shown = " / ".join(f"`{name}`" for name in names) if is_option else f"`{names[0].upper()}`"

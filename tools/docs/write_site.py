@@ -2,11 +2,10 @@
 
     python tools/docs/write_site.py
 
-The site has the pages in docs/ and the pages in `OUTSIDE`. For some pages git stores only the text around the tables,
-and the modules in `FILLED` write the tables. mkdocs builds the site from a copy of the pages in which all paths are the
-same, so that links stay valid. Files that a page links to are copied, too. Each published run gets a page, which is
-written from the run's archive. A link to the folder or the summary of a run is replaced by a link to this page. A link
-to any other folder is replaced by its label. mkdocs fails if a link or its anchor has no target.
+The site has the pages in docs/ and `OUTSIDE`. The modules in `FILLED` write tables that git does not store. mkdocs
+builds the site from a copy of the pages with the same paths, so links stay valid. Linked files are copied, too. Each
+published run gets a page from its archive. A link to the folder or the summary of a run becomes a link to this page, a
+link to any other folder becomes its label. mkdocs fails if a link or its anchor has no target.
 """
 
 from __future__ import annotations
@@ -55,26 +54,22 @@ def sources(root: Path) -> list[str]:
 
 
 def published(root: Path) -> dict[str, str]:
-    """Return the path of the page of each published run, by the path of the run's folder or, without a folder, its
-    archive."""
+    """Return the path of each published run's page, by the path of the run's folder or of its archive."""
     archives = sorted(path.relative_to(root).as_posix() for path in (root / "reports").rglob("*.tar.xz"))
     folders = [posixpath.dirname(path) if posixpath.basename(path) == layout.ARCHIVE else path for path in archives]
     return {path: f"{path.removesuffix('.tar.xz')}/report.html" for path in folders}
 
 
 def links(page: str, text: str, runs: Mapping[str, str]) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield each link in a page to a file of the repository, and the target below `root`.
-
-    If the target is a published run, the run's page is yielded as the target.
-    """
+    """Yield each link in a page to a file of the repository, and the target below `root`. If the target is a published
+    run, the run's page is yielded."""
     for found in LINK.finditer(text):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), found["path"]))
         yield found, runs.get(target.removesuffix("/summary.md"), target)
 
 
 def staged(root: Path, page: str, text: str, runs: Mapping[str, str]) -> str:
-    """Return the text of a page. Links to runs become links to the runs' pages, and links to other folders become
-    labels."""
+    """Return a page's text with links to the runs' pages, and with labels instead of links to other folders."""
     for found, target in links(page, text, runs):
         path = posixpath.relpath(target, posixpath.dirname(page))
         if target in runs.values():
@@ -107,8 +102,7 @@ def stage(root: Path, folder: Path, runs: Mapping[str, str]) -> None:
 
 
 def draw(root: Path, folder: Path, runs: Mapping[str, str]) -> list[str]:
-    """Write the page of each run into `folder`. Return the output of `harness` for each run whose page could not be
-    written."""
+    """Write the page of each run into `folder`. Return `harness`'s output for each page that was not written."""
 
     def one(run: str, page: str) -> str:
         with tempfile.TemporaryDirectory() as place:

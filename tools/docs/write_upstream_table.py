@@ -1,7 +1,6 @@
 """Fill the page docs/upstream-claims.md: every claim of upstream about training on a GPU, with its outcome.
 
-Upstream are the projects that first made the claims. The claims are read from docs/upstream/excerpts, the outcomes from
-docs/upstream/decisions.yaml, and verdicts from the published runs in reports/.
+Upstream are the projects that first made the claims. Claims and outcomes come from docs/upstream/.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class OurClaim:
 
 
 def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[str, OurClaim]:
-    """Return every claim of this project, by id. If a `verify` run contains the claim, its verdicts are used, else a
-    drill's."""
+    """Return every claim of this project, by id. Verdicts of a `verify` run have priority over those of a drill."""
     places = [reports, *(reports / name for name in FOLDERS)]
     runs = sorted((run for place in places for run in published(place)), key=lambda run: run.header.started_at)
     unplanted = [run for purpose in ("drill", "verify") for run in runs if run.header.purpose == purpose]
@@ -60,8 +58,7 @@ def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[
 
 
 def place(name: str) -> str:
-    """Return the path of the page of a published run, relative to docs/. If the run is missing, its folder would be in
-    reports/."""
+    """Return the path of a run's page, relative to docs/. A missing run has the path of a folder in reports/."""
     folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
     # A run that is a part of another run's page has no page of its own, only a summary.
@@ -83,8 +80,7 @@ def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
 
 
 def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
-    """Return the state of a row about training on a GPU. It depends on the outcome, and on verdicts of the claims in
-    it."""
+    """Return the state of a row about training on a GPU, from the outcome and the verdicts of the claims in it."""
     if outcome is None:
         return SUPPORTING
     unpublished = all(claims[name].published == NOT_PUBLISHED for name in outcome.by)
@@ -103,8 +99,7 @@ def checked(where: str, outcome: Outcome, claims: Mapping[str, OurClaim]) -> Non
 
 
 def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path = EXCERPTS) -> str:
-    """Return the text between the marks of the page. Raises ContractError for an item without a row or a row without
-    items."""
+    """Return the page's tables. Raises ContractError for an item without a row or a row without items."""
     rows = joined(decisions, excerpts)
     for file, each in rows.items():
         for row in each:
@@ -188,8 +183,7 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 
 def _says(items: Sequence[Item]) -> str:
-    """Return upstream's words for one of the items, which is the first with a prediction or a formula, or the first of
-    all."""
+    """Return upstream's words for the first item with a prediction or a formula, or for the first item of all."""
     worded = [(item, item.texts[key]) for key in ("prediction", "formal") for item in items if item.texts.get(key)]
     text = f"{worded[0][0].title}: {worded[0][1]}" if worded else items[0].title
     return _code(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")

@@ -32,8 +32,7 @@ class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of t
 
 @dataclass(frozen=True)
 class Tried:
-    """The number of inputs that were tried, the number that were read without an error, what broke, and the last
-    input."""
+    """The number of inputs that were tried, the number read without an error, what broke, and the last input."""
 
     tried: int
     read: int
@@ -54,10 +53,8 @@ def _limited_memory() -> Iterator[None]:
 
 
 def attempt(target: Target, case: bytes) -> bool:
-    """Try one input in this process. Return True if it was read without an error.
-
-    Raises `Broken` if the target raises an error of the wrong type or exceeds a limit.
-    """
+    """Try one input in this process. Return True if it was read without an error. Raises `Broken` if the target raises
+    an error of the wrong type or exceeds a limit."""
     began = time.process_time()
     read = False
     try:
@@ -74,8 +71,7 @@ def attempt(target: Target, case: bytes) -> bool:
 
 
 class _Shared(ctypes.Structure):
-    """Memory that the child shares with its parent. The parent can read counts, a finding and the last input if the
-    child dies."""
+    """Memory shared with the parent, which can read counts, a finding and the last input if the child dies."""
 
     _fields_ = (
         *((name, ctypes.c_longlong) for name in ("tried", "read", "ended", "words_length", "case_length")),
@@ -94,8 +90,7 @@ class _Shared(ctypes.Structure):
 
 
 class Child:
-    """A forked process that passes each input of `give` to the target. It ends at the first input for which `attempt`
-    raises `Broken`."""
+    """A forked process that passes each input of `give` to the target. It ends when `attempt` raises `Broken`."""
 
     def __init__(self, target: Target, give: Give) -> None:
         self._shared = RawValue(_Shared)
@@ -122,8 +117,7 @@ def _work(target: Target, give: Give, shared: _Shared) -> None:
     def one(case: bytes) -> None:
         shared.keep("case", case)
         shared.tried += 1
-        # When the limit is reached, the system ends the process by SIGXCPU, even if a library does not return to
-        # Python.
+        # At the limit, the system ends the process by SIGXCPU, even if a library does not return to Python.
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + ENDLESS), hard))
         try:
             shared.read += attempt(target, case)

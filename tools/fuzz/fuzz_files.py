@@ -43,8 +43,7 @@ class Evidence:
         self.files = [(path.relative_to(self.root).as_posix(), path.read_bytes()) for path in paths]
 
     def case(self, row: bytes) -> bytes:
-        """Return a case: the path of a file, a line end, and the file's content after changes of bytes or of JSON
-        values."""
+        """Return a case: the path of a file, a line end, and the file's content with changed bytes or JSON values."""
         name, content = self.files[row[0] % len(self.files)]
         if row[1] % 2 and name.endswith(".json"):
             content = _damaged_json(content, row)
@@ -93,8 +92,7 @@ _SIZES = (5, 5, 5, 0, 1, 512, 4096, 2**20, 2**33, 2**40)
 
 @cache
 def _tars() -> list[bytes]:
-    """Return two tar files of small folders, one in the format that Python writes by default, and one with long
-    names."""
+    """Return two tar files of small folders, one in Python's default format, and one with long names."""
     made = []
     for form, names in ((tarfile.PAX_FORMAT, ("run/run.json", "run/é/b")), (tarfile.GNU_FORMAT, ("run/" + "a" * 150,))):
         buffer = io.BytesIO()
@@ -124,8 +122,7 @@ def _odd_tar(row: bytes) -> bytes:
 
 
 def packed(row: bytes) -> bytes:
-    """Return a case: a file name, a line end, and an archive with changes. The changes are made before or after
-    packing, or both."""
+    """Return a case: a file name, a line end, and an archive with changes before packing, after packing, or both."""
     how, which = ("xz", "gz", "")[row[1] % 3], row[2] % 3
     tar = _odd_tar(row) if row[3] % 2 else _tars()[row[0] % len(_tars())]
     tar = changed(tar, changes(row)) if which else tar

@@ -83,8 +83,7 @@ def changed(content: bytes, each: Sequence[Change]) -> bytes:
 
 
 def damaged(document: Any, each: Sequence[Damage]) -> Any:
-    """Return a copy of the document after all damages. The position of a damage selects one of all places in the
-    document."""
+    """Return a copy of the document after all damages. A damage's position selects a place in the document."""
     document = _copy(document)
     for place, what, value in each:
         places = _places(document)
@@ -96,10 +95,8 @@ def damaged(document: Any, each: Sequence[Damage]) -> Any:
 
 
 def altered(document: Any, row: bytes, others: Any) -> Any:
-    """Return a copy of the document with one to three values altered so that it probably stays valid.
-
-    An alteration replaces a value by a value in `others` with the same key and type, replaces a number by another
-    number, or removes or repeats an item of a list."""
+    """Return a copy of the document with one to three values altered so that it probably stays valid. An alteration
+    replaces a value by one in `others` of the same key and type, changes a number, or drops or repeats an item."""
     document = _copy(document)
     known = _places(others)
     for at in range(_CHOICES, _CHOICES + 6 * (1 + row[-1] % 3), 6):

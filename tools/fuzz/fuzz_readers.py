@@ -65,9 +65,7 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
 
 def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: int) -> Tried:
     """Try `inputs` inputs, or fewer if the time `until` is reached. In the result, `broken` has a line for each
-    finding.
-
-    each: copies of the target, one for each process that may run at the same time. Each copy has its own folder."""
+    finding. each: copies of the target with separate folders, one for each process that may run at the same time."""
     tried = read = pending = 0
     broken: list[str] = []
     running: deque[tuple[Target, int, Child]] = deque()

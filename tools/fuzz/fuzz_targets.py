@@ -55,11 +55,8 @@ PTX = b"""// made by a compiler
 
 @dataclass(frozen=True)
 class Target:
-    """A target of fuzzing.
-
-    case: makes an input from a row of bytes. attempt: tries an input. typed: the types of errors that `attempt` may
-    raise, whose messages say what to do.
-    """
+    """A target of fuzzing. case: makes an input from a row of bytes. attempt: tries an input. typed: the types of
+    errors that `attempt` may raise, whose messages say what to do."""
 
     case: Callable[[bytes], bytes]
     attempt: Callable[[bytes], object]
@@ -91,8 +88,7 @@ def _texts() -> list[list[bytes]]:
 
 
 def _document(row: bytes) -> Any:
-    """Return a changed contract with only one or two of its claims, because long cases take more time. One in eight is
-    complete."""
+    """Return a changed contract. Seven in eight have only one or two claims, because long cases take more time."""
     whole = _documents()[row[0] % len(_documents())]
     claims = whole["claims"]
     if row[2] % 8 == 7:
@@ -128,9 +124,8 @@ def _changed(contents: list[bytes], row: bytes) -> bytes:
 
 
 def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], object]:
-    """Return an attempt that validates a contract and then applies `use` to it.
-
-    The case is parsed as JSON. Reading YAML takes most of the time, and another target tests it."""
+    """Return an attempt that validates a contract and then applies `use` to it. The case is parsed as JSON, because
+    reading YAML takes most of the time, and another target tests it."""
 
     def attempt(content: bytes) -> object:
         try:
@@ -201,8 +196,7 @@ def _read_ptx(content: bytes) -> None:
 
 
 def targets(scratch: Path) -> dict[str, Target]:
-    """Return every target by name. Targets write into the folder `scratch`. This function creates it, and the caller
-    removes it."""
+    """Return every target by name. Targets write into `scratch`, which is created here and removed by the caller."""
     from reference_impl.errors import ReferenceImplError
 
     scratch.mkdir()

@@ -2,10 +2,9 @@
 
     PYTHONPATH=tests/support python tools/long_checks/deaths.py
 
-The script prints a line for each combination of cause and phase, then a summary. The exit code is 1 if the result of a
-combination is wrong. The following results are wrong: a false PASS, a verdict that does not name the cause, an effect
-on another claim, a process that still runs, an exit code that differs from the table, or a run directory for which
-`judge --check` computes other verdicts.
+The script prints a line for each combination of cause and phase, then a summary. The exit code is 1 if a combination
+has a wrong result: a false PASS, a verdict that does not name the cause, an effect on another claim, a process that
+still runs, an exit code not in the table, or a directory for which `judge --check` computes other verdicts.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ NAMED_DESCRIBING = NAMED | {
     "output": ("more than 16 MiB of output",),
     "nonsense": ("a float, not a SystemDescription",),
 }
-# A process that describes systems writes no files. So the causes that remove its directory or fill the disk cannot
-# occur.
+# A process that describes systems writes no files, so causes that remove its directory or fill the disk cannot occur.
 NOT_DESCRIBING = {"no_directory", "full_disk", "overrun"}
 TOGETHER = 5  # number of combinations in one run; if one ends its process, the harness executes the others again
 WALL_LIMIT_S, HEARTBEAT_S = 400.0, 200.0
@@ -76,8 +74,7 @@ def table() -> list[Combination]:
 
 
 def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> list[Group]:
-    """Group the combinations into runs. Workers that hang or take too long are in separate groups with separate
-    limits."""
+    """Group the combinations into runs. Workers that hang or take too long are in groups with separate limits."""
     found: list[Group] = []
     for kind, wall, heartbeat in (
         ("hang", WALL_LIMIT_S, HANG_S),

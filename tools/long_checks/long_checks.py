@@ -25,8 +25,7 @@ from harness.devices.environment import git_commit
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "long-checks.md"
-# Folders from which the parts import. They are listed because the reference trainer and the tests' systems are not
-# installed.
+# Folders from which the parts import, because the reference trainer and the tests' systems are not installed.
 PATH = (ROOT, ROOT / "tests" / "support", ROOT / "tools" / "docs")
 HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
 PARTS: dict[str, tuple[str, ...]] = {

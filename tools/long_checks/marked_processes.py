@@ -9,11 +9,8 @@ from pathlib import Path
 
 
 def marked(mark: str, others: set[int] | None = None) -> list[int]:
-    """Return the running processes whose environment contains the mark `NAME=value`, without this process.
-
-    others: ids of processes that are known not to have the mark. Further processes without the mark are added to this
-    set. A process inherits the environment of its parent, so every child of a marked process has the mark from its
-    start."""
+    """Return the running processes whose environment contains the mark `NAME=value`, without this process. Child
+    processes inherit the mark. others: ids of processes that are known not to have the mark; more are added."""
     text, known = mark.encode(), set() if others is None else others
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - callers look a thousand times a second
@@ -26,8 +23,7 @@ def marked(mark: str, others: set[int] | None = None) -> list[int]:
         if text in environment.split(b"\0"):
             found.append(int(name))
         elif environment:
-            # The environment is empty while the process starts another program. So do not store such a process as
-            # known.
+            # The environment is empty while the process starts another program, so do not store this process as known.
             known.add(int(name))
     return found
 

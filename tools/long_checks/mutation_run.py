@@ -48,9 +48,8 @@ def mutmut(folder: Path, *arguments: str) -> str:
 
 
 def statuses(results: str) -> dict[str, str]:
-    """Return the status of each mutant, from the output of `mutmut results --all true`.
-
-    A line of this output is, for example, `harness.judging.sheet.x_a__mutmut_1: killed`."""
+    """Return the status of each mutant, from the output of `mutmut results --all true`, which has lines such as
+    `harness.judging.sheet.x_a__mutmut_1: killed`."""
     return dict(re.findall(r"^\s*(\S+__mutmut_\d+): (.+?)\s*$", results, re.MULTILINE))
 
 

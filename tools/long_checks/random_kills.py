@@ -2,9 +2,8 @@
 
     python tools/long_checks/random_kills.py [--kills 300] [--seed 17]
 
-The script waits until the command is in the chosen phase, and then for a random part of the time that this phase takes
-without a kill. The last line is a summary. The exit code is 1 if a gate is open for an unfinished run, if a process
-still runs two seconds after its command has ended, or if a command does not end.
+The script waits until the chosen phase, and then for a random part of its time without a kill. The exit code is 1 if a
+gate is open for an unfinished run, if a process runs two seconds after its command ended, or if a command does not end.
 """
 
 from __future__ import annotations
@@ -125,9 +124,8 @@ def unkilled(name: str) -> tuple[dict[str, float], bytes]:
 def kill(
     name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float, expected: bytes
 ) -> tuple[str, list[str]]:
-    """Start a command, and kill it `wait_s` seconds after `phase` began, with the signals `sent`.
-
-    Returns the phase in which the command was killed, and a list of what is wrong with the result."""
+    """Start a command, and kill it `wait_s` seconds after `phase` began, with the signals `sent`. Return the phase in
+    which the command was killed, and a list of what is wrong with the result."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
@@ -158,8 +156,7 @@ def kill(
 
 
 def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
-    """Return a list with a problem if the gate is open for this directory, although the run is unfinished or evidence
-    is missing."""
+    """Return a list with a problem if the gate is open for a run that is unfinished or lacks evidence."""
     arguments = ["judge", *([] if drilled else ["--gate"]), str(directory)]  # --gate refuses drills
     printed, code = StringIO(), 1
     with redirect_stdout(printed), redirect_stderr(printed), suppress(HarnessError):
@@ -182,8 +179,7 @@ def main() -> int:
 
 def killed(kills: int, choice: random.Random) -> int:
     """Kill `kills` commands, and print a line for each and a summary. Return the exit code."""
-    # Restore the default handlers. Under a shell's `&` or nohup this process ignores SIGINT or SIGHUP, and so would the
-    # commands.
+    # Restore the default handlers. Under a shell's `&` or nohup, commands inherit that SIGINT or SIGHUP is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     lengths = {name: unkilled(name) for name in COMMANDS}

@@ -1,12 +1,10 @@
-"""Run the smoke verification repeatedly in one process. Check that nothing is left over and that all verdicts are
-equal.
+"""Run the smoke verification repeatedly in one process. Check that nothing is left over and verdicts are equal.
 
     python tools/long_checks/soak.py
 
 After each verification the script counts the processes that it started and that still run (found by a variable in their
 environment), files in the temporary folder, open file descriptors, and threads. No process may still run. The other
-counts must not be larger than after the second verification, because everything that is opened or cached only once
-exists by then.
+counts must not be larger than after the second verification, when everything that is cached or opened once exists.
 """
 
 from __future__ import annotations
@@ -54,8 +52,7 @@ def left(mark: str, folder: Path) -> Left:
 
 
 def verified(reports: Path, number: int) -> tuple[int, bytes]:
-    """Return the exit code of `harness verify` and the bytes of its verdicts. The bytes are empty if it wrote no
-    verdicts."""
+    """Return the exit code of `harness verify` and the bytes of its verdicts, which are empty if it wrote none."""
     arguments = ["verify", CONTRACT, "--reports", str(reports), "--name", f"soak-{number}"]
     code = application(arguments)(arguments, standalone_mode=False)
     verdicts = reports / f"soak-{number}" / "verdicts.json"

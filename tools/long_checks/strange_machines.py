@@ -3,11 +3,10 @@
     python tools/long_checks/strange_machines.py [--installed VENV] [--quick]
 
 `make install` installs the tree at HEAD, as a user without a name whose home directory is read-only. In each of
-`CIRCUMSTANCES`, a contract is written for the trainer in the documentation. The contract is checked, verified as a
-gate, judged again and reported, and `doctor` is run. Then `make verify`, `make test` and `make test-slow` run under all
-circumstances at once, but with UTF-8 as the encoding (`--quick` skips these commands). Linux namespaces (`unshare`)
-simulate another user and a missing network, without root. If this machine does not allow a circumstance, it is skipped,
-and the script prints its name. The exit code is 1 if a result differs from the result on an ordinary machine.
+`CIRCUMSTANCES`, a contract is written for the trainer in the documentation. It is checked, verified as a gate, judged
+again and reported, and `doctor` is run. Then `make verify`, `make test` and `make test-slow` run under all
+circumstances at once, with UTF-8 (not with `--quick`). A circumstance that this machine does not allow is named and
+skipped. The exit code is 1 if a result differs from that on an ordinary machine.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ _LEFT = ("PATH", "SSL_CERT_FILE", "PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_
 
 @dataclass(frozen=True)
 class Circumstance:
-    """A difference from an ordinary machine. In `variables`, `{work}` means the work folder, and None removes a
-    variable."""
+    """A difference from an ordinary machine. In `variables`, `{work}` is the work folder, None removes a variable."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)
     other_user: bool = False
@@ -70,8 +68,7 @@ _ALL: dict[str, str | None] = {
     "PATH": f"{{work}}/{WITHOUT_COMPILERS}",
     "TMPDIR": "{work}/nowhere",
 }
-# If these two variables are not set, Python uses UTF-8 under LANG=C. Many tests need UTF-8, because they read files of
-# the project in the locale's encoding.
+# Without these variables, Python uses UTF-8 under LANG=C, which tests need to read the project's files.
 README = Circumstance({**_ALL, "PYTHONUTF8": None, "PYTHONCOERCECLOCALE": None}, other_user=True, offline=True)
 CIRCUMSTANCES = {
     "an ordinary machine": Circumstance(),
@@ -136,8 +133,7 @@ def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: 
 
 
 def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[str]:
-    """Return a list with the first of `COMMANDS` whose result in this circumstance differs from that on an ordinary
-    machine."""
+    """Return a list with the first of `COMMANDS` whose result here differs from that on an ordinary machine."""
     folder = work / f"my prøject, {name}"
     documented_trainer(folder)
     wrong = []
@@ -157,8 +153,7 @@ def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[st
 
 
 def installed(source: Path, work: Path) -> Path:
-    """Clone the tree at HEAD, and install it by `make install` with the Python that runs this script. Return the
-    environment's path."""
+    """Clone the tree at HEAD, and install it by `make install` with this Python. Return the environment's path."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
     code, printed = run(INSTALLATION, ["make", "install", f"PYTHON={PYTHON}"], source, work)
     if code:

@@ -3,10 +3,9 @@
     python tools/museum/correct_trainers.py [NAME ...]
 
 NAME is the folder of an example, or a function in tests/support/public_trainers.py. Without NAME, all are tried. Each
-claim runs as many steps as `init` compares. The results are printed and stored in examples/field_bugs/results.csv, from
-which docs/field-bugs.md is written. For an example, the template is filled with the system, the model, the sizes and
-the settings of both arms in the example's contract. The exit code is 1 if a claim is violated or undecided, or ends
-with an error.
+claim runs as many steps as `init` compares. The results are printed and stored in examples/field_bugs/results.csv for
+docs/field-bugs.md. For an example, the template is filled with the system, the model, the sizes and the settings of
+both arms in the example's contract. The exit code is 1 if a claim is violated or undecided, or ends with an error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Read and write examples/field_bugs/results.csv: the result of each claim for each form of each field bug.
 
 An entry is a published bug, re-enacted in a buggy and a fixed form. A row is the result of one claim in a trial. A
-trial tries one form with one seed on one machine, for the first time ("first") or most recently ("now"). The result of
-a claim that holds is a status and a reason. If a claim does not hold, the result also has the step, the seconds and the
-message, which docs/field-bugs.md prints. Line numbers in entries are removed from messages, because entries may change
-later.
+trial tries a form with a seed on a machine, for the first time ("first") or most recently ("now"). The result of a
+claim that holds is a status and a reason. If a claim does not hold, the result also has the step, the seconds and the
+message, which docs/field-bugs.md prints. Line numbers in entries are removed from messages.
 """
 
 from __future__ import annotations
@@ -26,10 +25,8 @@ LINE = re.compile(r"(examples/field_bugs/\w+\.py):\d+")
 
 @dataclass(frozen=True, order=True)
 class Trial:
-    """One trial of one form.
-
-    name: the name of the entry or of the correct trainer. tried: FIRST or NOW. machine: CPU or the GPU's name. form:
-    `buggy`, `mended` (the fixed form), or `correct` for a correct trainer."""
+    """One trial of one form. name: the name of the entry or of the correct trainer. tried: FIRST or NOW. machine: CPU
+    or the GPU's name. form: `buggy`, `mended` (the fixed form), or `correct` for a correct trainer."""
 
     name: str
     tried: str
@@ -40,11 +37,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Said:
-    """The result of one claim for one form of an entry.
-
-    claim: the claim's name without the name of the entry, such as `SAME`. step: the first step, counted from 0, that
-    shows a difference, or None if the reason is not about steps. seconds: the time of the runs that decided the
-    claim."""
+    """The result of one claim for one form. claim: the claim's name without the entry's, such as `SAME`. step: the
+    first step (from 0) with a difference, or None. seconds: the time of the runs that decided the claim."""
 
     claim: str
     status: str
@@ -78,8 +72,7 @@ def read_results(path: Path = RESULTS) -> dict[Trial, list[Said]]:
 
 
 def keep_results(new: Results, path: Path = RESULTS) -> None:
-    """Write the results of these trials into the file. They replace earlier results of the same trials, and no
-    others."""
+    """Write the results of these trials into the file, where they replace earlier results of the same trials."""
     results = {**read_results(path), **{trial: [_kept(trial, each) for each in said] for trial, said in new.items()}}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -23,15 +23,12 @@ FORMS = ("buggy", "mended")
 # Number of steps of each arm in a trial. `harness init` now uses 211 steps, but the stored results are older.
 STEPS = 43
 GOOD = ("PASS", "NOT_RUN")
-# Figures of a verdict that name the first step with a difference, counted from 0. If a verdict has several, the first
-# in this list is used.
+# Figures of a verdict that name the first step with a difference, counted from 0. The first in this list is used.
 WHEN = ("first_exceeding_step", "first_differing_step", "first_non_finite_step", "first_unequal_step")
 BLOCK = "first_differing_block"  # figure of a long run: the first step of the first block that differs
 LONG = "LONG"
 CORRECT = "correct"  # name of the form that a correct trainer has
-# For each example: the two arms of its contract, and the template. If only the optimized arm has a capturable optimizer
-# or a compiled step, the rounding of the arms differs. Such an example has the template `optimized`, whose claim allows
-# a difference up to a bound.
+# For each example: the arms of its contract, and the template, of which `optimized` allows small differences.
 SHIPPED = {
     "accelerate_loop": ("captured", "constant-momentum", "optimized"),
     "compiled_model": ("compiled", "plain", "optimized"),
@@ -44,11 +41,8 @@ SHIPPED = {
 
 
 def is_right(form: str, said: Sequence[Said]) -> bool:
-    """Return True if the results are right for the form.
-
-    For the buggy form, at least one claim must find the bug. For another form, each claim must be PASS or NOT_RUN, and
-    at least one PASS.
-    """
+    """Return True if the results are right: at least one claim finds the bug in the buggy form. In another form, each
+    claim is PASS or NOT_RUN, and at least one is PASS."""
     if form == "buggy":
         return any(each.found for each in said)
     return any(each.status == "PASS" for each in said) and all(each.status in GOOD for each in said)
@@ -67,23 +61,20 @@ def recorded() -> list[Path]:
 
 
 def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
-    """Return the draft that `harness init --no-compile` makes for the step `form` on a machine with a GPU, without a
-    timing."""
+    """Return the draft that `harness init --no-compile` makes for the step `form` on a GPU, without a timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
     arms = Arms(compiled=False, timed=False, memory=True)
     return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # use the same arguments as the records
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:
-    """Write adapter and contracts into a folder as `harness init` does, but with the given seed. Return the
-    contracts."""
+    """Write adapter and contracts as `harness init` does, but with the given seed. Return the contracts."""
     (folder / draft.adapter_name).write_text(draft.adapter(folder), encoding="utf-8")
     return write_templates(draft, folder, lambda text: text.replace("batch_size:", f"seed: {seed}, batch_size:"))
 
 
 def write_templates(draft: Draft, folder: Path, change: Callable[[str], str]) -> list[LoadedContract]:
-    """Write the draft's contracts into a folder. Each text is first passed through `change`. Return the loaded
-    contracts."""
+    """Write the draft's contracts into a folder, each text after `change`. Return the loaded contracts."""
     texts = {draft.contract_name: draft.contract(), draft.long_contract_name: draft.long_contract()}
     for name, text in texts.items():
         (folder / name).write_text(change(text), encoding="utf-8")

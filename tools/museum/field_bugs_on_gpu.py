@@ -2,12 +2,11 @@
 
     python tools/museum/field_bugs_on_gpu.py FOLDER [NAME ...] [--record]
 
-First all claims except MEMORY are tried. Each entry is tried in a fork, and each of its runs in a fork of this fork.
-Then the claim MEMORY is tried for one entry after the other, because it would also count the memory of other processes
-on the device. The results of an entry are written to FOLDER/NAME.csv (with the columns of
-examples/field_bugs/results.csv) when the entry ends, and printed at the end. The last line has the number of entries
-with right results. The exit code is 1 if an entry has a wrong result. With `--record`, nothing is executed, and no GPU
-is needed: the results in FOLDER are copied to results.csv.
+First all claims except MEMORY are tried. Each entry is a fork, and each of its runs a fork of this fork. Then the claim
+MEMORY is tried for one entry after the other, because it would also count the memory of other processes on the device.
+When an entry ends, its results are written to FOLDER/NAME.csv, with the columns of examples/field_bugs/results.csv. The
+last line has the number of entries with right results. The exit code is 1 if an entry has a wrong result. `--record`
+only copies the results in FOLDER to results.csv.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ def main() -> int:
         return 0
     names, began = arguments.names or for_a_gpu(), time.monotonic()
     forked_runs.prepare()
-    # `machine` reads facts about the GPUs in another process, because forks of a process that has used CUDA cannot use
-    # CUDA.
+    # `machine` asks for the GPUs in another process, because forks of a process that has used CUDA cannot use CUDA.
     gpus = forked_runs.machine().gpus
     machine = gpus[0].name if gpus else CPU
     for memory, jobs in ((False, forked_runs.JOBS), (True, 1)):

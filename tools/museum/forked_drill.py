@@ -1,5 +1,4 @@
-"""Drill contracts: plant every fault that they name. Runs are forks of a process that has imported torch
-(forked_runs.py)."""
+"""Drill contracts with every fault that they name. Runs are forks of one process (forked_runs.py)."""
 
 from __future__ import annotations
 
@@ -34,18 +33,15 @@ class Planted:
 
 @dataclass(frozen=True)
 class Drilled:
-    """The result of a drill.
-
-    not_held: claims that failed without a fault, each with its reason. planted: the faults of all other claims. Claims
-    that cannot be judged for this trainer are in neither list."""
+    """The result of a drill. not_held: claims that failed without a fault, each with its reason. planted: the faults of
+    all other claims. Claims that cannot be judged for this trainer are in neither list."""
 
     not_held: list[str]
     planted: list[Planted]
 
 
 def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: Path, limit_s: float) -> Drilled:
-    """Return the result that `harness drill` would have for these claims. Each run is a fork with a time limit of
-    `limit_s`."""
+    """Return the result that `harness drill` would have for these claims. Each run is a fork with this time limit."""
     planned = plan_drill(
         contracts,
         claims=list(claims),

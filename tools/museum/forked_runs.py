@@ -1,10 +1,9 @@
 """Execute the runs of contracts for small systems, in forks of a process that has already imported torch.
 
-A worker of `harness verify` needs seconds for imports, but a run of a small system takes only a fraction of a second.
-Here each run also has its own process, a fork, which does the work of a worker. A time limit replaces the supervisor.
-
-A fork cannot use a GPU if its parent has called the CUDA driver. With PYTORCH_NVML_BASED_CUDA_CHECK=1, torch checks for
-a GPU without calling the driver. Another process reads the facts about the GPU that the harness needs.
+A worker of `harness verify` needs seconds for imports, a run of a small system only a fraction of a second. Each run
+has its own fork, which does the work of a worker. A time limit replaces the supervisor. A fork cannot use a GPU if its
+parent has called the CUDA driver. With PYTORCH_NVML_BASED_CUDA_CHECK=1, torch checks for a GPU without this call.
+Another process reads the facts about the GPU that the harness needs.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 from harness.system.wrappers import HARNESS_FAULTS
 
 JOBS = 10  # number of forks that use a GPU at the same time
-# Modules that probes import when they first need them. They are imported before forking, because otherwise each fork
-# would import them.
+# Modules that probes import when first needed. They are imported before forking, because each fork would import them.
 AHEAD = (
     "torch._dynamo",
     "harness.execution.probes.paired",
@@ -65,8 +63,7 @@ AHEAD = (
 
 
 def prepare() -> None:
-    """Import the modules that runs need, and use only one thread. A fork has no other threads, and threads change the
-    order of sums."""
+    """Import the modules that runs need, and use one thread as in a fork, because threads change the order of sums."""
     if not torch.cuda.is_available():
         # Set this variable now, because Triton reads it when it is imported below.
         os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -111,8 +108,7 @@ def settle() -> None:
 
 @cache
 def machine() -> Machine:
-    """Return the description of the machine for plans. On a machine with a GPU, another process makes the
-    description."""
+    """Return the description of the machine for plans. With a GPU, another process makes the description."""
     if not torch.cuda.is_available():
         return environment.machine()
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
@@ -154,9 +150,8 @@ def verdict_on(unit: Unit, contracts: Sequence[LoadedContract], evidence: Sequen
 
 
 def execute(run: Run, directory: Path, limit_s: float) -> RunEvidence:
-    """Execute one run in a fork, which writes its evidence into `directory`. Return the evidence.
-
-    If a signal or the time limit ends the fork, the evidence contains this death."""
+    """Execute one run in a fork, which writes its evidence into `directory`. Return the evidence. If a signal or the
+    time limit ends the fork, the evidence contains this death."""
     directory.mkdir(parents=True)
     (directory / layout.RUN).write_text(dump_json(run.model_dump(), sort_keys=False), encoding="utf-8")
     process = Fork(lambda: _work(run, directory))
@@ -205,8 +200,7 @@ class Fork:
                 os._exit(code)
 
     def wait(self, limit_s: float | None = None) -> int | None:
-        """Wait up to `limit_s` seconds. Return the exit code, which is negative for a signal, or None if the process
-        still runs."""
+        """Wait up to `limit_s` seconds. Return the exit code, negative for a signal, or None at the time limit."""
         until = None if limit_s is None else time.monotonic() + limit_s
         while self._ended is None:
             pid, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
@@ -226,9 +220,8 @@ class Fork:
 def at_once(
     works: Mapping[str, Callable[[], object]], jobs: int = JOBS, limit_s: float = math.inf
 ) -> Iterator[tuple[str, int | None]]:
-    """Run each work in a fork, up to `jobs` at a time. When a work ends, yield its name and exit code.
-
-    The exit code is None for a work that was killed after `limit_s` seconds."""
+    """Run each work in a fork, up to `jobs` at a time. When a work ends, yield its name and exit code. The exit code is
+    None for a work that was killed after `limit_s` seconds."""
     waiting, running = [*works], dict[str, tuple[Fork, float]]()
     while running or waiting:
         while waiting and len(running) < jobs:
@@ -244,8 +237,7 @@ def at_once(
 
 
 class _OtherPart(Fork):
-    """A substitute for `subprocess.Popen`: a fork that trains a part of a run, with the given file as its standard
-    input."""
+    """A substitute for `subprocess.Popen`: a fork that trains a part of a run, with the given file as its stdin."""
 
     def __init__(self, command: Sequence[str], stdin: int, env: object) -> None:  # noqa: ARG002
         def train() -> None:

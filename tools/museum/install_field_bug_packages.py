@@ -25,8 +25,7 @@ def releases() -> list[str]:
 
 
 def install(release: str) -> None:
-    """Install a release into a temporary folder, and then rename the folder. Raises `CalledProcessError` if pip
-    fails."""
+    """Install a release into a temporary folder that is then renamed. Raises `CalledProcessError` if pip fails."""
     with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".unfinished-") as name:
         target = Path(name) / "release"
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--only-binary", ":all:"]

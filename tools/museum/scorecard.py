@@ -33,8 +33,7 @@ FIRST_TRIES = ENTRIES / "first_tries.csv"
 CHANGELOG = ROOT / "CHANGELOG.md"
 BUG, CORRECT = "bug", "correct"
 RIGHT, WRONG, UNDECIDED, CUT = "right", "wrong", "undecided", "cut off"
-# Exit code of a gate -> kind of trainer -> rating. Exit code 0 means that all claims held, and 1 that a claim was
-# violated.
+# Exit code of a gate -> kind of trainer -> rating. Code 0 means that all claims held, 1 that a claim was violated.
 ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
 KINDS = {"correct": CORRECT, "buggy": BUG}
 EXPLANATION = """## Scorecard
@@ -90,8 +89,7 @@ def of_field_bugs(tried: str) -> Iterator[Verdict]:
 
 
 def answer_to_bug(forms: Mapping[str, Sequence[Said]]) -> str:
-    """Return the rating of the results for a bug: found (right), missed (wrong) or undecided. forms: results by
-    form."""
+    """Return the rating of a bug's results: right (found), wrong (missed) or undecided. forms: results by form."""
     if found_bugs(forms):
         return RIGHT
     statuses = {each.status for each in forms["buggy"]}
@@ -124,8 +122,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def release_of(date: str, changelog: str | None = None) -> str:
-    """Return the last release on or before a date, from the changelog. Return `none` for a date before the first
-    release."""
+    """Return the last release on or before a date, from the changelog, or `none` before the first release."""
     text = CHANGELOG.read_text(encoding="utf-8") if changelog is None else changelog
     releases = re.findall(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)
     return max(((day, version) for version, day in releases if day <= date), default=("", "none"))[1]

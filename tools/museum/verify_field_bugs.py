@@ -2,15 +2,14 @@
 
     python tools/museum/verify_field_bugs.py [NAME ...] [--seed N ...] [--short] [--first-try] [--record]
 
-NAME is an entry, or the path of an entry in another folder. Without NAME, all entries are tried. The buggy and the
-fixed form of an entry are tried, and the result of each claim is printed. `--short` skips the long run. `--first-try`
-stores the results in examples/field_bugs/results.csv as the first try, and the date in first_tries.csv. A stored first
-try is never replaced. `--record` stores the results as the current results. They replace earlier results with these
-seeds. docs/field-bugs.md is written from them. With several seeds, the long run is tried only with the first seed, and
-with other seeds if no other claim found the bug.
+NAME is an entry or its path in another folder. Without NAME, all entries are tried. The buggy and the fixed form of an
+entry are tried, and the result of each claim is printed. `--short` skips the long run. `--first-try` stores the results
+in examples/field_bugs/results.csv as the first try, and the date in first_tries.csv. A stored first try is never
+replaced. `--record` stores the results as current results for docs/field-bugs.md, instead of earlier ones. With several
+seeds, the long run is tried only with the first seed, and with other seeds if no other claim found the bug.
 
-Without a GPU, runs are forks of one process (forked_runs.py). The exit code is 1 if a bug was not found, or if a claim
-of a fixed form is violated or undecided, or ends with an error.
+Without a GPU, runs are forks of one process (forked_runs.py). The exit code is 1 if a bug was not found, or if a
+claim of a fixed form is violated or undecided, or ends with an error.
 """
 
 from __future__ import annotations
@@ -49,12 +48,9 @@ def try_form(
     steps: int = STEPS,
     limit_s: float = LIMIT_S,
 ) -> list[Said]:
-    """Return the result of each claim for one form, executed in forks of this process.
-
-    claims: names of the claims to try, without the entry's name. If it is empty, all claims except those in `without`
-    are tried. long: also try the long run. steps: number of steps of each arm, except in the long run. limit_s: time
-    limit of one run.
-    """
+    """Return the result of each claim for one form, executed in forks. claims: names of the claims to try without the
+    entry's name, empty for all except those in `without`. long: also try the long run. steps: number of steps of each
+    arm, except in the long run. limit_s: time limit of one run."""
     with drafted(entry, form, seed, steps) as (draft, folder, contracts):
         left_out = {draft.claim_id(each) for each in without}
         wanted = [each for each in wanted_of(draft, contracts, claims, long=long) if each not in left_out]
@@ -63,8 +59,7 @@ def try_form(
 
 
 def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
-    """Plant every fault that these claims of one form name. If `claims` is empty, use all claims except the long
-    run."""
+    """Plant every fault that these claims of a form name. An empty `claims` means all except the long run."""
     with drafted(entry, form, seed=0) as (draft, folder, contracts):
         return drilled(contracts, wanted_of(draft, contracts, claims, long=False), folder, LIMIT_S)
 
@@ -73,10 +68,8 @@ def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
 def drafted(
     entry: Path, form: str, seed: int, steps: int = STEPS
 ) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
-    """Yield the draft of a form, the temporary folder with its contracts, and the loaded contracts.
-
-    Inside the `with`, the folder is first on Python's path.
-    """
+    """Yield the draft of a form, the temporary folder with its contracts, and the loaded contracts. Inside the `with`,
+    the folder is first on Python's path."""
     draft = field_bugs.draft_of(entry, form, steps)
     with tempfile.TemporaryDirectory(prefix="field-bug-") as name, first_on_path(Path(name)) as folder:
         try:
@@ -93,10 +86,8 @@ def wanted_of(draft: Draft, contracts: Sequence[LoadedContract], claims: Sequenc
 
 
 def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Records:
-    """Try both forms with each seed, and return the results.
-
-    long: also try the long run, with the first seed, and with other seeds if no other claim finds the bug.
-    """
+    """Try both forms with each seed, and return the results. long: also try the long run, with the first seed, and with
+    other seeds if no other claim finds the bug."""
     records: field_bugs.Records = {}
     late = False
     for seed in seeds:

@@ -3,12 +3,10 @@
     python tools/museum/where_on_cpu.py bugs [NAME ...]
     python tools/museum/where_on_cpu.py faults [NUMBER ...]
 
-For each field bug, `bugs` takes the first claim that fails because of a difference, and prints where the difference
-begins. A reader must compare the printed line with the entry's `fix`, because the script does not use the entry's
-facts. For each fault, `faults` changes one line of a public trainer in tests/support/public_trainers.py. (These
-trainers were not written for this purpose.) An answer is right if it names the changed line, either as the line of the
-operator that differs, or as a line that computed an input of this operator. Runs are forks of one process
-(forked_runs.py).
+For each field bug, `bugs` takes the first claim that fails because of a difference, and prints the difference's place.
+Compare the printed line with the entry's `fix`. For each fault, `faults` changes one line of a public trainer in
+tests/support/public_trainers.py. An answer is right if it names the changed line, either as the line of the operator
+that differs, or as a line that computed an input of this operator. Runs are forks of one process (forked_runs.py).
 """
 
 from __future__ import annotations
@@ -85,8 +83,7 @@ def forget_scripts() -> None:
 
 
 def first_difference(run: Run, folder: Path) -> FirstDifference:
-    """Return where the arms of a run differ first. Each run of the search is a fork that writes evidence below
-    `folder`."""
+    """Return where the arms of a run differ first. Each run of the search is a fork that writes below `folder`."""
     number = count()
     return locate(run, lambda asked: [forked_runs.execute(asked, folder / str(next(number)), LIMIT_S)])
 

@@ -72,8 +72,7 @@ class Entry:
 
     @property
     def found(self) -> list[Said]:
-        """Return the claims that found the bug with the first seed and hold for the fixed form, in the order of the
-        contract."""
+        """Return the claims that found the bug with the first seed and hold for the fixed form, in contract order."""
         return scorecard.found_bugs(next(iter(self.records.values()), self.first or {}))
 
     @property

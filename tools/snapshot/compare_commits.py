@@ -13,12 +13,10 @@ on this machine with this Python. The sections are:
     exit-codes  the number of each exit code
     kills       the planned pairs of fault and claim, for a machine without GPUs and for a machine with two GPUs
 
-Every entry of BASE (a verdict, a recorded value, a definition of a schema) must be equal in HEAD. Entries that exist
-only in HEAD are listed as new. The sentences of verdicts are not compared.
+Every entry of BASE must be equal in HEAD. Entries only in HEAD are listed as new. Messages are not compared.
 
-The runs of BASE are executed twice. If a recorded value differs between these two executions, the value must exist in
-HEAD, but is not compared. If such a value is a number (a time, a process id), its field is not compared in any run.
-These values and fields are listed as left out.
+The runs of BASE are executed twice. A value that differs between these two executions must exist in HEAD, but is not
+compared. If such a value is a number (a time), its field is not compared in any run. Both are listed as left out.
 
 The exit code is 0 if all requested sections were compared and are equal. Otherwise it is 1, and each value that differs
 is printed, as it is in BASE and as it is in HEAD.
@@ -53,11 +51,8 @@ LONGEST = 300  # largest number of characters of a value that are printed
 
 @dataclass
 class Comparison:
-    """The comparison of one section of both commits.
-
-    left_out: fields and values that are not compared. different: for each difference, its place, the value in the base
-    and the value in the head. failed: the reason why nothing could be compared, or "".
-    """
+    """The comparison of one section of both commits. left_out: fields and values that are not compared. different: for
+    each difference, its place and both values. failed: the reason why nothing could be compared, or ""."""
 
     section: str
     equal: int = 0
@@ -115,8 +110,7 @@ def compare(section: str, base: Entries, head: Entries, again: Entries) -> Compa
 
 
 def differences(place: str, base: Any, head: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each place at which two values differ, with both values. Lists and dictionaries are compared item by
-    item."""
+    """Yield each place at which two values differ, with both values. Lists and dictionaries are compared by item."""
     if isinstance(base, dict) and isinstance(head, dict):
         for key in [*base, *(key for key in head if key not in base)]:
             yield from differences(f"{place}{SEP}{key}", base.get(key, ABSENT), head.get(key, ABSENT))
@@ -166,8 +160,7 @@ def take(section: str, tree: Path, scratch: Path) -> Entries | str:
 
 
 def compared(section: str, *taken: Entries | str) -> Comparison:
-    """Compare a section of the base, the head, and the base's second execution. Each may be the reason why it is
-    missing."""
+    """Compare a section of the base, the head, and the base's second execution. A text says why one is missing."""
     failed = [f"{which}: {each}" for which, each in zip(WHICH, taken, strict=True) if isinstance(each, str)]
     if failed:
         return Comparison(section, failed="; ".join(failed))

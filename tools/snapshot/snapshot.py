@@ -56,8 +56,7 @@ def judge(_scratch: Path) -> Entries:
 
 
 def published(_scratch: Path) -> Entries:
-    """Judge each published run again. Return the verdicts, the rows of drills, and differences from the recorded
-    verdicts."""
+    """Judge each published run again. Return verdicts, rows of drills, and differences from the recorded verdicts."""
     entries: Entries = {}
     for archive in sorted(Path("reports").rglob("*.tar.xz")):
         run = archive.parent if archive.name == "run.tar.xz" else archive
@@ -85,11 +84,8 @@ def _or_error(answer: Callable[[Any], Entries], asked: Any) -> Entries:
 
 
 def records(scratch: Path) -> Entries:
-    """Drill a small trainer on a CPU. Return the records of the workers, and the results of the faults.
-
-    There is an entry for each field of each record, and for each column of a series. Places in the code of the harness
-    are left out: frames of a stack, and the file and line of a host sync that a fault plants.
-    """
+    """Drill a small trainer on a CPU. Return the records of the workers, and the results of the faults. There is an
+    entry for each field of a record and each column of a series. Places in the harness's code are left out."""
     for file in RUNS.glob("snapshot*"):
         shutil.copy(file, scratch)
     path = os.pathsep.join([str(Path.cwd()), str(scratch)])
@@ -145,8 +141,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def field_of(place: str) -> str:
-    """Return the name of the field at a place, without run, arm and number, such as `records.jsonl › phase ›
-    seconds`."""
+    """Return the field at a place, without run, arm and number, such as `records.jsonl › phase › seconds`."""
     file, *rest = place.split(SEP)
     return SEP.join([file.rpartition("/")[2], *(each.split(" ")[0] for each in rest if not each.isdigit())])
 
@@ -177,10 +172,8 @@ def exit_codes(_scratch: Path) -> Entries:
 
 
 def kills(_scratch: Path) -> Entries:
-    """Return the faults that a drill would plant, on a machine without GPUs and on a machine with two GPUs.
-
-    The entry of a fault for a claim on a workload has the expected verdict and the arms to execute.
-    """
+    """Return the faults that a drill would plant, on a machine without GPUs and on a machine with two GPUs. The entry
+    of a fault for a claim on a workload has the expected verdict and the arms to execute."""
     _import_as_tests_do()
     from planning import H200, NO_GPU
 

@@ -1,8 +1,7 @@
 """Simulate the published error rates again, and check that they are equal in every digit and within their bounds.
 
-The simulation uses the current judges, and the published seed and number of experiments. Another version of numpy may
-draw other random numbers. In this case, publish new rates with `tools/statistics/error_rates.py` and
-`tools/statistics/seed_error_rates.py`.
+The simulation uses the current judges and the published seed and number of experiments. If another version of numpy
+draws other numbers, publish new rates with tools/statistics/error_rates.py and seed_error_rates.py.
 """
 
 from __future__ import annotations

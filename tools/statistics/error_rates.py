@@ -1,9 +1,8 @@
 """Measure by simulation how often the throughput rule decides wrongly, and write the rates to reports/statistics/.
 
-Every experiment is a whole comparison of two arms. It has several processes, and each process has rounds of timed
-blocks in the order ABBA. `harness.judging.statistics`, the code of the judge, decides the experiment. A point is a kind
-of noise with a true ratio. At each point, the judge also decides some experiments from evidence. The script fails if
-the judge decides one of them differently.
+Every experiment is a whole comparison of two arms. It has several processes with rounds of timed blocks in the order
+ABBA. The judge's `harness.judging.statistics` decides it. A point is a kind of noise with a true ratio. At each point,
+the judge also decides some experiments from evidence. The script fails if these decisions differ.
 
     python tools/statistics/error_rates.py [--experiments 20000] [--seed 0]
 """
@@ -135,8 +134,7 @@ class Drawn:
         return cls(setting, logs, paces, *both)
 
     def decisions(self, true_ratio: float) -> NDArray[np.int8]:
-        """Return the decisions at this true ratio. Raises RuntimeError if the judge decides an experiment
-        differently."""
+        """Return the decisions at this true ratio. Raises RuntimeError if the judge decides differently."""
         demanded = math.log(DEMANDED) - math.log(true_ratio)
         setting = self.setting
         if self.paces is None:

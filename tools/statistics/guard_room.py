@@ -1,12 +1,10 @@
-"""Check the guards of the contracts in contracts/: a correct trainer must be well above each of them
-(docs/guard-room.md).
+"""Check the guards in contracts/: a correct trainer must be well above each guard (docs/guard-room.md).
 
     PYTHONPATH=. python tools/statistics/guard_room.py cases    # writes the trainings for measure_guard_room.py
     PYTHONPATH=. python tools/statistics/guard_room.py check    # prints a line for each guard with its measurement
 
-A guard is a number in a claim, such as the smallest training effect. If a training is below this number, the comparison
-shows nothing. The room of a guard is the distance between the guard and the values of correct trainings. The exit code
-of `check` is 1 if a guard was not measured or has too little room.
+A guard is a number in a claim, such as the smallest training effect. A comparison below this number shows nothing. The
+exit code of `check` is 1 if a guard was not measured, or is too near to the values of correct trainings.
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = CASES.parent
 EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distinct_batches"
 FOLLOWS = "standard errors"  # name of a figure that the judge computes for every training effect
-# The largest share of the smallest measured value that a guard may require. The share for batches is 1, because batches
-# depend only on the seed. What is learned and clipped also depends on the machine's rounding.
+# Largest share of the smallest measured value that a guard may require. Only batches do not depend on rounding.
 SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
 
 
@@ -56,8 +53,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Room:
-    """A guard with its measurements: the smallest value of correct trainings, and the largest of trainings with the
-    fault."""
+    """A guard with the smallest value of correct trainings, and the largest of trainings with the fault."""
 
     guard: Guard
     smallest: float | None = None
@@ -66,10 +62,8 @@ class Room:
 
     @property
     def problem(self) -> str | None:
-        """Return what is wrong with the guard, or None.
-
-        A guard must be well below the values of correct trainings, and above the values of trainings with the fault.
-        """
+        """Return what is wrong with the guard, or None. A guard must be well below the values of correct trainings, and
+        above the values of trainings with the fault."""
         if self.smallest is None:
             return "was not measured"
         if self.guard.demanded > SHARES[self.guard.name] * self.smallest:
@@ -87,8 +81,7 @@ def shipped() -> list[Contract]:
 
 
 def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str, Any]]:
-    """Return the settings of the training of one arm, without seed and capture, and a hash of these settings as its
-    key."""
+    """Return the settings of one arm's training, without seed and capture, and their hash as the key."""
     of, trained = contract.workloads[workload], contract.arms[arm]
     config = asdict(train_config(of, trained, None, None))
     del config["seed"]
@@ -134,10 +127,8 @@ def _guard(
 
 
 def all_guards() -> tuple[list[Guard], dict[str, dict[str, Any]]]:
-    """Return all guards of the contracts in contracts/, and their cases by key.
-
-    `last` of a case contains the numbers of last steps over which its effects are averaged.
-    """
+    """Return all guards of the contracts in contracts/, and their cases by key. `last` of a case contains the numbers
+    of last steps over which its effects are averaged."""
     guards: list[Guard] = []
     cases: dict[str, dict[str, Any]] = {}
     for contract in shipped():

@@ -34,12 +34,10 @@ from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.trainer import Trainer
 
 CASES = Path(__file__).parents[2] / "reports" / "statistics" / "guard-room" / "cases.json"
-# Factor on the learning rate of a planted fault, with which a training changes every parameter but learns almost
-# nothing.
+# Factor on the learning rate of a fault that changes every parameter, but with which almost nothing is learned.
 LOST_LEARNING = 0.01
 SEEDS, LARGE_SEEDS, FAULTY_SEEDS = 10, 3, 3  # number of seeds of a case, of a large case, and with the fault
-# Number of steps of a short training. The judge checks that a loss follows the loss of the control. This check is
-# harder to pass with fewer steps.
+# Number of steps of a short training. With fewer steps, it is harder for a loss to follow the control's loss.
 SHORT = 20
 
 
@@ -60,8 +58,7 @@ class Case:
 
     @property
     def lost_learning(self) -> float:
-        """Return the factor of the fault on the learning rate. All updates of the fault together are at most one normal
-        update."""
+        """Return the fault's factor on the learning rate. All its updates together are at most one normal update."""
         return min(LOST_LEARNING, 1 / self.config.steps)
 
     def batches(self, seed: int) -> TextBatches:
@@ -98,10 +95,8 @@ def read_cases(path: Path, device: str) -> list[Case]:
 
 
 class RankLosses(Accumulation):
-    """Processes the rows of one rank after the other, and stores the loss of each rank.
-
-    The results are equal in every bit to those of ranks that train together.
-    """
+    """Processes the rows of one rank after the other, and stores the loss of each rank. The results are equal in every
+    bit to those of ranks that train together."""
 
     def __init__(self, trainer: Trainer, ranks: int) -> None:
         super().__init__(trainer.model, ranks)
@@ -124,8 +119,7 @@ class Training:
         self._of_ranks = RankLosses(self.trainer, case.ranks) if case.ranks > 1 else None
         if self._of_ranks is not None:
             self.trainer.accumulation = self._of_ranks
-        # On a GPU, use replays. They give the same bits as the plain step in a fraction of the time. The synchronizing
-        # clip cannot be captured.
+        # On a GPU, use replays: faster, with the same bits. The synchronizing clip cannot be captured.
         replayed = self.trainer.device.type == "cuda" and config.clip_mode == "fused"
         self.capturing = CapturingTrainer(self.trainer, "step" if replayed else "none")
 
@@ -154,8 +148,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """The values of one training that are compared with guards. With several ranks, these are the values of the worst
-    rank."""
+    """The values of one training that are compared with guards, with several ranks those of the worst rank."""
 
     effect: dict[str, float]  # number of last steps -> effect, averaged over these steps
     clip_active_steps: int
@@ -169,10 +162,8 @@ def trained(case: Case, seed: int, rate: float = 1.0) -> Trained:
 
 
 def measured(training: Training, case: Case) -> Trained:
-    """Train, and compare the losses with the losses of untrained parameters on the same batches, as the judge does.
-
-    `harness.judging.guards` defines the effect and the standard errors.
-    """
+    """Train, and compare the losses with those of untrained parameters on the same batches, as the judge does.
+    `harness.judging.guards` defines the effect and the standard errors."""
     steps = case.config.steps
     is_short = steps <= SHORT and bool(case.last)
     compared = steps if is_short else max(case.last, default=0)
@@ -196,8 +187,7 @@ def measured(training: Training, case: Case) -> Trained:
 
 
 def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
-    """Return the measurement of one case with one seed. with_fault: also measure the case with the fault's learning
-    rate."""
+    """Return the measurement of one case with one seed. with_fault: also measure the fault's learning rate."""
     batches = case.batches(seed)
     found: dict[str, Any] = {
         "case": case.key,

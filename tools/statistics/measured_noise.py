@@ -55,11 +55,8 @@ def resampled(pool: Array, generator: np.random.Generator, shape: Shape, _deviat
 
 
 def pools(reports: Path) -> dict[int, Array]:
-    """Return log step times [N, arms, rounds, 2] of all processes of the runs, by the number of steps in a block.
-
-    Times are relative to the undisturbed step of the arm in the measurement. The undisturbed step is the median, over
-    the processes, of the lower quartile of each process. So a true ratio is a ratio of undisturbed steps.
-    """
+    """Return log step times [N, arms, rounds, 2] of all processes of the runs, by the number of steps in a block. Times
+    are relative to the arm's undisturbed step: the median, over the processes, of their lower quartiles."""
     found: dict[int, list[Array]] = {}
     for run in kept(reports):
         for measurement in run["measurements"]:
@@ -89,8 +86,7 @@ def deviation(pool: Array) -> float:
 
 
 def _measurements(bundle: Bundle) -> list[Measurement]:
-    """Return the timings of `MODEL`: the first `BLOCKS` blocks of each arm, of all processes with at least this
-    number."""
+    """Return the timings of `MODEL`: the first `BLOCKS` blocks of each arm, of processes with enough blocks."""
     units = [unit for unit in bundle.header.units if unit.workload.startswith(MODEL)]
     found: list[Measurement] = []
     for unit in units:

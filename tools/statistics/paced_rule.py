@@ -14,12 +14,8 @@ from harness.kinds.speed.timing import FEWEST_ROUNDS
 
 
 def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:
-    """Return `statistics.readings` of the rounds that the judge counts.
-
-    paces: the paces next to the baseline's blocks. All shapes are [experiments, processes, rounds, 2]. Processes may
-    have different numbers of counted rounds. Processes with the same number are evaluated together, as if they belonged
-    to one experiment.
-    """
+    """Return `statistics.readings` of the rounds that the judge counts. paces: the paces next to the baseline's blocks.
+    All shapes are [experiments, processes, rounds, 2]. Processes with equal counts of rounds are grouped."""
     rounds = candidate.shape[2]
     ours, theirs, slower = (each.reshape(-1, rounds, 2) for each in (candidate, baseline, paces))
     slow = (slower > 1).any(axis=-1)
@@ -44,8 +40,7 @@ def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Rea
 
 
 def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
-    """Return a mask [experiments, processes]: True for a process with enough undisturbed rounds, or with only such
-    rounds."""
+    """Return a mask [experiments, processes]: True for a process with enough or only undisturbed rounds."""
     slow = (paces > 1).any(axis=-1)
     return np.asarray((~slow).sum(axis=-1) >= FEWEST_ROUNDS) | ~slow.any(axis=-1)
 
@@ -53,10 +48,8 @@ def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
 def paced_decisions(
     cautious: Reading, generous: Reading, counts: NDArray[np.bool_], log_demanded: float, confidence: float
 ) -> NDArray[np.int8]:
-    """Return the decisions of `statistics.decide` for one measurement. counts: mask of the processes to use.
-
-    If too few processes count, all processes are used.
-    """
+    """Return the decisions of `statistics.decide` for one measurement. counts: mask of the processes to use. If too few
+    processes count, all processes are used."""
     enough = counts.sum(axis=-1) >= statistics.fewest_processes(confidence)
     counts = counts | ~enough[:, None]
     order = np.argsort(~counts, axis=-1, kind="stable")

@@ -1,5 +1,4 @@
-"""Publish the results ("points") of a simulation as compressed JSON and as a page with tables. Check them by a
-repetition."""
+"""Publish the results ("points") of a simulation as compressed JSON and as tables. Check them by a repetition."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 
 
 def require_the_judges_answers(decided: NDArray[np.int8], verdicts: Iterable[Verdict]) -> None:
-    """Raise RuntimeError if the judge decides one of the first experiments differently. verdicts: an iterator over
-    verdicts."""
+    """Raise RuntimeError if the judge decides one of the first experiments differently, by its `verdicts`."""
     for index, (answer, verdict) in enumerate(zip(decided[:JUDGED_TWICE], verdicts, strict=False)):
         if ANSWER.get(verdict.status) != int(answer):
             raise RuntimeError(
@@ -34,13 +32,10 @@ def require_the_judges_answers(decided: NDArray[np.int8], verdicts: Iterable[Ver
 
 @dataclass(frozen=True)
 class Report:
-    """A simulation and its published files.
-
-    points: a function of the number of experiments and the seed. wanted: a function that returns a point's requirement
-    and True if the point meets it. introduction: a text that may contain `{experiments}` and `{seed}`. cells: a
-    function of a point and its requirement that returns a table row. sections: titles of tables by the points' section;
-    if empty, there is one table. chosen: further content of the file.
-    """
+    """A simulation and its published files. points: a function of the number of experiments and the seed. wanted:
+    returns a point's requirement and True if the point meets it. introduction: a text that may contain `{experiments}`
+    and `{seed}`. cells: returns a table row for a point and its requirement. sections: titles of tables by the points'
+    section; if empty, there is one table. chosen: further content of the file."""
 
     name: str
     points: Callable[[int, int], list[Any]]
@@ -94,8 +89,7 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def check(self) -> tuple[str, bool]:
-        """Return a summary, and True if the current judges reproduce the published points and all requirements are
-        met."""
+        """Return a summary, and True if the judges reproduce the published points and all requirements are met."""
         published = self.published()
         found = self.points(published["points"][0]["experiments"], published["seed"])
         again = json.loads(dump_json(self.whole(found, published["seed"])))

@@ -1,9 +1,7 @@
-"""Measure by simulation how often claims over several seeds are decided wrongly. Write the rates to
-reports/statistics/.
+"""Simulate how often claims over several seeds are decided wrongly. Write the rates to reports/statistics/.
 
-Every experiment is a whole comparison, decided by the code of the judge (`harness.kinds.seeds.not_worse`). At each
-point (kind of noise and true difference), the judge also decides some experiments from evidence. The script fails if
-the judge decides one of them differently.
+Every experiment is a whole comparison, decided by the code of the judge (`harness.kinds.seeds.not_worse`). The judge
+also decides some experiments of each point from evidence. The script fails if these decisions differ.
 
     python tools/statistics/seed_error_rates.py [--experiments 20000] [--seed 0]
 """
@@ -23,15 +21,13 @@ from harness.kinds.seeds import not_worse
 NUMBERS = (5, 8, 12, 20)
 STRICT = ((8, 0.99), (12, 0.99), (20, 0.99))  # number of seeds, and confidence; used only for normal noise
 CONFIDENCE = 0.95
-# Distance of the true difference from the margin, in standard deviations of one seed's difference. Below 0 the
-# candidate is not worse.
+# Distance of the true difference from the margin, in deviations of one seed's difference. Below 0: not worse.
 PLACES = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0)
 
 
 @dataclass(frozen=True)
 class Point:
-    """The result of all experiments at one true difference with one kind of noise. Rates are shares of the
-    experiments."""
+    """The result of experiments at one true difference with one kind of noise. Rates are shares of experiments."""
 
     noise: str
     seeds: int
@@ -44,10 +40,8 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """Return the requirement for a point, and True if the point meets it. Return None if there is no requirement.
-
-    A deviation of up to three standard errors of the simulation is allowed.
-    """
+    """Return the requirement for a point, and True if the point meets it, or None without a requirement. A deviation of
+    up to three standard errors of the simulation is allowed."""
     if point.beyond_margin == 0.0 and point.noise not in BY_MEAN:
         most = 1 - point.confidence
         slack = 3 * (most * (1 - most) / point.experiments) ** 0.5
@@ -56,10 +50,7 @@ def wanted(point: Point) -> tuple[str, bool] | None:
 
 
 def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: int) -> Iterator[Point]:
-    """Yield a point for each of `PLACES`, all with the same experiments.
-
-    Raises RuntimeError if the judge decides an experiment differently.
-    """
+    """Yield a point for each of `PLACES`. Raises RuntimeError if the judge decides an experiment differently."""
     generator = np.random.default_rng([seed, zlib.crc32(noise.encode()), seeds])
     differences = NOISES[noise](generator, (experiments, seeds))  # with a true difference of 0
     contract = contract_of_seeds(seeds, confidence)

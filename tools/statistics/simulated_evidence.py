@@ -26,11 +26,8 @@ LEAST_PACE = 1e-3
 
 
 def contract_of_ratio(demanded: float, processes: int, blocks: int, measurements: int) -> Contract:
-    """Return a contract that requires the speed ratio `demanded`.
-
-    measurements: number of measurements. processes: number of processes in each measurement. blocks: number of blocks
-    of each arm in a process.
-    """
+    """Return a contract that requires the speed ratio `demanded`. processes: number of processes in each measurement.
+    blocks: number of blocks of each arm in a process."""
     ratio = {
         "id": "RATIO",
         "kind": "throughput_ratio",
@@ -49,10 +46,7 @@ def contract_of_ratio(demanded: float, processes: int, blocks: int, measurements
 
 def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None = None) -> Verdict:
     """Return the judge's verdict on step times [arms, processes, rounds, 2] in seconds. All other evidence is correct.
-
-    paces: the paces of the processor next to the baseline's blocks, [processes, rounds, 2], divided by the smallest
-    pace. None means that no pace was measured.
-    """
+    paces: the processor's paces next to the baseline's blocks, [processes, rounds, 2], divided by the smallest pace."""
     runs = [
         _run(process, seconds[:, process], None if paces is None else paces[process])
         for process in range(seconds.shape[1])
@@ -61,10 +55,8 @@ def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[
 
 
 def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None) -> RunEvidence:
-    """Return the evidence of one process, with step times [arms, rounds, 2] in the order ABBA in each round.
-
-    Its times of day are after those of the process before it.
-    """
+    """Return the evidence of one process, with step times [arms, rounds, 2] in the order ABBA in each round. Its times
+    of day are after those of the process before it."""
     candidate, baseline = seconds.reshape(2, -1).tolist()
     run = timed_run(process, candidate, baseline, steps=1)
     assert run.timing is not None  # noqa: S101 - the builder has just made both

@@ -1,8 +1,7 @@
 """Random noise that simulates the step times of processes for a true speed ratio.
 
-A noise function returns log step times [experiments, arms (candidate, baseline), processes, rounds, 2] of one
-measurement whose true ratio is 1. Its argument `deviation` is the standard deviation of a process's log ratio, from
-noise that is independent between processes.
+A noise function returns log step times [experiments, arms (candidate, baseline), processes, rounds, 2] with true ratio
+1. `deviation` is the deviation of a process's log ratio.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ def two_humped(generator: np.random.Generator, shape: Shape, deviation: float) -
 
 
 def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw processes in which both arms become slower by 5 % from the first block to the last. The order ABBA cancels
-    this."""
+    """Draw processes in which both arms become slower by 5 % over the blocks. The order ABBA cancels this."""
     times = bell_shaped(generator, shape, deviation)
     positions = np.array([[0, 3], [1, 2]])  # positions in a round: first row candidate, second row baseline
     order = 4 * np.arange(shape.rounds)[None, :, None] + positions[:, None, :]
@@ -84,8 +82,7 @@ def outlier(arm: int, generator: np.random.Generator, shape: Shape, deviation: f
 
 
 def common_to_a_measurement(common: float, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw noise in which the baseline is slower or faster in all processes of a measurement. More processes cannot
-    show this."""
+    """Draw noise that makes the baseline slower or faster in all processes of a measurement, however many there are."""
     times = bell_shaped(generator, shape, deviation)
     times[:, 1] += generator.normal(0, common, (shape.experiments, 1, 1, 1))
     return times
@@ -115,11 +112,7 @@ def disturbed(share: float, generator: np.random.Generator, shape: Shape, deviat
 
 def paces(generator: np.random.Generator, logs: Array) -> Array:
     """Return the paces of the processor next to the baseline's blocks, divided by the smallest: [experiments, P,
-    rounds, 2].
-
-    Next to a disturbed block the pace is 1.5 to 2, as on H200 hosts. It does not depend on how much slower the block
-    is. Next to other blocks the pace is 1.
-    """
+    rounds, 2]. Next to a disturbed block the pace is 1.5 to 2, as on H200 hosts, else it is 1."""
     slow = logs[:, 1] > BUSY_SIBLING / 2
     return np.where(slow, generator.uniform(1.5, 2.0, slow.shape), 1.0)
 

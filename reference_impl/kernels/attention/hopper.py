@@ -2,11 +2,10 @@
 
 `dq.cu` writes dQ, and delta = rowsum(dO * O) for the second kernel. `dkdv.cu` writes dK and dV, summed over the query
 heads of a key head. Both kernels compute P and dP. So there are 7 products, while one kernel with atomics would need 5.
-In return, each element of a gradient is written by one program, which sums in fixed order. Hopper's copy engine loads
-the operands into a ring of stages in shared memory, and two warp groups multiply. P and dS are rounded to bf16 before
-they are multiplied. Sums are in fp32. dK and dV are rounded once, after the sum over the query heads of a group. (The
-kernels of `kernel.py` round the dK and dV of each query head before this sum.) dQ and dK are rotated back in fp32
-before they are rounded.
+In return, each element of a gradient is written by one program, in fixed order. Hopper's copy engine loads the operands
+into a ring of stages in shared memory, and two warp groups multiply. P and dS are rounded to bf16 before they are
+multiplied. Sums are in fp32. dK and dV are rounded once, after the sum over the query heads of a group. (The kernels of
+`kernel.py` round the dK and dV of each query head before this sum.) dQ and dK are rotated back in fp32 before rounding.
 
 On an H100, these two kernels take 300 us at 4 x 2048 tokens, where the three kernels of `kernel.py` take 392 us. Other
 shapes: 106 and 123 us at 4 x 1024, 1055 and 1694 us at 4 x 4096, 1060 and 1353 us at 1 x 8192.
@@ -36,9 +35,8 @@ _GROUP = 6
 # support only sequences of whole pairs.
 _FROM = 1024
 _PAIR = 256
-# Largest number of blocks in a cluster. The blocks of a cluster share the work of one pair of key tiles, so that each
-# multiprocessor has about one block. At 4 x 1024 tokens, dK and dV took 87 us with two blocks, 66 us with three, and
-# 118 us with four.
+# Largest number of blocks in a cluster. The blocks of a cluster share the work of one pair of key tiles, so each
+# multiprocessor has about one. At 4 x 1024 tokens, dK and dV took 87 us with two, 66 us with three, 118 us with four.
 _CLUSTER_AT_MOST = 3
 # At least seven tenths of the multiprocessors must have a block. Otherwise the kernels of `kernel.py`, with their many
 # small programs, use the GPU better.
@@ -112,9 +110,8 @@ def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec
     tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
     cluster = _cluster(pairs)
     stages = _stages(seq_len, cluster)
-    # Bytes that a block receives from the other blocks of its cluster for the sums of one tile. The sums are 16 units.
-    # A unit is 8 fp32 registers of each of 256 threads. Each block receives its share of the units from each other
-    # block.
+    # Bytes that a block receives from its cluster for the sums of one tile. The sums are 16 units. A unit is 8 fp32
+    # registers of each of 256 threads. Each block receives its share of the units from each other block.
     exchange = (cluster - 1) * -(-16 // cluster) * 8 * 256 * 4
     ring = stages * (2 * _TILE_BYTES + 2 * 4 * _ROWS)
     shared_memory = 4 * _TILE_BYTES + ring + exchange + 8 * (2 * stages + 4)
@@ -170,8 +167,7 @@ def backward(
     sin: Tensor,
     sizes: tuple[int, int, int, int],
 ) -> Tensor:
-    """Do the same as `kernel.backward`, for sizes for which `serves` is True. sizes: batch, seq_len, heads,
-    kv_heads."""
+    """Do the same as `kernel.backward`, for sizes that it `serves`. sizes: batch, seq_len, heads, kv_heads."""
     delta, grad_qkv = torch.empty_like(log_sum_exp), torch.empty_like(qkv)
     launch(dq_spec(*sizes), qkv, grad_output, output, log_sum_exp, delta, cos, sin, grad_qkv)
     launch(dkdv_spec(*sizes), qkv, grad_output, log_sum_exp, delta, cos, sin, grad_qkv)

@@ -8,9 +8,8 @@ number of rows of a tile of queries, and of a tile of keys. lse: log-sum-exp of 
 
 The formulas and the precision are those of FlashAttention-2 (Dao 2023, arXiv 2307.08691). Products of the data's dtype
 are accumulated in fp32, P and dS are rounded to the data's dtype, and lse is kept from the forward. FlashAttention-2
-adds up dQ by atomics. Here each element of a gradient is written by one program that sums in fixed order, so results
-have the same bits in every run. The cost is that P and dP are computed twice. dQ and dK are rotated back (see
-`kernels/rope`) in fp32.
+adds up dQ by atomics. Here each element of a gradient is written by one program in fixed order, so every run has the
+same bits. The cost is that P and dP are computed twice. dQ and dK are rotated back (see `kernels/rope`) in fp32.
 
 On Hopper, if `hopper.serves` is True, the backward is two kernels in CUDA C++. Otherwise it is three kernels in Triton.
 The first kernel writes delta. In the second kernel, a program computes either dQ of one query block, or dK and dV of
@@ -51,9 +50,8 @@ from reference_impl.kernels.registry import (
     shared_memory_bytes,
 )
 
-# Data type -> number of rows in a tile. One matrix instruction of a Hopper warp group processes 64 rows, and with 64
-# rows two programs fit on a multiprocessor. Tiles in fp32 take twice the shared memory for each row, so they have half
-# as many rows.
+# Data type -> number of rows in a tile. One matrix instruction of a Hopper warp group processes 64 rows, and two
+# programs fit on a multiprocessor. Tiles in fp32 take twice the shared memory for each row, so they have half the rows.
 _BLOCKS = {"bf16": 64, "fp16": 64, "fp32": 32}
 _WARPS = 4
 _STAGES = 2
@@ -65,8 +63,7 @@ _TILED_STAGES = 3
 # which slows a step that is not captured. At 4 x 512 tokens on an H200 descriptors did not help the captured step
 # either: it took 26.8 ms without descriptors, and 26.9 ms with descriptors.
 _TILED_FROM = 1024
-# Number of rows that a program of the two small kernels handles. At D = 128, each thread then loads 16 bytes once or
-# twice.
+# Number of rows that a program of the two small kernels handles. At D = 128, a thread loads 16 bytes once or twice.
 _DELTA_ROWS = 16
 _REDUCE_ROWS = 8
 # `tl.dot` needs at least 16 columns, so each half of a head has at least 8.

@@ -13,8 +13,7 @@ from reference_impl.kernels.rope import naive as rope
 
 
 def _grouped(rows: Tensor, batch: int, kv_heads: int, head_dim: int) -> Tensor:
-    """Return rows [T, N * D] as [B*Nkv, G*S, D] in float32 or float64. The G query heads of a key head are in one
-    matrix."""
+    """Return rows [T, N * D] as [B*Nkv, G*S, D] in float32 or float64. A key head's G query heads are one matrix."""
     inner = torch.float64 if rows.dtype == torch.float64 else torch.float32
     heads = rows.to(inner).view(batch, -1, rows.shape[1] // head_dim, head_dim).transpose(1, 2)
     return heads.reshape(batch * kv_heads, -1, head_dim)

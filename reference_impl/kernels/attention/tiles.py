@@ -14,8 +14,7 @@ from reference_impl.kernels.registry import device_function
 
 @device_function
 def columns(HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Return the position in the head of each column of a tile, and a mask that is True for columns that are not
-    padding."""
+    """Return the position in the head of each column of a tile, and a mask, True for columns that are not padding."""
     lane = tl.arange(0, 2 * HALF_BLOCK)
     return lane // HALF_BLOCK * HALF + lane % HALF_BLOCK, lane % HALF_BLOCK < HALF
 
@@ -41,11 +40,9 @@ def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
     BLOCK: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Return a tile: the rows of one head from position `first` on. The sequence starts at row `token` of packed [T,
-    WIDTH].
+    """Return a tile: the rows of one head from position `first` on. It starts at row `token` of packed [T, WIDTH].
 
-    TILED: `packed` is a descriptor whose boxes have the shape of a tile, and no tile reaches beyond the end of its
-    sequence.
+    TILED: `packed` is a descriptor whose boxes are tiles, and no tile reaches beyond the end of its sequence.
     """
     if TILED:
         tile = packed.load([(token + first).to(tl.int32), head * 2 * HALF])
@@ -80,9 +77,8 @@ def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
 ):
     """Process the key blocks from `low` up to, but not including, `high` for one query block.
 
-    Returns the updated maximum of the scores (base 2), the updated sum of exponentials, and the updated sum of weighted
-    values. DIAGONAL: the block contains the diagonal. Only such a block has keys after a query, or rows after the end
-    of the sequence.
+    Returns the updated maximum of the scores (base 2), sum of exponentials, and sum of weighted values. DIAGONAL: the
+    block contains the diagonal. Only such a block has keys after a query, or rows after the end of the sequence.
     """
     LOG2: tl.constexpr = SCALE * 1.4426950408889634
     for other in range(low, high):
@@ -164,8 +160,7 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Compute the part of one query head in dK and dV of a key block, in fp32. Sum from the diagonal to the last query
-    block."""
+    """Compute one query head's part of dK and dV of a key block, in fp32. Sum from the diagonal on."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
     keys = load_tile(packed, token, block * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
@@ -178,8 +173,7 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
         grad = load_tile(grad_output, token, other * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
         log2_sum = tl.load(log_sum_exp + position, mask=position < S, other=0.0) * 1.4426950408889634
         delta = tl.load(deltas + position, mask=position < S, other=0.0)
-        # Compute the transposed scores, [keys, queries]. Then P^T and dS^T are left factors of the next products and
-        # need not be transposed.
+        # Compute the transposed scores, [keys, queries]. So P^T and dS^T need not be transposed in the next products.
         scores = tl.dot(keys, tl.trans(query), input_precision="ieee") * (SCALE * 1.4426950408889634)
         weights = tl.exp2(scores - log2_sum[None, :])
         weights = tl.where(row[:, None] <= position[None, :], weights, 0.0)

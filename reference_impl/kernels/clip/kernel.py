@@ -63,8 +63,7 @@ def _scale_reduce_kernel(
         total += tl.load(partials + index, mask=index < end, other=0.0)
     norm = tl.sqrt_rn(tl.sum(total))
     tl.store(norms + group, norm)
-    # A NaN norm must give a NaN scale, as with torch's clamp. Otherwise training could continue on NaN gradients
-    # without being noticed.
+    # A NaN norm must give a NaN scale, as with torch's clamp. Otherwise training could continue on NaN gradients.
     scale = tl.div_rn(tl.full([], MAX_NORM, tl.float32), norm + EPS)
     tl.store(scales + group, tl.minimum(scale, 1.0, propagate_nan=tl.PropagateNan.ALL))
 

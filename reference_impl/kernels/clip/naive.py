@@ -43,8 +43,7 @@ def clip_scale_reduce(
 
 
 def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
-    """Multiply each element of ``flat`` [n] in place by the scale of its group. groups int32 [P]: group of each
-    part."""
+    """Multiply each element of ``flat`` [n] in place by the scale of its group. groups int32 [P]: the parts' groups."""
     index, exists = _elements(starts, counts)
     factor = torch.ones_like(flat)
     # Invalid indices repeat the first index of the part. They write the factor that this element gets anyway.

@@ -111,8 +111,7 @@ def _backward_kernel(
 
 @functools.cache
 def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool, keep: bool) -> KernelSpec:
-    """Return the kernel of `add_forward` for x [tokens, hidden] of `dtype`. `add`: add a residual. `keep`: also return
-    y."""
+    """Return the kernel of `add_forward` for x [tokens, hidden] of `dtype`. `add`: add a residual. `keep`: return y."""
     block = triton.next_power_of_2(hidden)
     return KernelSpec(
         op="fp8_norm.forward",

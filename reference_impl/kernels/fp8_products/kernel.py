@@ -1,7 +1,6 @@
 """Products of the MLP in FP8 with SwiGLU in the same kernel, for Hopper; `products/product.cuh` explains the design.
 
-Legend: T tokens, H hidden, I intermediate. Operands are e4m3 [rows, K] with one scale for each row
-(`kernels/fp8_rows`).
+Legend: T tokens, H hidden, I intermediate. Operands are e4m3 [rows, K] with a scale for each row (`fp8_rows`).
 
     gate_up = x W^T,  act = silu(gate) * up                        `up_swiglu`               act in e4m3
     grad_gate_up = the backward of SwiGLU of grad W                `down_swiglu_backward`    in e4m3

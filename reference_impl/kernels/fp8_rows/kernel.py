@@ -2,8 +2,7 @@
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
-amax is the largest absolute value of the row. Other kernels that write FP8 rows call `row_scale`; `naive.py` explains
-its constants.
+amax is the largest absolute value of the row. Kernels that write FP8 rows call `row_scale`, explained in `naive.py`.
 """
 
 from __future__ import annotations

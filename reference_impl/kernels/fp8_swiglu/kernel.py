@@ -27,8 +27,7 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Number of elements of one operand that each thread holds. The backward kernel also keeps two results for each of these
-# elements in registers.
+# Number of elements of one operand that each thread holds. The backward kernel also keeps two results for each element.
 _ELEMENTS_PER_THREAD = 32
 _MAX_WARPS = 16
 

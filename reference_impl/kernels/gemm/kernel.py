@@ -145,8 +145,7 @@ def backward_b_spec(
 def specializations(
     *, m: int, k: int, n: int, grad_dtype: str = "fp32", weight_dtype: str = "fp32", accumulate: bool = False
 ) -> list[KernelSpec]:
-    """Return the kernels of both backward products of C [m, n] = A [m, k] @ B [k, n]. A has the dtype of the
-    gradient."""
+    """Return the kernels of both backward products of C [m, n] = A [m, k] @ B [k, n]. A has the gradient's dtype."""
     return [
         backward_a_spec(m, k, n, grad_dtype, weight_dtype, grad_dtype, accumulate=accumulate),
         backward_b_spec(m, k, n, grad_dtype, grad_dtype, grad_dtype, accumulate=accumulate),

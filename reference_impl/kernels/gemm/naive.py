@@ -18,12 +18,10 @@ def _product(left: Tensor, right: Tensor, dtype: torch.dtype, out: Tensor | None
 
 
 def backward_a(grad_c: Tensor, b: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """Return grad_c @ b^T [M, K], in ``out`` if given; grad_c [M, N], b [K, N]. ``accumulate``: add the product to
-    ``out``."""
+    """Return grad_c @ b^T [M, K], in ``out`` if given; grad_c [M, N], b [K, N]. ``accumulate``: add to ``out``."""
     return _product(grad_c, b.t(), grad_c.dtype, out, accumulate)
 
 
 def backward_b(a: Tensor, grad_c: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """Return a^T @ grad_c [K, N], in ``out`` if given; a [M, K], grad_c [M, N]. ``accumulate``: add the product to
-    ``out``."""
+    """Return a^T @ grad_c [K, N], in ``out`` if given; a [M, K], grad_c [M, N]. ``accumulate``: add to ``out``."""
     return _product(a.t(), grad_c, grad_c.dtype, out, accumulate)

@@ -161,8 +161,7 @@ def _chunk(tokens: int, tiles: Tiles) -> int:
 def partials_spec(
     tokens: int, outputs: int, hidden: int, ranks: int, dtype: str, tiles: Tiles | None = None
 ) -> KernelSpec:
-    """Return the kernel of the first launch. It writes partial sums f32 [C, O * R + R * H], first grad_b, then
-    grad_a."""
+    """Return the first kernel. It writes partial sums f32 [C, O * R + R * H], first grad_b, then grad_a."""
     tiles = tiles or _TILES[dtype]
     chunk = _chunk(tokens, tiles)
     rank_block = min(_MOST_RANKS, max(_FEWEST_RANKS, triton.next_power_of_2(ranks)))
@@ -199,8 +198,7 @@ def partials_spec(
 def reduce_spec(
     chunks: int, outputs: int, hidden: int, ranks: int, norms: int, gain_partials: int, elements: int
 ) -> KernelSpec:
-    """Return the kernel of the second launch. It sums the chunks of both products, and gain_partials [G, P, H] over
-    P."""
+    """Return the second kernel. It sums the chunks of both products, and gain_partials [G, P, H] over P."""
     of_b, of_a = outputs * ranks, ranks * hidden
     programs = triton.cdiv(of_b + of_a, elements) + norms * triton.cdiv(hidden, REDUCE_COLUMNS)
     return KernelSpec(

@@ -1,7 +1,6 @@
 """The gradients of a block's LoRA factors and of its norms' gains, in plain torch.
 
-T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v together, G norms, P partial sums of a gain's
-gradient.
+T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v together, G norms, P partial sums of a gain.
 """
 
 from __future__ import annotations

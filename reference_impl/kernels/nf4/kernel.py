@@ -1,7 +1,6 @@
 """NF4 dequantization: 4-bit codes and block scales to a dense matrix.
 
-Legend: R rows, C columns of the weight. 64 of the R * C elements are a block. A byte has 2 codes, the first element's
-in the high nibble.
+Legend: R rows, C columns of the weight. 64 elements are a block. A byte has 2 codes, the first in the high nibble.
 
     weight[i] = round(codebook[code[i]] * absmax[i // 64])       one fp32 product, one rounding to the output's dtype
 
@@ -183,8 +182,7 @@ def _spec(op: str, function: Any, pointers: tuple[Pointer, ...], rows: int, cols
         pointers=pointers,
         constexprs={"WORD_COUNT": word_count, "WORDS": _WORDS},
         grid=(-(-word_count // (_CHUNKS * _WORDS)),),
-        # Do not fuse the multiplication and the addition of level * scale + offset, because torch and bitsandbytes
-        # round twice.
+        # Do not fuse multiplication and addition in level * scale + offset, as torch and bitsandbytes round both.
         enable_fp_fusion=False,
     )
 
@@ -244,8 +242,7 @@ def dequantize_double(
     cols: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Do the same as `dequantize` for quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j //
-    256] + offset.
+    """Dequantize with quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset.
 
     absmax_codes u8 [R*C/64], absmax_map f32 [256], nested_absmax f32 [ceil(R*C/64/256)], offset f32 0-d.
     """

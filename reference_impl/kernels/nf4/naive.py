@@ -54,11 +54,9 @@ def dequantize_double(
     cols: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Do the same as `dequantize` for quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j //
-    256] + offset.
+    """Dequantize with quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset.
 
-    absmax_codes uint8 [rows*cols/64], absmax_map float32 [256], nested_absmax float32 [ceil(rows*cols/64/256)], offset
-    float32 0-d.
+    absmax_codes uint8 [rows*cols/64], absmax_map f32 [256], nested_absmax f32 [ceil(rows*cols/64/256)], offset f32 0-d.
     """
     scale = nested_absmax.repeat_interleave(NESTED_BLOCK)[: absmax_codes.numel()]
     absmax = absmax_map[absmax_codes.int()] * scale + offset

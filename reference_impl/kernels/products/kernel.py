@@ -74,14 +74,12 @@ def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -
 
 
 def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `down_swiglu_backward` supports grad [T, H] with a matrix [H, I] and is faster than separate
-    kernels."""
+    """Return True if `down_swiglu_backward` supports grad [T, H] with a matrix [H, I] and beats separate kernels."""
     return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
 
 
 def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `add` supports both products that are added to the residual stream and is faster than separate
-    kernels."""
+    """Return True if `add` supports both products added to the residual stream and beats separate kernels."""
     return _serves(tokens, _ADD_FROM, dtype, hidden, query, intermediate)
 
 
@@ -122,9 +120,8 @@ def _spec(
 ) -> KernelSpec:
     """Return the kernel `name` with the given pointers and launch parameters.
 
-    shape: rows, width and depth of the product. pointers: names of the bf16 tensors. epilogue_bytes: shared memory for
-    the epilogue of one warp group. extra, group: the macros EXTRA and GROUP. statistics: names of further tensors,
-    which are fp32.
+    shape: rows, width and depth of the product. pointers: names of the bf16 tensors. epilogue_bytes: shared memory of
+    one warp group's epilogue. extra, group: the macros EXTRA and GROUP. statistics: further tensors (fp32).
     """
     tokens, width, depth = shape
     return KernelSpec(
@@ -165,8 +162,7 @@ def _chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> Tenso
 
 
 def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Return the tensor map of a matrix [rows, 2 * columns] of gate and up. A box contains columns of only one of
-    them."""
+    """Return the tensor map of a matrix [rows, 2 * columns] of gate and up. A box has columns of only one."""
     return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (_NARROW, 1, _CHUNK), swizzle=2 * _NARROW)
 
 
@@ -288,8 +284,7 @@ def specializations(
 def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
     """Return the kernels of logits and loss for `tokens` tokens, `chunk` at a time.
 
-    If `head_logits` does not support the shape, a library computes the logits, and only the kernels of the loss are
-    returned.
+    If `head_logits` does not support the shape, a library computes logits, and only the loss's kernels are returned.
     """
     data, loss = torch_dtype(dtype), load("cross_entropy")
     specs: list[KernelSpec] = []
@@ -320,8 +315,7 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the gradient of gate_up [T, 2I]; grad [T, H], weight W [H, I].
 
-    out: the tensor for the result, which may be gate_up, or None for a new tensor. The gradient of act, which is grad
-    W, is not rounded.
+    out: the tensor for the result(may be gate_up), or None for a new one. The gradient of act (grad W) is not rounded.
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[1]
     spec = down_backward_spec(tokens, hidden, intermediate)

@@ -316,8 +316,7 @@ def backward(
 ) -> tuple[Tensor, Tensor]:
     """Return grad_x [T, H] (+ grad_residual), and the gain's gradient f32 [H].
 
-    grad_y, x [T, H]; gain f32 [H]; rstd f32 [T] of the forward. grad_gain: the tensor for the gain's gradient, or None
-    for a new tensor.
+    grad_y, x [T, H]; gain f32 [H]; rstd f32 [T] of the forward. grad_gain: the gain's gradient, None for a new one.
     """
     if grad_gain is None:
         grad_gain = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
@@ -336,8 +335,7 @@ def gain_partials(x: Tensor, norms: int) -> Tensor:
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> Tensor:
-    """Run stage 1 of `backward`. Return grad_x [T, H] (+ grad_residual), and write the partial sums of the gain, f32
-    [P, H]."""
+    """Run stage 1 of `backward`: return grad_x [T, H] (+ grad_residual), write the gain's partial sums, f32 [P, H]."""
     tokens, hidden = x.shape
     dtype = dtype_name("rms_norm.backward", "x", x.dtype)
     spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)

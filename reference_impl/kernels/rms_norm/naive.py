@@ -1,7 +1,6 @@
 """RMSNorm in plain torch: y = x * rsqrt(mean(x^2) + eps) * gain.
 
-T tokens, H hidden, G norms, P partial sums. Computed in float32, or in float64 for float64 inputs; results are rounded
-once, to x's dtype.
+T tokens, H hidden, G norms, P partial sums. Computed in float32, or in float64 if x is, rounded once to x's dtype.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ def backward(
     grad_residual: Tensor | None = None,
     grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return grad_x [T, H] and the gain's gradient [H]. If ``grad_gain`` is given, the gain's gradient is written into
-    it.
+    """Return grad_x [T, H] and the gain's gradient [H]. If given, ``grad_gain`` gets the gain's gradient.
 
     With n = x * rstd: grad_x = rstd * (grad_y * gain - n * mean(grad_y * gain * n)) (+ grad_residual), grad_gain = sum
     over tokens of grad_y * n.
@@ -53,8 +51,7 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Return an uninitialized tensor [G, P, H] for the partial sums of the gains of ``norms`` norms of x [T, H]; P is
-    1."""
+    """Return an uninitialized tensor [G, P, H] for the partial sums of ``norms`` gains of x [T, H]; P is 1."""
     return torch.empty(norms, 1, x.shape[1], dtype=_inner_dtype(x), device=x.device)
 
 

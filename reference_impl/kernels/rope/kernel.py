@@ -6,8 +6,7 @@ low-rank activations (those of q and v side by side).
     qkv += low_rank @ b^T,    then for the query and key heads, whose halves are (x, y):
     x, y = x * cos - y * sin, y * cos + x * sin               both steps in fp32, rounded once
 
-One program processes EACH heads of BLOCK tokens, and reads the angles once for all these heads. Value heads are not
-rotated.
+One program processes EACH heads of BLOCK tokens, and reads the angles once for all heads. Values are not rotated.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from reference_impl.kernels.registry import (
 )
 
 _BLOCK = 32
-# Largest number of heads of a program. At 2048 tokens on an H200, the kernel took 9.2 us with 2 heads, 10.2 us with 1
-# and 11.8 us with 4.
+# Most heads of a program. For 2048 tokens, an H200 took 9.2 us with 2 heads, 10.2 us with 1, 11.8 us with 4.
 _MOST_HEADS = 2
 # `tl.dot` needs at least 16 columns and at least 16 summands.
 _FEWEST = 16
@@ -131,8 +129,7 @@ def add_rotate_(
 ) -> None:
     """Add low_rank [T, R] @ b^T to qkv [T, (N + 2 * Nkv) * D] in place. Then rotate its first `heads_to_rotate` heads.
 
-    b [(N + 2 * Nkv) * D, R]; cos, sin f32 [S, D/2]. T must be a multiple of `seq_len`, `head_dim` must be even and
-    divide the width of qkv.
+    b [(N + 2 * Nkv) * D, R]; cos, sin f32 [S, D/2]. `seq_len` divides T, `head_dim` is even and divides qkv's width.
     """
     tokens, width = qkv.shape
     dtype = dtype_name("rope.add_rotate", "qkv", qkv.dtype)

@@ -19,8 +19,7 @@ def tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> t
 def apply_(
     qkv: Tensor, cos: Tensor, sin: Tensor, seq_len: int, heads_to_rotate: int, head_dim: int, inverse: bool
 ) -> None:
-    """Rotate the first ``heads_to_rotate`` heads of qkv [T, (N + 2*Nkv) * D] in place. ``inverse``: undo the
-    rotation."""
+    """Rotate the first ``heads_to_rotate`` heads of qkv [T, (N + 2*Nkv) * D] in place. ``inverse``: rotate back."""
     inner = torch.float64 if qkv.dtype == torch.float64 else torch.float32
     heads = qkv[:, : heads_to_rotate * head_dim].view(-1, seq_len, heads_to_rotate, head_dim)
     first, second = heads.to(inner).chunk(2, dim=-1)

@@ -19,9 +19,7 @@ INDUCTOR = "/opt/python/torch/_inductor/codegen/wrapper.py"
 
 
 def ended(folder: Path, behaviour: str, wall_limit_s: float = 600.0, **settings: object) -> Death | None:
-    """Return how a worker ended whose heartbeat is too old once it is at work, which it is until it is taken for a
-    compiler.
-    """
+    """Return how a worker ended whose heartbeat is too old once it is at work, until it is taken for a compiler."""
     settings = {"folder": str(folder), **settings}
     run = stand_in_run(behaviour, heartbeat_s=HEARTBEAT_S, wall_limit_s=wall_limit_s, **settings)
     phase = "waiting for a child" if behaviour == "compiles_elsewhere" else "within a function"

@@ -1,7 +1,6 @@
 """The matrix: every kind asks every shared check, or its row leaves it out with a reason.
 
-Evidence that production code wrote is made wrong in one respect at a time. The kind must not say PASS
-then.
+Evidence that production code wrote is made wrong in one respect at a time. The kind must not PASS.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Make a Python with this folder on its path pause before it imports the module that `HOLD_AT` names.
 
-Python writes `HOLD_AT.held` to the working directory and continues when `HOLD_AT.go` exists. `site` is this file
-itself.
+Python writes `HOLD_AT.held` to the working directory and continues when `HOLD_AT.go` exists. `site` is this file.
 """
 
 import os

@@ -3,8 +3,7 @@
 The server runs until its stdin and every lease have ended; a lease is a connection on which no request comes. KIND is a
 key of `AHEAD`. A request is a length, a JSON object (command, env, cwd, numbers of the descriptors, whether it has its
 own session) and the descriptors. The answer is the process id, and the wait status when the process has ended. A client
-may be killed at any time, as tests of killed gates do: a complete request is still executed, and the server continues.
-See `warm_start`.
+may be killed at any time, as tests of killed gates do: a complete request is executed, and the server continues.
 """
 
 from __future__ import annotations

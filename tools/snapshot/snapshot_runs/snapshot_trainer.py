@@ -21,8 +21,7 @@ LAST_CALL = 3  # number of the call of the step in which a run ends, in the way 
 
 
 class Training:
-    """A regression with momentum. It does not use torch.optim, because its import would take a second in each
-    worker."""
+    """A regression with momentum. torch.optim is not used, because its import takes a second in each worker."""
 
     def __init__(self, seed: int, rows: int, asked: Mapping[str, Any]) -> None:
         torch.manual_seed(seed)
