@@ -11,7 +11,7 @@
 - ``check``: the time in which the command line checks 2,000 contracts. Bar: 5 s.
 
 On a GPU, supervision is measured with 28 layers, on a CPU with the small model. The share is printed with twice its
-standard error. A share nearer to its bar is "not resolved". The exit code is 1 if a cost exceeds its bar.
+standard error. A share nearer to its bar than this is "not resolved". The exit code is 1 if a cost exceeds its bar.
 """
 
 from __future__ import annotations
@@ -101,8 +101,7 @@ def supervision(capture: str) -> list[Cost]:
             clock.unlink()
     shape = f"{workload.model}, seq {workload.seq_len}, capture {capture}"
     share, milliseconds = costs_of(bare, supervised, capture, shape)
-    # The limit in milliseconds is for CUDA graphs. In a traced replay, which watches operators, only the share is
-    # limited.
+    # Only CUDA graphs have a limit in milliseconds. In a traced replay, the harness watches every operator.
     return [share, milliseconds] if on_gpu and capture != "none" else [share]
 
 

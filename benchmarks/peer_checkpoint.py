@@ -34,7 +34,7 @@ Losses = dict[str, dict[str, float]]
 def write_checkpoint(config: ModelConfig, directory: Path, device: torch.device) -> Path:
     """Write random weights from a seed in bfloat16 and ``config.json`` to ``directory``. Return a second directory.
 
-    The second directory has the same weights and a tokenizer. It is never used, because batches consist of tokens.
+    The second directory has the same weights and a tokenizer, which is never used, because batches consist of tokens.
     """
     directory.mkdir(parents=True)
     source = RandomWeights(config, SEED, device)

@@ -26,7 +26,7 @@ LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4}
 # over n targets is larger than 0.2 / sqrt(n), which is 0.0044 for 2048 targets. Over 16 seeds, the mean over 2048
 # targets differed by 0.0164 (standard deviation), and by -0.0030 +- 0.0041 on average, so there is no bias
 # (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and 2026-11-30-h200-fp8-not-worse). Three standard deviations are
-# allowed. Such a wide bound would not show a product outside of FP8, so `benchmarks.arms.ours` also counts them.
+# allowed. Such a wide bound would not show a product outside of FP8, so `benchmarks.arms.ours` counts FP8 products.
 FP8_TARGET = 0.2
 FP8_TEXT = 0.0158  # part of the error that is equal for all targets: the root of 0.0164^2 - 0.2^2 / 2048
 

@@ -209,5 +209,5 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Return the number of elements of all tensors in a checkpoint: the frozen weightsand the norms' gains."""
+    """Return the number of elements of all tensors in a checkpoint: the frozen weights and the norms' gains."""
     return sum(math.prod(shape) for shape in weight_shapes(config).values())

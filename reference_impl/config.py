@@ -235,7 +235,7 @@ class TrainConfig:
 
 
 def learning_rate_at(config: TrainConfig, index: int) -> float:
-    """Return the learning rate of step ``index``(from 0): a linear warm-up, then a cosine to a tenth of the peak.
+    """Return the learning rate of step ``index`` (from 0): a linear warm-up, then a cosine to a tenth of the peak.
 
     From ``config.steps`` on, the rate remains a tenth of the peak.
     """

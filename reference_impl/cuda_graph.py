@@ -53,7 +53,7 @@ def scope_from_environment() -> str:
 
 
 class TracedReplay:
-    """A step that was recorded without CUDA. In the scope `backward`, the forward pass is not recordedbut executed."""
+    """A step that was recorded without CUDA. In the scope `backward`, the forward pass is only executed."""
 
     def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
         self._forward: Callable[[], Tensor] | None = None

@@ -40,6 +40,6 @@ class Ranks:
         return batch[share(batch.shape[0])]
 
     def sum_(self, tensor: Tensor) -> None:
-        """Replace ``tensor`` by its sum over all ranks. The current stream waits for it, on a GPU without the host."""
+        """Replace ``tensor`` by its sum over all ranks. The current stream waits, but on a GPU not the host."""
         functional = torch.ops._c10d_functional
         functional.wait_tensor(functional.all_reduce_(tensor, "sum", self._group))

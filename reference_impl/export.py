@@ -23,7 +23,7 @@ def write_checkpoint(model: ModelConfig, source: WeightSource, directory: Path) 
 
 
 def hugging_face_config(model: ModelConfig) -> dict[str, object]:
-    """Return the content of the model's `config.json`. With biases of q, k and v it is Qwen2, else Llama."""
+    """Return the content of the model's `config.json`: Qwen2's if q, k and v have biases, else Llama's."""
     kind, architecture = ("qwen2", "Qwen2ForCausalLM") if model.attention_bias else ("llama", "LlamaForCausalLM")
     return {
         "architectures": [architecture],

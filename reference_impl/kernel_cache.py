@@ -78,7 +78,7 @@ def current_device() -> Device:
 
 
 def named_target(target: str) -> Device:
-    """Return a `Device` for the architecture `target`, such as `sm_90`, without a GPU. Its loading does nothing."""
+    """Return a `Device` for the architecture `target`, such as `sm_90`, without a GPU. Loading does nothing."""
     number = parse_target(target).number
     return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _spec, _compiled: None)
 

@@ -151,7 +151,7 @@ class Trainable:
         self.b[:, self._value_rows, rank:].copy_(self._all_layers(self.flat, "lora_b_v"))
 
     def finish_gradients(self) -> None:
-        """Write the LoRA gradients of all layers into the flat gradient buffer(formulas: `Trainable`)."""
+        """Write the LoRA gradients of all layers into the flat gradient buffer (formulas: `Trainable`)."""
         rank = self._rank
         factor = (self._all_layers(self.flat, "input_norm") * self.scale)[:, None, :]
         torch.mul(self.grad_a[:, :rank], factor, out=self._all_layers(self.gradient, "lora_a_q"))

@@ -23,7 +23,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The tensors of the forward pass that the backward pass needs. It already includes the head's backward."""
+    """The tensors that the backward pass needs of the forward pass, which includes the head's backward."""
 
     blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]

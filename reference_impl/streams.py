@@ -25,7 +25,7 @@ class Beside(Generic[Value]):
         self._started: tuple[Value, torch.cuda.Event] | None = None
 
     def start(self) -> None:
-        """Run `make` on the second stream, after the work of the current stream. Without one, do nothing."""
+        """Run `make` on the second stream, if there is one, after the work of the current stream."""
         if self._side is None or self._started is not None:
             return
         self._side.wait_stream(torch.cuda.current_stream(self._side.device))
@@ -45,7 +45,7 @@ class Beside(Generic[Value]):
 class StepStreams:
     """The streams of a step: the caller's stream, and inside `overlapped` also a second stream.
 
-    Without a capture, the second stream costs more time on the host than it saves on the device(10 ms for each step on
+    Without a capture, the second stream costs more time on the host than it saves on the device (10 ms for each step on
     an H200). Replays do not need this host time, so only captures use the second stream.
     """
 

@@ -149,7 +149,7 @@ class Trainer:
 
     @property
     def mean_over(self) -> int:
-        """Return the number of tokens of one update, of all micro-batches and ranks, whose mean is the loss."""
+        """Return the number of tokens of one update (all micro-batches and ranks). The loss is the mean over them."""
         return self.static.tokens.numel() * (1 if self.ranks is None else self.ranks.count)
 
     def prepare(self, index: int) -> None:

@@ -119,7 +119,7 @@ class CudaFunction:
         self._check(spec)
         label = f"{self.source.parent.name}/{self.source.name}"
         text, headers = nvrtc.read_source(self.source)
-        # Define macros in the source and not by options. Options also apply to NVRTC's declarations, which use T.
+        # Define macros in the source, not by options. These also apply to NVRTC's declarations with parameters T.
         defined = "".join(f"#define {name} {value}\n" for name, value in self._macros(spec).items())
         options = _OPTIONS if spec.enable_fp_fusion else (*_OPTIONS, "--fmad=false")
         binary = nvrtc.compile_source(self.entry, label, f'{defined}#line 1 "{label}"\n{text}', headers, options)

@@ -71,7 +71,7 @@ def _comparison(setting: Setting, rows: int, cols: int) -> KernelComparison:
         dequantize_4bit(codes[:, None], absmax=absmax, out=weight, blocksize=_BLOCK, quant_type="nf4")
         return {"weight": weight}
 
-    # Use bitsandbytes only on CUDA, because importing it takes four seconds. On a CPU, a test compares both.
+    # Use bitsandbytes only on CUDA, because importing it takes four seconds. On a CPU, a test uses it.
     has_peer = setting.device.type == "cuda" and find_spec("bitsandbytes") is not None
 
     given = (codes, absmax, rows, cols, setting.dtype)

@@ -57,7 +57,7 @@ class TwinRun:
         return loss.detach()
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the state after one step of `torch.optim.AdamW` from the state `before`at the rate of step `index`.
+        """Return the state after one step of `torch.optim.AdamW` from the state `before` at the rate of step `index`.
 
         The tensors of `before` are not changed.
         """

@@ -1,6 +1,6 @@
 """Fill docs/reference/claim-kinds.md: the fields of a contract, and every kind of claim with its fields.
 
-The fields come from the JSON Schemawith the models' docstrings. The table of kinds adds the needed capabilities.
+The fields come from the JSON Schema with the models' docstrings. The table of kinds adds the needed capabilities.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fill the page docs/upstream-claims.md: every claim of upstream about training on a GPU, with its outcome.
 
-Upstream are the projects that first made the claims. Claims and outcomes come from docs/upstream/.
+Upstream are the projects that first made the claims. Claims and outcomes come from docs/upstream, verdicts from runs.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 `make install` installs the tree at HEAD, as a user without a name whose home directory is read-only. In each of
 `CIRCUMSTANCES`, a contract is written for the trainer in the documentation. It is checked, verified as a gate, judged
-again and reported, and `doctor` is run. Then `make verify`, `make test` and `make test-slow` run under all
-circumstances at once, with UTF-8 (not with `--quick`). A circumstance that this machine does not allow is named and
-skipped. The exit code is 1 if a result differs from that on an ordinary machine.
+again and reported, and `doctor` is run. Without `--quick`, `make verify`, `make test` and `make test-slow` then run
+under all circumstances at once, with UTF-8. A circumstance that this machine does not allow is named and skipped. The
+exit code is 1 if a result differs from that on an ordinary machine.
 """
 
 from __future__ import annotations

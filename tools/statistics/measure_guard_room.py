@@ -187,7 +187,7 @@ def measured(training: Training, case: Case) -> Trained:
 
 
 def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
-    """Return the measurement of one case with one seed. with_fault: also measure the fault's learning rate."""
+    """Return the measurement of one case with one seed. with_fault: also measure with the fault."""
     batches = case.batches(seed)
     found: dict[str, Any] = {
         "case": case.key,

@@ -315,7 +315,7 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the gradient of gate_up [T, 2I]; grad [T, H], weight W [H, I].
 
-    out: the tensor for the result(may be gate_up), or None for a new one. The gradient of act (grad W) is not rounded.
+    out: the tensor for the result (may be gate_up), None for a new one. The gradient of act (grad W) is not rounded.
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[1]
     spec = down_backward_spec(tokens, hidden, intermediate)

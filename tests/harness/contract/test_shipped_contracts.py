@@ -141,7 +141,7 @@ def test_captured_trajectory_claims_have_guards_against_vacuous_passes(claims: d
 
 
 def test_loading_a_contract_costs_little_more_than_parsing_its_yaml_in_c() -> None:
-    """2,000 contracts within five seconds is the aim on a quick core; the test counts calls: 0.9 times that parser's."""
+    """2,000 contracts within five seconds is the aim on a quick core; the test counts calls, 0.9 times the parser's."""
     path = FOLDER / "traced-step-v1.yaml"
     files = SharedFiles()  # which a folder of contracts reads once
     text = load_contract(path, files).text

@@ -1,6 +1,6 @@
 """Every claim of upstream's contracts is listed: counted here anew, from what PyYAML reads, by rules of its own.
 
-The excerpts in docs/upstream have the structure of upstream's files, which are in the folder `UPSTREAM_CONTRACTS`.
+The excerpts in docs/upstream have the structure of upstream's files (in the folder `$UPSTREAM_CONTRACTS`).
 """
 
 from __future__ import annotations

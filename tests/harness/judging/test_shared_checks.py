@@ -1,6 +1,6 @@
 """The matrix: every kind asks every shared check, or its row leaves it out with a reason.
 
-Evidence that production code wrote is made wrong in one respect at a time. The kind must not PASS.
+Evidence that production code wrote is made wrong in one respect at a time. The verdict must not be PASS.
 """
 
 from __future__ import annotations
