@@ -65,8 +65,10 @@ def test_trial_answers_on_a_gpu_include_speed_and_memory(project: Path, gpu: Non
         "      yes  is not slower              1.37 times as fast as the plain step: m",
         "  not run  compiled, trains the same  --no-compile",
         "       NO  compiled, is not slower    0.90 times as fast as the plain step: n",
-        "             -> for each arm, compare the time that the device works in a step with the time of the whole "
-        "step",
+        (
+            "             -> for each arm, compare the time that the device works in a step with the time of the whole "
+            "step"
+        ),
         "           memory                     plain 3.000 GiB, captured 1.500 GiB allocated after a step",
     ]
 
