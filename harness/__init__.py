@@ -4,7 +4,7 @@ TYPE_CHECKING = False  # importing `typing` takes 10 ms, in which a signal could
 if TYPE_CHECKING:
     from harness.recorded_loops.loop_recorder import record as record
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:

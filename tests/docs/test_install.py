@@ -119,7 +119,7 @@ def test_no_page_tells_users_to_install_the_harness_from_an_index() -> None:
         ("pip install -r requirements.txt contract-harness==0.1", True),
         ("pip install '../contract-harness[run]'", False),
         ("pip install 'contract-harness[run] @ git+https://example.invalid/contract-harness@main'", False),
-        ("pip install 'dist/contract_harness-0.1.0-py3-none-any.whl[run]'", False),
+        ("pip install 'dist/contract_harness-0.2.0-py3-none-any.whl[run]'", False),
         ("uses: OWNER/contract-harness/.github/workflows/gate.yml@main", False),
     ],
 )
