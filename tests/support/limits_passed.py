@@ -37,6 +37,20 @@ def clock_ahead(since: Callable[[], bool], seconds: float) -> SimpleNamespace:
     return SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
 
 
+def clock_of_jumps(since: Callable[[], bool], seconds: float) -> SimpleNamespace:
+    """Return a substitute for the module `time`, whose clock stands still, and jumps ahead whenever `since` is true."""
+    looked, shown = time.monotonic(), 0.0
+
+    def monotonic() -> float:
+        nonlocal looked, shown
+        if time.monotonic() > looked + LOOK_S:
+            shown += seconds * since()
+            looked = time.monotonic()
+        return shown
+
+    return SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+
+
 def _stands_still(heartbeat: Path, phase: str) -> bool:
     try:
         return heartbeat.read_text().startswith(f"{phase}\n") and time.time() - heartbeat.stat().st_mtime > STILL_S
