@@ -55,10 +55,7 @@ def test_a_section_has_a_row_for_every_field_of_its_kind(kind: str) -> None:
 def test_a_field_is_shown_with_its_values_its_default_and_its_docstring() -> None:
     section = reference_of_kinds.text().partition("\n## peak_memory\n")[2].partition("\n## ")[0]
     row = next(line for line in section.splitlines() if line.startswith("| `of`"))
-    meaning = (
-        "The bytes that count. `allocated`: the bytes of tensors. `reserved`: the bytes that torch's allocator took "
-        "from the device."
-    )
+    meaning = "The bytes that count. `allocated`: bytes of tensors. `reserved`: bytes that torch took from the device."
     assert row == f"| `of` | `allocated`, `reserved` | `allocated` | {meaning} |"
 
 
