@@ -85,7 +85,7 @@ SEEDS = {
                "training_effect": {"control": "untrained", "last": 5, "at_least": 0.05}},
 }  # fmt: skip
 RANKS = "gates/2026-11-23-h200x2-ranks-trains-tiny"
-GATE = "gates/2026-11-26-h100-gate-captured"
+GATE = "gates/2026-11-30-h200-gate-backward"
 BASES: dict[str, dict[str, OnCpu | Published]] = {
     "trajectory_match": {
         "bitwise": OnCpu(REGRESSION, CLAIM),

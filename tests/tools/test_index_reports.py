@@ -126,5 +126,5 @@ def test_only_the_runs_themselves_name_the_commits_of_published_runs() -> None:
     page = index_reports.PAGE.read_text(encoding="utf-8")
     by_hand, of_runs = page_tables.filled(page, ""), index_reports.text(index_reports.REPORTS)
     assert re.findall(r"`[0-9a-f]{7,40}`", by_hand) == []
-    gate = next(line for line in of_runs.splitlines() if "`gates/2026-11-26-h100-gate-captured`" in line)
+    gate = next(line for line in of_runs.splitlines() if "`gates/2026-11-26-h100-gate-training`" in line)
     assert gate.startswith("| `865889d60c02` with uncommitted changes | ")

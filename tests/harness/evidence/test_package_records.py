@@ -57,7 +57,7 @@ def judge(part, context, sheet):
     return sheet.held("it drifts")
 """
 UNSOUND = (
-    "names a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of its fields as its "
+    "must name a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of its fields as its "
     "`key`; found a "
 )
 

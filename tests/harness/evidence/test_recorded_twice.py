@@ -11,9 +11,13 @@ import pytest
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import BUILT_IN, tag
 
-REPORTS = Path(__file__).parents[3] / "reports" / "gates"
+REPORTS = Path(__file__).parents[3] / "reports"
 # between them they hold all record types but these
-GATES = ("2026-11-26-h100-gate-training", "2026-11-26-h100-gate-captured", "2026-11-26-h100-gate-accuracy-fp8")
+RUNS = (
+    "drills/2026-11-30-cpu-traced-step",
+    "gates/2026-11-26-h100-gate-training",
+    *(f"gates/2026-11-30-h200-gate-{part}" for part in ("accuracy", "backward", "fp8", "kernels", "training-step")),
+)
 RARE = {"arm_failed", "observed_step", "part_failed", "rank_steps", "telemetry"}
 JOURNAL = {"phase", "unavailable", "raised", "complete"}
 TAGS = sorted({tag(kind) for kind in BUILT_IN} - RARE - JOURNAL)
@@ -23,10 +27,10 @@ TAGS = sorted({tag(kind) for kind in BUILT_IN} - RARE - JOURNAL)
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Returns, by record type, the evidence of a published run that has a record of it."""
     folder = tmp_path_factory.mktemp("recorded")
-    for gate in GATES:
-        with tarfile.open(REPORTS / gate / "run.tar.xz") as archive:
+    for run in RUNS:
+        with tarfile.open(REPORTS / run / "run.tar.xz") as archive:
             members = [each for each in archive if Path(each.name).name in ("run.json", "records.jsonl")]
-            archive.extractall(folder / gate, members, filter="data")
+            archive.extractall(folder / run, members, filter="data")
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("records.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -112,7 +112,7 @@ def test_each_rank_reads_its_rows_of_a_batch_and_all_tensors_without_rows(monkey
         "table": [0, 1, 2],
     }
     with pytest.raises(
-        ValueError, match=r"ranks must take 2 equal shares of a batch, but 3 \(its rows\) is not a multiple of 2"
+        ValueError, match=r"ranks must take 2 equal shares of a batch, but its 3 rows are not a multiple of 2"
     ):
         shared(lambda _index: {"x": torch.zeros(3)}, 4)(0)
 

@@ -43,7 +43,7 @@ def test_master_weights_held_only_by_the_optimizer_are_watched() -> None:
 
 
 def test_an_optimizer_that_trains_a_different_model_is_refused() -> None:
-    with pytest.raises(AdapterError, match="none is among the 5 tensors of AdamW"):
+    with pytest.raises(AdapterError, match="none of them is among the 5 tensors that AdamW updates"):
         OfAnother().open(Workload(model="any", batch_size=4, seq_len=4, steps=STEPS), Arm())
 
 
