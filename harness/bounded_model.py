@@ -6,7 +6,7 @@ refuse a line of 3 MB. Readers of files show only the first error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -18,13 +18,32 @@ MOST_KEYS = 100
 _NO_SCHEMAS = frozenset({"cls", "config", "metadata", "serialization"})
 
 
-class BoundedModel(BaseModel):
+class LateModel(BaseModel):
+    """A model that pydantic builds at its first use. Unused models then cost no time."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def model_rebuild(
+        cls,
+        *,
+        force: bool = False,
+        raise_errors: bool = True,
+        _parent_namespace_depth: int = 2,
+        _types_namespace: Mapping[str, Any] | None = None,
+    ) -> bool | None:
+        """Build the model without the variables of the calling functions.
+
+        pydantic would read them. Python 3.13.0 can crash when it reads those of a function with a comprehension.
+        """
+        return super().model_rebuild(force=force, raise_errors=raise_errors, _types_namespace=_types_namespace or {})
+
+
+class BoundedModel(LateModel):
     """A model whose validation stops early.
 
     It ends a list at the first wrong item, and a mapping after a few wrong entries.
     """
-
-    model_config = ConfigDict(defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -23,6 +23,7 @@ from typing import (
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
 
+from harness.bounded_model import LateModel
 from harness.contract.conditions import Bound, Situation
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
@@ -64,10 +65,10 @@ Equality = Literal["bitwise", "within"]
 EqualityOrNoise = Literal["bitwise", "within", "noise"]
 
 
-class Strict(BaseModel):
+class Strict(LateModel):
     """Base of strict models. Unknown keys, wrong types, NaN and infinities are errors. Instances cannot be changed."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from functools import cache
 from types import new_class
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_schema
 
+from harness.bounded_model import LateModel
 from harness.contract.base import (
     UNREAD,
     Capability,
@@ -256,13 +257,13 @@ class Workload(Strict):
         return f"{self.batch_size} × {'/'.join(map(str, lengths[:4]))}{'/…' if len(lengths) > 4 else ''} tokens"
 
 
-class Arm(BaseModel):
+class Arm(LateModel):
     """One way to train.
 
     The harness checks its settings with the system's `arm_options` and passes them to the system.
     """
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, Scalar] = Field(init=False)
 
     capture: Literal["none", "step", "backward"] = "none"

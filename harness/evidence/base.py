@@ -26,8 +26,7 @@ Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", 
 
 
 class Record(BoundedModel):
-    # `defer_build` builds a model's validator at its first use. A command then spends time only on types that it reads.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RunRecord(Record):

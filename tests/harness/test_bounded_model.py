@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import Field, PydanticUserError, ValidationError
 
-from harness.bounded_model import MOST_KEYS, BoundedModel
+from harness.bounded_model import MOST_KEYS, BoundedModel, LateModel
 
 HARNESS = Path(__file__).parents[2] / "harness"
 
@@ -67,3 +67,14 @@ def test_every_model_outside_the_language_of_contracts_is_bounded() -> None:
     files = [path for path in HARNESS.rglob("*.py") if path.relative_to(HARNESS).parts[0] not in ("contract", "kinds")]
     unbounded = [path.name for path in files if re.search(r"^class \w+\(BaseModel\)", path.read_text(), re.MULTILINE)]
     assert unbounded == ["bounded_model.py"]
+
+
+class _Unknown(LateModel):
+    number: Caller  # type: ignore[name-defined]  # noqa: F821 - a variable of a caller
+
+
+def test_a_model_is_built_without_the_variables_of_its_caller() -> None:
+    """Reading them crashed Python 3.13.0, where a model was first used within a comprehension."""
+    Caller = int  # noqa: F841
+    with pytest.raises(PydanticUserError, match="not fully defined"):
+        _Unknown.model_validate({"number": 1})
