@@ -311,7 +311,7 @@ class ArmLife:
     ) -> None:
         """Record the capture if the arm requests one or `asked` is true.
 
-        If this raises an error, only the part `capture` of the evidence fails. seen: returns the observations of the
+        An error is not raised: only the part `capture` of the evidence fails. seen: returns the observations of the
         steps. record: the system's report of its capture; None to request the report now.
         """
 
@@ -355,7 +355,7 @@ class ArmLife:
     @contextmanager
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
         """Watch the block with the context manager that `around` returns. An error of the watch is recorded as the
-        failure of `parts`, and is not raised. An error of the block is raised."""
+        failure of `parts` and not raised; without `parts` it is raised. An error of the block is always raised."""
         if not parts:
             with around():
                 yield

@@ -198,7 +198,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Remove the checkpoint folder, or a file or link that a system put at its path. Ignore errors."""
+    """Remove the checkpoint folder, or a file or link that a system put at its path. An error ends this silently."""
     folder = directory / layout.CHECKPOINT
     status = _status(folder)
     if status is None:

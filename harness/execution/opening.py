@@ -179,7 +179,7 @@ OF_COARSE = 16
 
 
 def nudge(training: TrainingRun) -> None:
-    """Change each trainable parameter by about one rounding error. Integers, 8-bit floats and zeros do not change."""
+    """Change each trainable parameter in place by about one rounding error. Integers, 8-bit floats and zeros stay."""
     parameters = {name: local(tensor) for name, tensor in named_parameters(training).items()}
     state = watched_state(training)
     held = [local(each) for name in (LOOSE, "optimizer") for each in state.get(name, {}).values()]

@@ -1,4 +1,4 @@
-"""Execute a run as one of its ranks: `python -m harness.execution.rank`. Every rank executes all steps of the run.
+"""Execute a run as one of its ranks: `python -m harness.execution.rank`. Every rank executes all steps of its arms.
 
 The process reads a `RankJob` from its standard input. It answers with a `RankAnswer` when it has executed the run, or
 when the run raises an error. After the answer the process ends at once. Rank 0 writes its evidence into the run's
@@ -48,7 +48,7 @@ def folder_of(directory: Path, rank: int) -> Path:
 def main() -> NoReturn:
     """Import torch, read the job, execute the run, answer, and end this process."""
     line = take_standard_input()
-    # this module imports torch; import it now, while the parent process creates the store
+    # `paired` imports torch; import it now, while the parent process creates the store
     importlib.import_module("harness.execution.probes.paired")
     line.send(IMPORTED)
     message = line.receive(None)

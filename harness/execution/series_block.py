@@ -254,7 +254,7 @@ class Parts:
             raise
         except BaseException as error:  # user code may raise anything, also SystemExit
             self._record(error, parts)
-        # A CUDA error persists in the process, so the call below raises it again, and the arm ends.
+        # A CUDA error persists in the process. If this was one, the call below raises it again, and the arm ends.
         release_memory()
         return None
 

@@ -55,9 +55,9 @@ Execution = tuple[str, int]  # the name of an arm, and the number of its executi
 def lanes(run: Run) -> list[Run]:
     """Split the run into parts (lanes) that may execute at the same time. Return them ordered by first execution.
 
-    A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device.
-    Repetitions whose end states are compared (`Run.compared`) also stay in one lane. All other repetitions of arms form
-    one additional lane. Every execution keeps its number and the name of its arm. A short run is returned unsplit.
+    A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device. So
+    do other executions whose end states are compared with each other (`Run.compared`). All other repetitions form one
+    additional lane. Every execution keeps its number and the name of its arm. A short run is returned unsplit.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
         # Do not split. A swapped arm is opened with the plan of another arm, so its lane would need that arm too. A run

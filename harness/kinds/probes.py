@@ -25,8 +25,8 @@ class Probe(Row):
     """True if the probe executes one arm after another, and the evidence of an arm does not depend on other arms. It
     may depend only on arms that the run compares with this arm (`baseline_of`, `compared`). Such a probe has no
     settings, because all kinds use the same run. Several runs can share the execution of an arm. The arms of a run can
-    be divided among processes. If an arm ended a worker, the run can be repeated without it. A drill can use the
-    evidence of arms in which no fault is planted from another run."""
+    be divided among processes, and judged before the run ends. If an arm ended a worker, the run can be repeated
+    without it. A drill can take the evidence of arms that its fault cannot change from the run without the fault."""
     timed: bool
     """True if step times are the evidence. No other run then uses the machine, and repetitions give new evidence."""
     of_ranks: bool

@@ -1,7 +1,7 @@
 """Train one arm in many blocks of steps (long replay), and record digests, memory and time of each block.
 
 A block is timed between two device synchronizations. The time includes copies that the harness makes in each step, so
-it can only be compared with times of other blocks. The candidate runs alone on the machine. The baseline is not timed.
+it can only be compared with times of other blocks. Only the candidate is alone on the machine. Only its time is judged.
 
 If a trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
 
@@ -43,8 +43,8 @@ YARDSTICK_PASSES = 20_000  # number of iterations of a Python loop without a GPU
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Train the run's arm for all steps of its workload, and record each block. If the arm is the candidate, time its
-    blocks, and then time it in turns with a fresh run."""
+    """Train the run's arm for all steps of its workload, and record each block. If the arm is the candidate, train it
+    alone on the machine, and then time it in turns with a fresh run."""
     (arm,) = run.arms
     until = monotonic() + TURNS_UNTIL * run.wall_limit_s
     is_timed = arm == run.settings["candidate"]
@@ -154,7 +154,7 @@ class SeenSteps:
         return len(self._batches)
 
     def rows(self, block: StepRows) -> None:
-        """Receive rows as `SeriesWriter.rows` does. Keep only a digest of all rows, and the last row."""
+        """Receive rows as `SeriesWriter.rows` does. Keep only digests of all rows, and the last row."""
         for row in zip(*block[:5], strict=True):
             step, loss, digest, *_ = row
             if self._first_non_finite is None and not math.isfinite(loss):

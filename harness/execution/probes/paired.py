@@ -59,7 +59,7 @@ def execute(run: Run, recorder: Recorder) -> None:
             ends.forget(arm)
             recorder.write(failure)
             failed.add(arm)
-            # A CUDA error persists in the process, so this call raises it again, which ends the worker.
+            # A CUDA error persists: if the arm failed with one, this call raises it again, and the worker ends.
             release_memory()
 
 
@@ -108,7 +108,7 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
 
 def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_step: list[DetectorReading]) -> None:
     planned, steps = run.arms[arm], run.workload.steps
-    # The detectors could not watch these steps while the arm was executed, so execute the arm again under a detector.
+    # If a claim judges every step, but the steps were not watched before, execute all steps again under the detectors.
     recorder.write(
         observe_syncs(
             partial(opened, run, arm),

@@ -41,7 +41,7 @@ def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
             failure = failure_of(arm, recorder, partial(_train_with_every_seed, run, arm, recorder))
         if failure is not None:
             recorder.write(failure)
-            # A CUDA error persists in the process, so this call raises it again, which ends the worker.
+            # A CUDA error persists: if the arm failed with one, this call raises it again, and the worker ends.
             release_memory()
             return
 

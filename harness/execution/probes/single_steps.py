@@ -72,7 +72,8 @@ class Evaluated:
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
     """Return the largest errors of the candidate and of the yardstick, for loss, norms and gradients.
 
-    Errors are relative to the reference. If only the reference has or lacks a tensor, the error is infinite.
+    Errors are relative to the reference. If an arm lacks a tensor that the reference has, its error is infinite. So is
+    the candidate's error for a tensor that the reference lacks.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -375,8 +376,8 @@ class _Shown:
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """Compute the norms of each arm's gradients in one step, and of their differences. Return the norms with digests of
-    the parameters and batches.
+    """Compute the norm of each gradient of the reference in one step, and the norms of the candidate's and the peer's
+    differences from it. Return them with the losses and with digests of the parameters and batches.
 
     points: name of an arm -> its point. Tensors are skipped unless every arm has a gradient of the same shape for them.
     """

@@ -25,9 +25,9 @@ SMALL_ALLOCATION = 2**20
 class StepMemory(Record):
     """The memory in bytes that the steps of an opened run need in addition.
 
-    large_bytes, small_bytes: the most memory that torch reserved for its pool of large and of small allocations.
-    segments: the sizes of the memory segments that torch's pool of large allocations got from the driver, at the end;
-    segments of captures are included.
+    large_bytes, small_bytes: by how much torch's largest reservation exceeds the reservation before the steps, in its
+    pools of large and of small allocations. segments: the sizes of the memory segments that the steps added to the pool
+    of large allocations and that exist at the end; segments of captures are included.
     """
 
     large_bytes: int

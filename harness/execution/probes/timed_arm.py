@@ -159,7 +159,7 @@ class TimedArm:
         return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
     def note_inputs(self) -> None:
-        """Store the names of a finished block's inputs, and the number of their shapes, for the arm's end record."""
+        """Store, for the arm's end record, names of a finished block's inputs and the number of shapes so far."""
         if self._inputs:
             self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
             self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)

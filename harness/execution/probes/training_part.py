@@ -30,7 +30,8 @@ STEPS_AFTER_SAVE = 2
 class TrainingPart(Job):
     """A part of a training: the steps from `first` up to, but not including, `until`.
 
-    replica: the number of this execution. seed: a seed to use instead of the workload's seed; None to use the latter.
+    replica: the number of this execution. seed: replaces the workload's seed and is recorded as a fact; None to keep
+    the workload's seed.
     """
 
     arm: str

@@ -61,7 +61,7 @@ class _Execution:
         self._finder = SiteFinder({})
 
     def train(self) -> None:
-        """Make the steps. Record each step or, if this execution observes operators, only the last step."""
+        """Make the steps. Record each step or, if the run observes operators, only the last step."""
         self._open()
         for step in range(self._last + 1):
             if monotonic() > self._until:

@@ -1,7 +1,7 @@
 """Watch the steps of a captured arm: the host's work in each step, and the device's work in a few profiled steps.
 
 In every arm, captured or not, one step is watched for operators that draw random numbers. In this way a judge can find
-out that one arm draws random numbers, for example for dropout, and another arm does not.
+arms that draw different random numbers, for example because their kernels drop different elements.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class CaptureWatch:
             return self._profiled, None
         profiled = self._profiled
         if record.mechanism == "traced":
-            # Captures of different shapes have different numbers of operations, so count in each shape equally often.
+            # Captures of different shapes have different numbers of operations, so take each shape equally often.
             profiled = self.every_step.last(WATCHED_STEPS * max(record.captures, 1))
         return profiled, self.every_step.operations()
 

@@ -282,7 +282,7 @@ class FollowedSteps:
 
     def looks_before(self, index: int) -> bool:
         """Return True if the watch searches for new tensors before step `index`. It searches at regular intervals, and
-        before the first of several followed steps."""
+        before each planned step with which following begins."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 

@@ -74,8 +74,8 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
-        """Return, for the name of each generator, digests of its states before and after the steps. The list has one
-        digest if the state never changed, and none if a step created or replaced the generator."""
+        """Return, for the name of each generator, digests of its states: at the start and after each step. The list has
+        one digest if the state never changed, and none if a step created or replaced the generator."""
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
         seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
         known, now = (
@@ -129,7 +129,7 @@ def _names_between(before: int, after: int) -> dict[str, int]:
 
 
 def _flight_recorder() -> Any:
-    """Return the parsed content of torch's flight recorder. NCCL's recorder has another function in torch 2.11."""
+    """Return torch's flight recorder as JSON text. NCCL's recorder has its own function in torch 2.11."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

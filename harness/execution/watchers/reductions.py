@@ -303,7 +303,7 @@ def _sums(name: str, flat: Tensor) -> Tensor:
 def reduce_gradients(
     gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
 ) -> list[TensorReduction]:
-    """Return each gradient's norms, largest values and difference from the baseline's, in the order of `gradients`.
+    """Return each gradient's digest, largest value and largest difference from the baseline's, in the same order.
 
     Gradients are compared by name. If the baseline has no gradient with the same name and shape, the difference is
     None. No judge treats None as 0.

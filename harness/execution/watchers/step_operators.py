@@ -2,7 +2,7 @@
 
 A step that replays a CUDA graph is observed during its capture (`ObservedCaptures`). The computation of the digests is
 captured together with each operator, so that each replay computes the digests again. Kernels that are launched without
-torch are observed if the code that launches them calls the harness (`harness.system.replay.launches`).
+torch are observed if their launches are announced to the harness (`harness.system.replay.launches`).
 """
 
 from __future__ import annotations
@@ -443,7 +443,7 @@ class _Writers:
 
     def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
         """Return the number of the operator that last wrote the tensor `seen`, and True if this is certain. The number
-        is None if no observed operator wrote the tensor.
+        is None if no observed operator wrote the tensor, or if the result is uncertain.
 
         digest: the tensor's digest now. If the digest after the operator was another one, code that was not observed
         has written the tensor, and the result is uncertain.

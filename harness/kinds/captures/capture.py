@@ -319,7 +319,7 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
 
 
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
-    """End the judgement with FAIL if every layer can have only fewer kernels than demanded.
+    """End the judgement with FAIL if fewer kernels than demanded can be in every layer.
 
     Nodes are counted by kernel name, because the graph does not show layers. In a model of L layers, L launches of
     kernels with the same name count as one kernel in every layer.

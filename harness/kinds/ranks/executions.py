@@ -177,7 +177,7 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
 
 def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
     """Return three numbers for a rank's rows: the mean number of different rows in a step, the number that is expected
-    for random draws from all of the rank's rows, and the standard deviation of this expected number.
+    for random draws from all of the rank's rows, and the largest standard deviation of the number for such draws.
 
     Of n draws from v rows, v (1 - (1 - 1/v)^n) are expected to be different. The variance is at most n/4 (Efron-Stein),
     because one draw changes the number by at most 1.

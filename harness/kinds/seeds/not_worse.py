@@ -79,7 +79,7 @@ def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> Non
 
 
 def note_chains(chains: list[Chain], sheet: Sheet) -> None:
-    """Add the figures of one checkpoint to the sheet: the one from which a load failed to restore most tensors."""
+    """Add the figures of one checkpoint to the sheet: the one from which a load failed to restore the most tensors."""
     if chains:
         note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)
 

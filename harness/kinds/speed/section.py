@@ -30,7 +30,7 @@ GAP = 0.04  # width of the gap between two processes, as a share of the seconds 
 def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
-    """Return the processes in order on the time axis, without the time between them.
+    """Return the processes in order on the time axis, with a short gap for the time between them, which is not timed.
 
     A process is left out if it lacks blocks of an arm or the measured times. judged: number of a process -> its ratio
     from the judge, for each process that counts; None if all processes count, with ratios that are computed here.

@@ -30,7 +30,7 @@ from harness.kinds.speed.model import compares_timed_steps
 from harness.kinds.trajectory.model import Repeatability, RunsDiffer, TrajectoryMatch
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# The judges of claims about speed and memory check with these functions that both arms trained in the same way.
+# The judges of claims about speed and memory check with these functions that both arms trained, and in the same way.
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:

@@ -2,7 +2,7 @@
 
 With `equality: bitwise`, the end states must also be equal. With `within`, the distance of the final parameters is also
 reported. With `noise`, several runs of both arms are compared, with gradients and end states
-(`harness.judging.own_noise`). The noise floor is the largest difference between the baseline and its repetition.
+(`harness.judging.own_noise`). The noise floor is the baseline's largest absolute difference from its repetition.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Leave the claim undecided if one arm clips but no gradient reaches the limit, and the other certainly does not.
+    """Leave the claim undecided if one arm clips but no gradient reaches its limit, and the other surely has no clip.
 
     If a clip changes gradients, no such check is needed, because the compared numbers show the clip.
     """
