@@ -72,8 +72,7 @@ class Evaluated:
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
     """Return the largest errors of the candidate and of the yardstick, for loss, norms and gradients.
 
-    Errors are relative to the reference. If an arm lacks a tensor that the reference has, its error is infinite. So is
-    the candidate's error for a tensor that the reference lacks.
+    Errors are relative to the reference, and infinite for a tensor that only the reference or only the candidate has.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []

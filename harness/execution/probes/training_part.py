@@ -30,8 +30,7 @@ STEPS_AFTER_SAVE = 2
 class TrainingPart(Job):
     """A part of a training: the steps from `first` up to, but not including, `until`.
 
-    replica: the number of this execution. seed: replaces the workload's seed and is recorded as a fact; None to keep
-    the workload's seed.
+    replica: number of this execution. seed: replaces the workload's seed and is recorded as a fact; None to keep it.
     """
 
     arm: str

@@ -2,10 +2,9 @@
 
 For each gradient, the evidence contains a digest, the largest absolute value, and the largest absolute difference from
 the baseline's gradient. The relative difference is this difference divided by the largest absolute value of the
-baseline's gradient. Some gradients would be zero without rounding, such as that of a bias before BatchNorm, or of the
-bias of attention's keys. Therefore a relative difference may exceed its bound if the difference is smaller than
-`ROUNDING` times the step's largest gradient. If most tensors of a step exceed the bound in this way, the claim is
-undecided.
+baseline's gradient. Some gradients would be zero without rounding, such as those of the biases before BatchNorm and of
+attention's keys. Therefore a relative difference may exceed its bound if the difference is smaller than `ROUNDING`
+times the step's largest gradient. If most tensors of a step exceed the bound in this way, the claim is undecided.
 
 A step may change gradients after the backward pass, for example by a clip. After a clip, gradients no longer show a
 wrong scale. Such gradients are therefore also compared as they were after the backward pass. Gradients that an
