@@ -377,7 +377,7 @@ def _fast(blocks: Sequence[ReplayBlock]) -> float:
 
 
 def _ratio(early: Sequence[float], late: Sequence[float]) -> Slowdown | None:
-    """Return the median of the late times divided by the median of the early times (1 means equal). The interval follows
+    """Return the median of the late times divided by the median of the early times (1: equal). The interval follows
     from the confidence intervals of both medians. Return None if there are too few times."""
     rank = _rank(len(early))
     if rank is None:
