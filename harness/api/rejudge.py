@@ -234,8 +234,8 @@ def judged(
 ) -> tuple[list[Bundle], session.Judgement]:
     """Read and judge runs (run directories, archives, published folders).
 
-    The runs are judged by the facts in `known`, or by the contracts in the runs. Raises EvidenceError for runs that are
-    damaged, contradict `known`, or do not belong together.
+    The runs are judged by the facts in `known`, by default by the contracts in the runs. Raises EvidenceError for runs
+    that are damaged, contradict `known`, or do not belong together.
     """
     bundles = [read_bundle(run) for run in runs]
     known.require(bundles)

@@ -42,7 +42,7 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 def print_manifest(judgement: session.Judgement) -> None:
     """Print the digest of the run's manifest, if it has one.
 
-    The digest shows whether the directory was sealed again.
+    A directory that was changed and sealed again has another digest.
     """
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)

@@ -89,7 +89,7 @@ NUDGED_CONTROLS = ("ends.control", "control")
 
 
 class GradientDemand(NamedTuple):
-    """A request to a paired run, which trains two arms together, for digests and figures of gradients.
+    """A request of a judgement for digests and figures of gradients, which a paired run makes for the named arms.
 
     steps: the steps whose gradients are needed, counted from 0, or from the end if negative. Steps that the workload
     does not have are left out.

@@ -53,7 +53,7 @@ class Floor(Strict):
 class Guards(Strict):
     """Conditions that a PASS needs.
 
-    If a condition is not met, the verdict is FAIL with a code that starts with `vacuous_`.
+    If a condition is not met, the verdict is FAIL with a code that starts with `vacuous_`, or undecided for `floor`.
     """
 
     steps: StepsCompared

@@ -258,7 +258,7 @@ class LoadedContract:
     def where(self, *path: str | int) -> str:
         """Return `file:line:column` of the value at `path`.
 
-        If the file lacks the value, return the position of its parent.
+        If the file lacks the value, return the position of the nearest parent that the file has.
         """
         line, column = self.position(path)
         origin = self.origins.get((str(path[0]), str(path[1]))) if len(path) > 1 else None

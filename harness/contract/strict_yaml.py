@@ -139,7 +139,7 @@ class Document:
     def position(self, path: tuple[Key, ...], *, of_key: bool = False) -> Position:
         """Return the position of the value at `path`, or of its key.
 
-        If the file lacks it, return the position of its parent.
+        If the file lacks it, return the position of the nearest parent that the file has.
         """
         origin = self.origin_of(path)
         if origin is not None:

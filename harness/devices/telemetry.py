@@ -108,7 +108,7 @@ class Sampler:
 def _is_timed(phase: str) -> bool:
     """Return True for the timed phase.
 
-    A phase of an arm has another name even if it is timed: it begins with `timed:`.
+    The phases of an arm with the name `timed` do not match, because a point or a colon follows the name.
     """
     return phase.partition(" ")[0] == TIMED_PHASE
 

@@ -31,7 +31,7 @@ _NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 def stem_of(module: str) -> str:
     """Return an ASCII identifier for a module, from which file names are made.
 
-    Letters that are not ASCII are left out.
+    Letters lose their accents. Letters that are not ASCII without them are left out.
     """
     last = unicodedata.normalize("NFKD", module.rpartition(".")[2])
     stem = re.sub(r"[^A-Za-z0-9_]", "", last)[:LONGEST]

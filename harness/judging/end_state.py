@@ -97,7 +97,7 @@ _COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's counter
 
 
 def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Record how many tensors of the first execution's state were compared, and their categories."""
+    """Record how many tensors the first execution's end state has, and their categories."""
     state = end_of(next(iter(executions.values()))).state
     if state is not None:
         sheet.count("state_tensors", state.tensors)

@@ -236,7 +236,7 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
 def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
-    """Return the first differing pair that user code calls. Without one, return the first pair, a harness copy."""
+    """Return the first differing pair that user code calls, else the first one (a copy by the harness), or None."""
     changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
     return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 

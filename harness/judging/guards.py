@@ -1,7 +1,7 @@
-"""Check the guards: conditions under which a claim about training may pass. The verdict of an unmet guard is FAIL.
+"""Check the guards: conditions under which a claim about training may pass.
 
-Guards are checked after the difference between the arms, so that a real difference is reported as a difference. Most
-reason codes of guards begin with `vacuous_`.
+The verdict of an unmet guard is FAIL, of `floor` INCONCLUSIVE. Most reason codes begin with `vacuous_`. Guards are
+checked after the difference between the arms, so that a real difference is reported as a difference.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.kinds.trajectory.model import TrajectoryMatch
 
 # The control's loss changes from batch to batch, because the batches differ. The loss of a trained arm must follow at
 # least this share of the change. The share must also be at least this number of standard errors above zero. Trained
-# arms showed shares of 0.38 to 0.82, at 6 to 25 standard errors. A series independent of its batches has about 0.
+# arms showed shares of 0.38 to 0.82, at 6 to 25 standard errors. Series independent of their batches have about 0.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
 

@@ -92,8 +92,8 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = ""
     """Unpack an archive into an empty folder.
 
     first: the name of the archive's first folder, if only this folder is to be unpacked. "" unpacks everything. Raises
-    EvidenceError for an archive that is damaged, exceeds a limit, or contains anything except plain files and folders.
-    Then the caller must remove the folder.
+    EvidenceError for an archive that is damaged, exceeds a limit, or contains anything except plain files and folders
+    below its top. Then the caller must remove the folder.
     """
     if not archive.is_file():
         raise EvidenceError("an archive of a run must be a plain file", where=str(archive), got="no plain file")

@@ -74,11 +74,11 @@ def made_folder(folder: Path) -> Path:
 def temporary_folder(final: Path, behind: str = "") -> Path:
     """Create a folder next to `final` that only this user can access. The caller later renames it to `final`.
 
-    The parent of `final` is created too. The new folder's name is the name of `final`, then `behind` (if given), then
-    random characters. The returned path begins with `final.parent` exactly as written, so that it equals a path from a
-    glob in `final.parent`. `mkdtemp` alone returns an absolute path without `..` since Python 3.12. This path can be
-    another folder if `..` follows a link. Raises UsageError if the folder cannot be created, if it would be inside a
-    run, or if the umask would prevent this user from reading the files.
+    The parent of `final` is created too. The new folder's name is the name of `final`, then `behind`, then random
+    characters. Without `behind` it starts with a dot. The returned path begins with `final.parent` exactly as written,
+    so that it equals a path from a glob in `final.parent`. `mkdtemp` alone returns an absolute path without `..` since
+    Python 3.12. This path can be another folder if `..` follows a link. Raises UsageError if the folder cannot be
+    created, if it would be inside a run, or if the umask would prevent this user from reading the files.
     """
     _require_readable(final)
     folder = made_folder(final.parent)

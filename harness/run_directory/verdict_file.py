@@ -188,7 +188,7 @@ class Control(Record):
 
 
 class NotDrilled(Record):
-    """A fault that was not planted, or a claim that was not decided, because this machine could not."""
+    """A fault that was not planted, or a claim that was not decided: this machine could not, or the drill was ended."""
 
     contract: str
     claim: str

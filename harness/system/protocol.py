@@ -63,7 +63,7 @@ class TrainingRun(Protocol):
     """An opened system. It is a context manager that releases everything on exit."""
 
     def step(self, index: int) -> Tensor:
-        """Enqueue step `index` without a host sync. Return the 0-d loss on its device. Later steps must keep it."""
+        """Enqueue step `index` without a host sync. Return the 0-d loss on its device. No later step may change it."""
         ...
 
     def facts(self) -> Mapping[str, Scalar]:

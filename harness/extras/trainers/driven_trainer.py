@@ -148,7 +148,7 @@ class SteppedRun(StepFunctionRun):
 
 
 class DrivenTrainerSystem:
-    """Base class of the systems of all libraries. Users write a subclass of the system for their library."""
+    """Base class of the systems of all libraries. Users subclass their library's system and set its attributes."""
 
     name = "a library's trainer"
     summary = "a library's trainer, driven from outside"

@@ -291,7 +291,7 @@ class _Recording(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise RuntimeError, because the host reads the tensor. Return a tensor that only has constants as sources."""
+        """Return a tensor that only has constants as sources. For others, raise RuntimeError: the host reads them."""
         if not self.host.has(tensor):
             raise RuntimeError(f"{called} reads a value of the step on the host")
         return tensor
