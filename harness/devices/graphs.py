@@ -241,7 +241,7 @@ def watched_graphs(
 ) -> Iterator[None]:
     """Within the block, replace the methods of torch that begin a capture, end a capture, and replay a CUDA graph.
 
-    Each argument is a function that gets torch's method and returns the replacement. Other libraries use it too.
+    Each argument is a function that gets torch's method and returns the replacement, which all libraries call.
     """
     watches = {"capture_begin": begin, "capture_end": end, "replay": replay}
     methods = {name: getattr(_Graph, name) for name in watches}

@@ -272,10 +272,10 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
 
 
 def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, str] | None = None) -> DrillRecord:
-    """Return a drill record whose digests are compared with `contracts`. Raises as `read_record` does.
+    """Return a drill record with the digests that are valid for `contracts`. Raises as `read_record` does.
 
-    A contract may have changed since the drill only in texts that neither a judge nor a runner reads. Then the record
-    gets the contract's new digest. known: for the digest of a drilled contract, the digest of its demands. All drills
+    If a contract has changed since the drill, but only in texts that neither a judge nor a runner reads, the record
+    gets its new digest. known: for the digest of a drilled contract, the digest of its demands. All drills
     of one command share this mapping, and new entries are added to it.
     """
     record = read_record(path)
