@@ -21,7 +21,7 @@ from harness.run_directory.shards import name_of
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Return lines for the log of a GitHub job: broken and violated units and, in a gate, undecided ones and ones not run.
+    """Return lines for the log of a GitHub job: broken and violated units; in a gate, also undecided and not run.
 
     Only broken and violated units are errors. Each line has the file and the line number of its claim if these are
     known. Units that the same exception broke share one line, at the line of code that raised the exception. The

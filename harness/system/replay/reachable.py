@@ -73,7 +73,7 @@ class Reachable:
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (path, tensor), without tensors of optimizers: first those of no module, then of modules and scalers."""
+        """Yield (path, tensor), without optimizers: first tensors of no module, then those of modules and scalers."""
         yield from self.tensors.items()
         yield from self.memoized.items()
         for path, module in self.modules.items():
