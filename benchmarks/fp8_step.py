@@ -5,7 +5,7 @@
 Each section is written to fp8.json as soon as it is measured. The file is complete if `complete` is true:
 
     kernels     each FP8 kernel: elements that differ from its naive twin, its time, and the bfloat16 kernel's time
-    products    times of a block's products in bfloat16, and in FP8 with row or tensor scales and fast or exact sums
+    products    times of a block's products in bfloat16, and in FP8 with row or tensor scales, by both accumulations
     steps       times of captured steps and of the bfloat16 products of `benchmarks.floor`, in turns; peaks of memory
     equality    captured steps compared with plain ones, bit by bit
     errors      gradients of fp8 and bfloat16 compared with float32 at the same parameters

@@ -188,7 +188,7 @@ class CapturingTrainer:
         return TracedReplay(self.trainer, self.scope, self._static_of_current_shape())
 
     def _static_of_current_shape(self) -> State:
-        """Return a function without arguments. It returns, by name, the buffers of the current shape."""
+        """Return a function that returns, by name, the buffers that a capture of the current shape uses."""
         trainer, static = self.trainer, self.trainer.static
 
         def named() -> dict[str, Tensor]:

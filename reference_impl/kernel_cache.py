@@ -32,7 +32,7 @@ class PtxTargetError(KernelRefusedError):
 
 
 class KeyCollisionError(KernelRefusedError):
-    """Two different kernels have the same key. Otherwise the wrong one would be launched."""
+    """Two different kernels have the same key, so the first would be launched in place of the second."""
 
 
 def cache_key(spec: KernelSpec, target: str) -> str:

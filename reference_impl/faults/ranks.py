@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 WRONG_STEP = 5
-# The verdict is that of the first rank, which has no fault. Its loss differs only after it has summed a gradient that
-# the faulty rank computed from its wrong parameters.
+# If all ranks fail, the verdict is that of the first, which has no fault. Its loss differs only after it has summed a
+# gradient that the faulty rank computed from its wrong parameters.
 SEEN_BY_FIRST = trajectory("differs", WRONG_STEP + 2)
 
 

@@ -1,7 +1,7 @@
 """Comparisons of the MLP's FP8 products with fused SwiGLU, which only Hopper can run.
 
 The exact result is computed in fp64 from the stored operands. The error of a product has two parts. Rounding to
-bfloat16 causes an error of 2^-9 of the value. The tensor cores sum with 14 bits, which causes an error of about 2^-13
+bfloat16 causes an error of 2^-8 of the value. The tensor cores sum with 14 bits, which causes an error of about 2^-13
 of the sum of all terms' sizes. The terms of the error bound are therefore the value's size and 2^-5 of this sum. A
 value that is written in FP8 has an error of 2^-4 of its size, or of 2^-10 of the scale. The scale is less than the
 row's bound / 224. The terms of this value are therefore the value's size, 2^-13 of the row's bound, and at most 2^-4 of

@@ -22,7 +22,7 @@ RAGGED = (
 )
 _ROTARY = "torch, as transformers apply_rotary_pos_emb"
 _EMBEDDING = "torch, as transformers Qwen2RotaryEmbedding"
-_THETA = 1e5  # the base of the angles is this number multiplied by the magnitude, so bases range from 10 to 1e9
+_THETA = 1e5  # the base of the angles is this number multiplied by the magnitude, so bases range from 10 to 1e10
 # Sequence length and head_dim of each table.
 _TABLES = ((7, 2), (33, 24), (700, 64))
 

@@ -52,7 +52,7 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
                 give(case)
 
     blocks = st.binary(min_size=DRAW * ROW, max_size=DRAW * ROW)
-    one_more = 2  # draw one more block than needed, because the first block that hypothesis draws is all zeros
+    one_more = 2  # draw more blocks than needed, because the first block that hypothesis draws is all zeros
     generating = settings(
         max_examples=inputs // DRAW + one_more,
         deadline=None,

@@ -49,7 +49,7 @@ class TimedRun(TypedDict):
 
 
 def resampled(pool: Array, generator: np.random.Generator, shape: Shape, _deviation: float) -> Array:
-    """Return processes that are drawn at random from the pool [N, arms, rounds, 2]. The last argument has no effect."""
+    """Return processes drawn with replacement from the pool [N, arms, rounds, 2]. The last argument has no effect."""
     drawn = generator.integers(0, len(pool), (shape.experiments, shape.processes))
     return np.moveaxis(pool[drawn], 2, 1)
 
