@@ -169,7 +169,7 @@ class Comparison:
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Raise `Settled` if a loss is not finite, or executions do not start with equal state and do equal work.
+        """Raise `Settled` if a loss is not finite, or if executions start with different states or do different work.
 
         If only a repetition of the baseline differs, raise INCONCLUSIVE, because the baseline does not repeat itself.
         """

@@ -71,7 +71,7 @@ class ExcusedEnds:
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
-        """Record that ends were compared. Unused excuses are then reported."""
+        """Record that end states were compared. Allowed differences that did not occur are then reported."""
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:

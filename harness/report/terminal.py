@@ -229,7 +229,7 @@ class Progress:
             self._show()
 
     def _has_begun(self, name: str) -> bool:
-        """Return True if the session planned this run. Only planned runs count in `n of m runs`."""
+        """Return True if the run is one of those that the session planned. Only these count in `n of m runs`."""
         return any(run.id == name for run in self._to_go.runs)
 
     def _time_to_go(self) -> str:

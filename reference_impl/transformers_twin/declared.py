@@ -85,7 +85,7 @@ def _checked(given: dict[str, Any], known: dict[str, Any], where: str) -> dict[s
 
 
 def _folder(named: str) -> Path:
-    """Return the folder with the name `named`, a path, or `package:path` for a folder in an installed package."""
+    """Return a folder. named: its path, or `package:path` for a folder in an installed package."""
     package, colon, path = named.partition(":")
     if not colon:
         return Path(named)

@@ -16,7 +16,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], bar: str = "\\|") 
 
 
 def filled(page: str, text: str) -> str:
-    """Return the page with the text between its marks replaced. Raises ValueError for a page without marks."""
+    """Return the page with `text` between its marks. Raises ValueError for a page without marks."""
     written, places = PLACE.subn(lambda found: f"{found[1]}\n\n{text}\n\n{found[2]}", page)
     if places != 1:
         raise ValueError(

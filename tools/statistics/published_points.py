@@ -22,7 +22,7 @@ ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 
 
 def require_the_judges_answers(decided: NDArray[np.int8], verdicts: Iterable[Verdict]) -> None:
-    """Raise RuntimeError if the judge decides one of the first experiments differently, by its `verdicts`."""
+    """Raise RuntimeError if `verdicts`, the judge's for the first experiments, differ from `decided`."""
     for index, (answer, verdict) in enumerate(zip(decided[:JUDGED_TWICE], verdicts, strict=False)):
         if ANSWER.get(verdict.status) != int(answer):
             raise RuntimeError(

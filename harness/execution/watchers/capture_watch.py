@@ -277,6 +277,6 @@ def _watch_of_every_step(
 
 
 def _watched_parts(planned: PlannedArm) -> tuple[Part, ...]:
-    """Return the parts of the evidence that fail if the watch of every step fails."""
+    """Return the parts of the evidence that are missing if an error ends the observation of the steps."""
     captured: tuple[Part, ...] = ("capture",) if planned.arm.capture != "none" else ()
     return (*captured, "syncs") if planned.observe_syncs else captured

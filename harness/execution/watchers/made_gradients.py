@@ -350,7 +350,7 @@ class MadeGradients(ClipWatch):
         return [name for name, gradient in self._gradients(self._by_name) if memory_of(gradient) in memory]
 
     def _reads_made(self, operation: Operation) -> bool:
-        """Return True if the operation reads, besides gradients, other tensors that were computed from gradients."""
+        """Return True if the operation reads gradients, and also other tensors that were computed from gradients."""
         gradients = self._memory_of(operation.gradients)
         return self._from_gradients.hold_any(each for each in operation.read if memory_of(each) not in gradients)
 

@@ -39,7 +39,7 @@ _announcing = False
 
 
 def is_watched() -> bool:
-    """Return True if a launch must be announced: a watch is active, and the launch is not inside an announced one."""
+    """Return True if a kernel launch must be announced to the harness, which watches and has not announced it yet."""
     return bool(watches) and not _announcing
 
 
