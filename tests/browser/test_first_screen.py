@@ -151,13 +151,12 @@ PUBLISHED = {
         "16.871x to 31.484x: 99 % one-sided bounds over 8 processes",
         "no fault planted",
     ),
-    "gates/*-gate-captured": (
-        "120 units · 119 held · 1 waived",
-        "865889d60c02 with uncommitted changes",
-        "NVIDIA H100",
-        "cuda-graph-backward-v1 27 of 28 units held",
-        "1.247x, at least 1.1x trimmed mean ratio",
-        "1.095x to 1.767x: 99 % one-sided bounds over 9 of 12 processes",
+    "gates/*-gate-backward": (
+        "28 units · 27 held · 1 waived",
+        "ee90f0f387da",
+        "NVIDIA H200",
+        "1.083x, at least 1.1x trimmed mean ratio",
+        "1.015x to 1.209x: 99 % one-sided bounds over 12 processes",
         "Waived by maintainers of cuda-graph-backward-v1 until 2027-05-31",
     ),
     "*-cpu-drill": (

@@ -35,7 +35,7 @@ def partly_decided() -> ReportView:
 
 PUBLISHED = {
     "cpu-run": "*-cpu-drill",
-    "gpu-run": "gates/*-gate-captured",
+    "gpu-run": "gates/*-gate-backward",
     "gpu-timing": "*-throughput-tiny",
     "gpu-kinds": "gates/*-gate-training",
 }

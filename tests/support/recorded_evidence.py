@@ -85,7 +85,7 @@ SEEDS = {
                "training_effect": {"control": "untrained", "last": 5, "at_least": 0.05}},
 }  # fmt: skip
 RANKS = "gates/2026-11-23-h200x2-ranks-trains-tiny"
-GATE = "gates/2026-11-30-h200-gate-backward"
+CAPTURED = "gates/2026-11-30-h200-gate-training-step"
 BASES: dict[str, dict[str, OnCpu | Published]] = {
     "trajectory_match": {
         "bitwise": OnCpu(REGRESSION, CLAIM),
@@ -104,7 +104,7 @@ BASES: dict[str, dict[str, OnCpu | Published]] = {
         "refused": OnCpu("step_function_systems:Waits", PAIR | {"kind": "capture_fallback", "steps": STEPS}),
     },
     "throughput_ratio": {
-        "bitwise": Published(GATE, "F-GRAPH-BWD-003", "tiny"),
+        "bitwise": Published("gates/2026-11-30-h200-gate-backward", "F-GRAPH-BWD-003", "tiny"),
         "within": Published("examples/2026-11-22-h200-plain_loop", "PLAIN-SPEED", "cuda"),
     },
     "host_syncs": {
@@ -167,8 +167,8 @@ BASES: dict[str, dict[str, OnCpu | Published]] = {
         "resumed": Published("gates/2026-11-26-h100-gate-training", "RESUME-NOT-WORSE-001", "tiny"),
     },
     "memory_steady": {
-        "replay": Published(GATE, "CGTS-INV-005", "tiny"),
-        "recapture": Published(GATE, "F-CGT-004-recapture", "tiny-shapes"),
+        "replay": Published(CAPTURED, "CGTS-INV-005", "tiny"),
+        "recapture": Published(CAPTURED, "F-CGT-004-recapture", "tiny-shapes"),
     },
     "peak_memory": {"cuda_graph": Published("gates/2026-11-26-h100-gate-training", "MEM-PEAK-001-tiny", "tiny")},
     "long_replay": {
