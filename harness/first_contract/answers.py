@@ -249,8 +249,10 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
     if verdict.reason == HELD and "candidate_syncs_per_step" in figures:
         return f"no wait in {verdict.denominators['every_step']} steps{waits}"
     if verdict.reason == UNEQUAL_START and (largest := figures.get("max_abs_difference")):
-        unequal, steps = figures["steps_differing"].value, verdict.denominators["steps"]
-        apart = f"differ at {unequal} of {steps} steps, by at most {figure(largest)}" if unequal else "are equal"
+        # claims within a tolerance do not count the steps
+        counted = figures.get("steps_differing")
+        where = f" at {counted.value} of {verdict.denominators['steps']} steps" if counted else ""
+        apart = f"differ{where}, by at most {figure(largest)}" if largest.value else "are equal"
         return f"{verdict.message}; their losses {apart}"
     traced = any(capture.mechanism == "traced" for capture in _captures(tried))
     if held and traced and verdict.claim == tried.draft.claim_id("CAPTURES"):

@@ -95,9 +95,10 @@ def test_a_command_that_runs_nothing_does_not_load_torch(command: str) -> None:
 
 @pytest.mark.slow
 def test_check_costs_little_next_to_its_libraries() -> None:
-    """Half a second of processor time is the aim on a quick core. Held are calls, 9.2 times as many as the imports of
+    """Half a second of processor time is the aim on a quick core. Held are calls, 9.4 times as many as the imports of
     the three libraries that it cannot do without. Reading drills' records strictly takes 0.15 of these, and reading the
-    contracts that drills of other texts kept takes 1.3, and 0.6 more since the texts of all contracts were rewritten.
+    contracts that drills of other texts kept takes 1.3, 0.6 more since the texts of all contracts were rewritten, and
+    0.2 more since the drills of seven contracts were published before that.
     What systems say of themselves is asked in another process.
     """
     check = (
@@ -105,7 +106,7 @@ def test_check_costs_little_next_to_its_libraries() -> None:
         "try:\n    harness.__main__.main()\nexcept SystemExit:\n    pass"
     )
     calls = calls_of_program(check) + calls_of_program("import harness.system.describing")
-    assert calls < 9.3 * calls_of_program(LIBRARIES)
+    assert calls < 9.5 * calls_of_program(LIBRARIES)
 
 
 MISBEHAVIOURS = {

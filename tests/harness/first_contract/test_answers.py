@@ -112,6 +112,8 @@ def test_arms_that_start_unequal_are_answered_with_their_losses(project: Path, g
     )  # fmt: skip
     answer = Answers().rest(tried(start))[2]
     assert answer.endswith("m; their losses differ at 20 of 20 steps, by at most 0.119 loss")
+    within = start.model_copy(update={"figures": {"max_abs_difference": figures["max_abs_difference"]}})
+    assert Answers().rest(tried(within))[2].endswith("m; their losses differ, by at most 0.119 loss")
 
 
 def test_a_trial_says_where_its_time_went(project: Path, gpu: None) -> None:
