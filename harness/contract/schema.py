@@ -197,7 +197,7 @@ MOST_WARM_STEPS = 4
 
 
 class Needs(Strict):
-    """What a machine must have to run a workload.
+    """Requirements on the machine that runs a workload.
 
     On other machines the claim has the verdict NOT_RUN for this workload.
     """
@@ -245,7 +245,7 @@ class Workload(Strict):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the weights and the data. The batch of a step depends only on the seed and on the number of the step."""
     needs: Needs = Needs()
-    """What a machine must have."""
+    """Requirements on the machine."""
     options: dict[Name, Scalar] = {}
     """Settings for the system, checked against its `workload_options`."""
 
@@ -267,7 +267,7 @@ class Arm(LateModel):
     __pydantic_extra__: dict[str, Scalar] = Field(init=False)
 
     capture: Literal["none", "step", "backward"] = "none"
-    """What is captured: nothing (`none`), the whole step (`step`), or backward pass, clip, optimizer (`backward`)."""
+    """The captured part: nothing (`none`), the whole step (`step`), or backward pass, clip, optimizer (`backward`)."""
     system: SystemName | None = None
     """`module:attribute` of this arm's own system; default: the contract's system."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1

@@ -68,19 +68,19 @@ def advice(
 
     folders: where to search for the files. question: the name of the answered question. message: the judge's message.
     """
-    mended = False
+    is_fixed_by_line = False
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)
         if not code:
             continue
         yield f"{file}:{number}: {code}"
-        mend = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
-        if "always reads values on the host" in message and "`fused=True`" in mend:
-            mend = WITHOUT_FUSED
-        if mend and reason in _WAITS:
-            mended = True
-            yield f"-> {mend}"
-    asked = "" if mended else _asked(reason, question, message)
+        fix = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
+        if "always reads values on the host" in message and "`fused=True`" in fix:
+            fix = WITHOUT_FUSED
+        if fix and reason in _WAITS:
+            is_fixed_by_line = True
+            yield f"-> {fix}"
+    asked = "" if is_fixed_by_line else _asked(reason, question, message)
     if asked:
         yield f"-> {asked}"
 

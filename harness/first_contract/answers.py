@@ -339,8 +339,8 @@ def _times(tried: Tried) -> list[str]:
         execution, is_of_an_arm, _ = each.phase.partition(": ")
         spent[execution.partition(".")[0] if is_of_an_arm else each.kind.words] += each.seconds
     most_first = sorted(spent.items(), key=lambda each: -each[1])
-    told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in most_first if seconds >= 0.1)
-    return _line("", "time", f"{costs.wall_seconds:.0f} s by the clock: {told}") if told else []
+    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in most_first if seconds >= 0.1)
+    return _line("", "time", f"{costs.wall_seconds:.0f} s by the clock: {parts}") if parts else []
 
 
 def _memory(tried: Tried) -> str:

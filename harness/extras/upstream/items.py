@@ -17,7 +17,7 @@ from harness.errors import ContractError
 
 @dataclass(frozen=True)
 class ClaimSection:
-    """What a key may contain if its values are claims. of_mappings: True if each claim must be a mapping with an id.
+    """The form of a key whose values are claims. of_mappings: True if each claim must be a mapping with an id.
 
     unchecked: the reason for items that match no form in `judgements.py` and therefore have no executable check.
     """

@@ -66,7 +66,7 @@ class ClippedNorm(Strict):
     at_most: Annotated[Positive, Demand("clipped_norm_exceeded")]
     """The threshold of the clip."""
     relative_rounding: Annotated[NonNegative, Demand("clipped_norm_exceeded")]
-    """By how much rounding may make a norm exceed the threshold, relative to the threshold."""
+    """The largest excess of a norm over the threshold that counts as rounding, relative to the threshold."""
 
 
 class GradientMatch(Judged):

@@ -61,7 +61,7 @@ class NotWorse(Guarding):
     """The precisions in which the two arms must compute, if the arms differ in precision. The frozen tensors of the
     arms then have different formats. They are not compared, but they must not change during training."""
     guards: Guards
-    """What must hold with each seed before the claim can pass. The control must have the candidate's settings."""
+    """Conditions that each seed must meet before the claim can pass. The control must have the candidate's settings."""
 
     @model_validator(mode="after")
     def _has_one_margin(self) -> Self:
