@@ -1,9 +1,10 @@
 """Run the checks that all judges of comparisons share, in one order, before and after a judge's own check.
 
-A judge first calls `captured` and records its measurements. Before its own check, it calls `begin`, which checks for
-finite losses and for equal start and work. After its own check, it calls `end`, which checks that training happened and
-that the ends are finite and equal. Last, it calls `held`. This function checks that states were recorded, and returns
-PASS. A check that the table row of the claim's kind leaves out (`harness.kinds.checks`) is skipped.
+A judge first calls `captured` and records its measurements. Before its own check, it calls `begin`, which checks that
+losses are finite and that the executions start equally and do equal work. After its own check, it calls `end`, which
+checks that the executions trained, and that their ends are finite and equal. Last, it calls `held`, which checks that
+states were recorded, and returns PASS. For each kind of claim, a table row names the checks that are left out
+(`harness.kinds.checks`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from harness.judging import reasons
 from harness.judging.context import Context, capture_of
 from harness.judging.end_state import ExcusedEnds, require_equal_ends, require_finite_end, require_recorded
 from harness.judging.equal_start import require_equal_start, require_equal_start_state
-from harness.judging.guards import control_of, require_frozen, require_guards, require_moving, require_trained
+from harness.judging.guards import (
+    control_of,
+    require_frozen,
+    require_guards,
+    require_input,
+    require_moving,
+    require_trained,
+)
 from harness.judging.launched import JudgedSteps, uncounted, unreplayed, untraced
 from harness.judging.series import (
     LOSS,
@@ -35,28 +43,28 @@ from harness.kinds import kind_of
 from harness.kinds.checks import names_of
 from harness.numbers import counted
 
-# A repetition runs in another process, with a different hash seed, process number and starting time.
+# A repetition of an arm runs in another process, with another hash seed, process id and starting time.
 UNREPEATED = (
     "the baseline differs when it runs again, so the comparison shows nothing about the candidate; seed the "
     "numbers that the baseline draws with constants, and not with the time, `hash()` or the process id"
 )
-Executions = Mapping[str, ArmEvidence]  # name of an execution in messages -> its evidence
+Executions = Mapping[str, ArmEvidence]  # name of an execution of an arm in messages -> its evidence
 
 
 @dataclass(frozen=True)
 class Group:
     """A group of executions. Each of them is compared with the first one.
 
-    roles: the role (`ROLES`) of each execution that has a role, by the execution's name.
+    roles: by name of an execution, its role (see `ROLES`), if it has one.
     apart: executions that are only a part of a training, such as one half. For them, only frozen tensors and finite
-        ends are checked.
+    ends are checked.
     own: names of shared checks that the judge makes by itself.
     same_system: True if one system trains all executions.
     same_formats: True if all executions store frozen tensors and other state in the same format.
     rounded: True if trainable parameters are compared after rounding to the less precise of two data types.
     more_in: the name of an execution that may start with additional tensors.
-    bits: True if the end states must be equal in bits.
-    run: the run that contains the control which the guards name.
+    bits: True if the end states must have equal bits.
+    run: the run with the control arm that the guards name.
     """
 
     executions: Executions
@@ -73,14 +81,16 @@ class Group:
 
 
 class Comparison:
-    """Runs the shared checks of one claim. The judge passes each group to `begin` and `end`, then calls `held`."""
+    """Runs the shared checks of one claim. The judge passes each group of executions to `begin` and `end`, then calls
+    `held`."""
 
     def __init__(self, part: AnyPart, context: Context, sheet: Sheet) -> None:
         self._part, self._context, self._sheet = part, context, sheet
         self._leaves_out = kind_of(part.kind).leaves_out
         self._begun = 0
         self._ended: list[Executions] = []
-        timed_by = getattr(part, "trajectory", None)  # the id of the claim whose rules the timed steps must satisfy
+        # the id of the claim that compares the arms of a timing; its rules also hold for the timed steps
+        timed_by = getattr(part, "trajectory", None)
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
         self._unread = ""  # the part of the message about tensors that no step reads and that differ at the end
@@ -96,12 +106,13 @@ class Comparison:
     ) -> None:
         """Raise INCONCLUSIVE if an arm that must replay a capture did not replay one in every step.
 
-        An arm must replay a capture if it declares a capture, or is the candidate of a claim with a mechanism.
+        An arm must replay a capture if it declares a capture, or if it is the candidate of a claim that names a
+        mechanism.
 
-        watched: True if the device work of replays is compared with the nodes of the captured graphs.
-        throughout: False if the judge itself checks for steps outside the capture.
-        of_replays: True if the judge's own check is about replays. If it is False, work outside the graphs only leaves
-            the claim undecided, because the judge's check can still find a violation.
+        watched: True if the device's work in replays is compared with the nodes of the captured graphs.
+        throughout: False if the judge itself checks whether steps ran outside the capture.
+        of_replays: True if the judge's own check is about replays. If it is False, work outside of the graphs only
+        leaves the claim undecided, because the judge's own check can still find a violation.
         """
         demanded = self._context.mechanism(self._part)
         for execution in executions:
@@ -126,13 +137,14 @@ class Comparison:
                 self._require_watched(arm, capture, steps, of_replays)
 
     def note_warm(self, arm: str, steps: JudgedSteps) -> None:
-        """Store the number of plain steps that the arm executed before its capture, for the message of PASS."""
+        """Store how many plain steps the arm made before its capture. The message of a PASS states this number."""
         if steps.warm:
             self._warm[arm] = steps.warm
             self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
-        """Leave the claim undecided if a step reads a Python number that no replay changes and no contract explains."""
+        """Leave the claim undecided if a step reads a Python number that no replay changes, and no contract gives a
+        reason for this."""
         numbers = capture.host_numbers or ()
         self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values
@@ -146,14 +158,15 @@ class Comparison:
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
         if capture.mechanism == "traced":
-            # Additional or missing work changes the training, and other checks find this change. The capture claim
-            # judges the amount of work.
+            # Additional or missing work changes the training, which other checks find. The amount of work is judged by
+            # the claim about the capture.
             found = untraced(arm, capture, steps) or unreplayed(arm, capture, self._context.outside_bounds(arm), steps)
         else:
             found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
         if found is not None:
             known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
-            # These findings come only after a check that all launches belonged to the counted graphs.
+            # The check that gives one of these reasons comes after a check that all launches belonged to the counted
+            # graphs.
             counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
             last = (reasons.OUTPUT_NOT_FROM_REPLAY, reasons.REPLAY_UNPROVEN, reasons.WORK_AFTER_STEP)
             stays_open = found.reason in last or (counted_ones_ran and not of_replays)
@@ -161,7 +174,8 @@ class Comparison:
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
-        """Raise FAIL if the names of the parameters differ between executions. Call this before names are looked up."""
+        """Raise FAIL if the names of the parameters differ between executions. Call this before parameters are compared
+        by name."""
         require_same_parameters(group.executions)
 
     def finite_ends(self, executions: Executions) -> None:
@@ -169,9 +183,11 @@ class Comparison:
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Raise `Settled` if a loss is not finite, or if executions start with different states or do different work.
+        """Raise `Settled` if a loss is not finite, if executions start from different states or do different work, or
+        if the guards demand more steps or more distinct batches.
 
-        If only a repetition of the baseline differs, raise INCONCLUSIVE, because the baseline does not repeat itself.
+        If the baseline differs only from its own repetition, raise INCONCLUSIVE, because the baseline does not repeat
+        itself.
         """
         self._begun += 1
         require_finite(self._asked("finite", group), self._sheet, group.metric)
@@ -181,6 +197,9 @@ class Comparison:
         except Settled as settled:
             settle(reasons.BASELINE_NOT_REPEATABLE, f"{settled.message}: {UNREPEATED}")
         require_same_code(group.executions)
+        trained = self._asked("trained", group)
+        if isinstance(self._part, Guarding) and group.run is not None:
+            require_input(self._part.guards, _first(_candidate_first(self._part, trained))[1], self._sheet)
 
     def _require_comparable(self, group: Group) -> None:
         self._require_equal_start(group)
@@ -201,7 +220,8 @@ class Comparison:
                 require_equal_start_state(name, execution, *_first(state), group.more_in)
 
     def end(self, group: Group, skipped_at_most: int = 0) -> None:
-        """Raise `Settled` unless guards hold, executions trained, and ends are finite and, with `bits`, equal."""
+        """Raise `Settled` unless the guards hold, the executions trained, and their ends are finite. With `bits`, the
+        ends must also be equal."""
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
@@ -222,7 +242,7 @@ class Comparison:
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
-        """Return PASS with this message. Raise INCONCLUSIVE if states were not recorded."""
+        """Return PASS with this message. Raise INCONCLUSIVE if the states of the arms were not recorded."""
         if not self._ended or len(self._ended) != self._begun:
             raise ValueError(f"{self._begun} groups of checks were begun, but {len(self._ended)} were ended")
         for executions in self._ended:
@@ -231,11 +251,13 @@ class Comparison:
         return self._sheet.held(f"{message}{warm}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
-        """Raise FAIL if a tensor has different values at the ends of the executions. Tensors in `noisy` may differ."""
+        """Raise FAIL if a tensor has different values at the ends of the executions. The values of tensors in `noisy`
+        may differ."""
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
-        """Return the executions of the group that need this shared check; none if the judge makes the check itself."""
+        """Return the executions in the group for which this shared check must be made. Return none if the judge makes
+        the check itself."""
         if check in group.own:
             return {}
         return {
@@ -250,10 +272,8 @@ def _but_repetitions(group: Group) -> Executions:
 
 
 def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless a control did the same work as the baseline, and its end is recorded and finite.
-
-    name, theirs: the names of control and baseline in messages.
-    """
+    """Raise `Settled` unless a control did the same work as the baseline, and its end is recorded and finite. name,
+    theirs: how messages call the control and the baseline."""
     control = {name: execution}
     require_finite(control, sheet)
     require_same_work({theirs: baseline, **control}, sheet)
@@ -262,7 +282,8 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Raise INCONCLUSIVE if judged steps ran outside the capture, or there are fewer replays than observable steps."""
+    """Raise INCONCLUSIVE if judged steps ran outside of the capture, or if there are fewer replays than steps that must
+    be replays."""
     if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
@@ -272,7 +293,7 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
 
 
 def _age(capture: CaptureEvidence) -> str:
-    """Return the role "older" if the evidence is from a version whose probe did not watch steps, else ""."""
+    """Return "older" if the evidence is of a version that did not observe single steps. Return "" otherwise."""
     return "older" if capture.every_step is None and capture.device_work is None else ""
 
 
@@ -281,6 +302,7 @@ def _first(executions: Executions) -> tuple[str, ArmEvidence]:
 
 
 def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
-    """Return the executions with the candidate first. Guards check batches and training of the first execution."""
+    """Return the executions with the candidate first, because guards check the batches and the training of the first
+    execution."""
     candidate = part.arms()[part.candidate_path]
     return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

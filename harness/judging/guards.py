@@ -1,7 +1,8 @@
 """Check the guards: conditions under which a claim about training may pass.
 
-The verdict of an unmet guard is FAIL, of `floor` INCONCLUSIVE. Most reason codes begin with `vacuous_`. Guards are
-checked after the difference between the arms, so that a real difference is reported as a difference.
+If a guard is not met, the verdict is FAIL; for the guard `floor` it is INCONCLUSIVE. Most of the reason codes begin
+with `vacuous_`. Guards are checked after the difference between the arms. A real difference is therefore reported as a
+difference.
 """
 
 from __future__ import annotations
@@ -32,20 +33,32 @@ from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.kinds.trajectory.model import TrajectoryMatch
 
 # The control's loss changes from batch to batch, because the batches differ. The loss of a trained arm must follow at
-# least this share of the change. The share must also be at least this number of standard errors above zero. Trained
-# arms showed shares of 0.38 to 0.82, at 6 to 25 standard errors. Series independent of their batches have about 0.
+# least this share of the change. The share must also be at least `STANDARD_ERRORS` standard errors above zero. Trained
+# arms showed shares of 0.38 to 0.82, at 6 to 25 standard errors. If losses do not depend on the batches, the share is
+# about 0.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
 
 
+def require_input(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
+    """Raise `Settled` unless the candidate ran enough steps on enough distinct batches."""
+    require_steps(len(candidate.series.loss), guards.steps, sheet)
+    seen = distinct(candidate.series.batch_digest)
+    sheet.figure("distinct_batches", seen, "batches")
+    demanded = guards.distinct_batches
+    if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
+        settle(
+            reasons.VACUOUS_BATCHES_REPEAT,
+            f"{seen} distinct batches were read, but the guard requires {demanded}",
+        )
+
+
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless all guards of `part` hold for all executions. The candidate must be first."""
+    """Raise `Settled` unless all executions trained and the other guards hold. The candidate comes first."""
     guards = part.guards
     candidate = next(iter(executions.values()))
-    require_steps(len(candidate.series.loss), guards.steps, sheet)
     for name, execution in executions.items():
         require_trained(name, execution, zero_loss=guards.floor is not None)
-    _require_distinct_batches(guards, candidate, sheet)
     if guards.clip_active_steps is not None:
         for name, execution in executions.items():
             require_active_clip(name, execution, guards.clip_active_steps, sheet)
@@ -56,7 +69,7 @@ def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: R
 
 
 def _of_the_beginning(part: Guarding) -> Bounds:
-    """Return the bounds within which the first losses of candidate and control must agree."""
+    """Return the bounds within which the first loss of the candidate must agree with the first loss of the control."""
     if not isinstance(part, Guarded) or part.equality == "bitwise":
         return EXACT
     if isinstance(part, TrajectoryMatch) and part.metric != LOSS:
@@ -65,16 +78,14 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 
 
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
-    """Return the execution of the untrained control, by its name in messages; empty if no guard names a control."""
+    """Return the execution of the untrained control, by its name in messages. Return an empty mapping if no guard names
+    a control."""
     return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
 
 
 def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
     """Raise `Settled` unless the execution trained: trainable tensors and the loss changed, and frozen tensors did not.
-
-    skipped_at_most: how many updates may be skipped.
-    zero_loss: True if the loss may be 0 at all steps.
-    """
+    skipped_at_most: how many updates may be skipped. zero_loss: True if the loss may be 0 in all steps."""
     start, end = execution.start, end_of(execution)
     require_frozen(name, execution)
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
@@ -85,7 +96,7 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0,
         )
     if end.skipped_steps > skipped_at_most:
         settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} skipped {end.skipped_steps} of {end.steps_called} updates")
-    replay = execution.long_replay  # its series has few steps, but its digests cover all steps
+    replay = execution.long_replay  # the series has few steps, but the digests in this record cover all steps
     moved = replay is not None and len({each.losses for each in replay.blocks if each.steps == replay.every}) > 1
     if not moved and (losses(execution).any() or not zero_loss):
         _require_movement(name, losses(execution))
@@ -114,19 +125,8 @@ def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
             )
 
 
-def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
-    seen = distinct(candidate.series.batch_digest)
-    sheet.figure("distinct_batches", seen, "batches")
-    demanded = guards.distinct_batches
-    if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
-        settle(
-            reasons.VACUOUS_BATCHES_REPEAT,
-            f"{seen} distinct batches were read, but the guard requires {demanded}",
-        )
-
-
 def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet: Sheet) -> None:
-    """Raise `Settled` unless a gradient group's norm exceeded the clip's threshold in at least `demanded` steps."""
+    """Raise `Settled` unless, in at least `demanded` steps, a group of gradients exceeded the clip's threshold."""
     active = np.asarray(execution.series.clip_active_groups)
     if demanded > 0 and len(active) and (active < 0).all():
         settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer `gradient_norms`")
@@ -144,7 +144,8 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
 def _require_training_effect(
     effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
 ) -> None:
-    """Raise FAIL unless the candidate's loss ends below the control's, on equal batches, by the required amount."""
+    """Raise FAIL unless the candidate's loss at the end is below the control's loss, on equal batches, by the required
+    amount."""
     control = executed(run, effect.control)
     if problem := _control_problem(control, candidate):
         settle(
@@ -176,7 +177,7 @@ def _require_training_effect(
 
 
 def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
-    """Raise FAIL unless the first losses of candidate and control agree. These losses come before the first update."""
+    """Raise FAIL unless the first losses of candidate and control agree, because no update has changed them yet."""
     first = difference(ours[:1], theirs[:1], "every", bounds)
     apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
@@ -188,10 +189,10 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
 
 
 def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
-    """Raise FAIL if differences between batches alone (noise) may explain the training effect.
+    """Raise FAIL if differences between the batches alone (noise) may explain the training effect.
 
-    They do not explain it if the candidate ends below every loss of the control by the required amount, or if its loss
-    follows the control's loss from batch to batch.
+    They do not explain it if the candidate's loss at the end is below every loss of the control by the required amount,
+    or if it follows the control's loss from batch to batch.
     """
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
     share, error = shared_change(ours, theirs)
@@ -207,9 +208,10 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return slope and error of a regression, through the origin, of our changes from step to step on the control's.
+    """Return the slope, and its standard error, of a regression through the origin: our changes from step to step
+    against the control's changes.
 
-    Changes are compared because a decrease over many steps must not count as following the control.
+    Changes are used because a decrease over many steps must not count as following the control.
     """
     mine, control = np.diff(ours), np.diff(theirs)
     spread = float(control @ control)
@@ -221,10 +223,11 @@ def shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
 
 
 def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
-    """Raise INCONCLUSIVE unless parameters changed enough, or the loss ended clearly below the control's loss.
+    """Raise INCONCLUSIVE unless the parameters changed enough, or the loss at the end is clearly below the control's
+    loss.
 
-    "Clearly" means by several standard errors, computed as for two independent series. A comparison of losses batch by
-    batch would be too sensitive, because it shows even updates of a millionth.
+    "Clearly" means by several standard errors, computed as for two independent series. To compare the losses batch by
+    batch would be too sensitive, because even an update of a millionth would show.
     """
     moved = end_of(candidate).moved
     sheet.figure("moved", moved, "of a parameter's size")
@@ -251,14 +254,15 @@ def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, s
 
 
 def _standard_error(*series: Losses) -> float:
-    """Return the standard error of the difference between the series' means; infinite if a series is too short."""
+    """Return the standard error of the difference between the means of the series. Return infinity if a series is too
+    short."""
     if min(map(len, series)) < 2:
         return float("inf")
     return float(np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in series)))
 
 
 def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
-    """Return why the control is no untrained run with the candidate's start and batches; "" if there is no problem."""
+    """Return why the control is not an untrained run with the candidate's start and batches. Return "" if it is."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names
@@ -272,7 +276,7 @@ def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
         problem = "was trained, because its parameters changed"
     elif end_of(control).frozen_digest != control.start.frozen_digest:
         problem = "changed its frozen tensors"
-    # The optimizer's state is not compared. It may differ, because the control has another learning rate.
+    # Do not compare the optimizer's state, which may differ because the control has another learning rate.
     elif any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate)):
         problem = "starts from buffers or generators that differ from the candidate's"
     return problem

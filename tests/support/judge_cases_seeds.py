@@ -47,6 +47,12 @@ def batches(seed: int) -> list[str]:
     return [f"batch{seed}.{index}" for index in range(STEPS)]
 
 
+def on_one_batch(worse: float = 0.0) -> list[ArmEvidence]:
+    """Return executions of both arms' system in which every step of a seed reads the same batch."""
+    repeated = {seed: {"batches": batches(seed)[:1] * STEPS} for seed in SEEDS}
+    return executions("ungraphed" if worse else "same_system", repeated, worse)
+
+
 def executions(
     name: str, by_seed: Mapping[int, Mapping[str, Any]] | None = None, worse: float = 0.0, **all_seeds: Any
 ) -> list[ArmEvidence]:
@@ -150,6 +156,7 @@ SEED_CASES = [
     ),
     Case("better by far", "held", lambda: seeds(executions("ungraphed", worse=-0.5))),
     Case("worse by far", "worse", lambda: seeds(executions("ungraphed", worse=0.5))),
+    Case("worse by far, on one batch", "vacuous_batches_repeat", lambda: seeds(on_one_batch(0.5), on_one_batch())),
     Case("worse by about the margin", "undecided_difference", lambda: seeds(executions("ungraphed", worse=0.1))),
     Case("worse by nearly the margin", "undecided_difference", lambda: seeds(executions("ungraphed", worse=0.085))),
     Case("one seed beyond the margin", "undecided_difference", lambda: last_worse(s4=0.11)),

@@ -26,12 +26,13 @@ from harness.kinds.seeds.model import MOST_SEEDS, NotWorse
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# The following functions join the two halves of the candidate's training with each seed. The candidate was saved after
-# the first half, and resumed in another process.
+# With each seed, the candidate was saved after the first half of its training, and resumed in another process. The
+# following functions join the two halves.
 
 
 def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> None:
-    """End the judgement with FAIL if too few steps were made after a load. Do nothing if the claim has no `save_at`."""
+    """End the judgement with FAIL if too few steps were made after the load. Do nothing if the claim sets no
+    `save_at`."""
     if part.save_at is None:
         return
     executions = replicas(run, part.candidate, 2 * len(part.seeds))
@@ -61,7 +62,8 @@ def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
 
 
 def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmEvidence) -> Chain:
-    """Return both halves of a training as a `Chain`. End the judgement with ERROR if the second has another seed."""
+    """Return both halves of a training as a `Chain`. End the judgement with ERROR if the second half has another
+    seed."""
     there = second.start.facts.get("seed")
     if there != seed:
         settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} was resumed with seed {there}, but seed {seed} is required")
@@ -69,8 +71,8 @@ def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmE
 
 
 def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> None:
-    """End the judgement unless, with each seed, a new process loaded the trained state. If a capture is required, both
-    processes must have captured."""
+    """End the judgement unless, with each seed, a new process loaded the trained state. If a capture is
+    required, both processes must have captured."""
     for chain in chains:
         for joint in chain.joints:
             comparison.captured(joint.first, joint.second, role="half")
@@ -79,7 +81,8 @@ def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> Non
 
 
 def note_chains(chains: list[Chain], sheet: Sheet) -> None:
-    """Add the figures of one checkpoint to the sheet: the one from which a load failed to restore the most tensors."""
+    """Add the figures of one checkpoint to the verdict (`sheet`). This is the checkpoint whose load failed to restore
+    the most tensors."""
     if chains:
         note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)
 
@@ -100,7 +103,8 @@ def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_
 
 
 def interval(excess: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the lower and upper bounds [...] of the trimmed mean over seeds. Each has this one-sided confidence."""
+    """Return the lower and upper bounds [...] of the trimmed mean over seeds. `confidence` is the one-sided confidence
+    of each bound."""
     mean, reach = trimmed(excess, confidence)
     return mean - reach, mean + reach
 
@@ -109,8 +113,9 @@ def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
     """Return an array [...] of decisions: 1 if the candidate is not worse by more than the margin, -1 if it is worse by
     more than the margin, and 0 if this is undecided.
 
-    1 requires that the upper bound is at most 0, and also that nearly all seeds agree. The error probability of such a
-    count of seeds is known for any distribution of noise. -1 requires only that the lower bound is above 0.
+    The decision 1 requires that the upper bound is at most 0, and also that nearly all seeds agree. The error
+    probability of such a count of seeds is known for any distribution of noise. The decision -1 requires only that the
+    lower bound is above 0.
     """
     low, high = interval(excess, confidence)
     dissenting = may_dissent(excess.shape[-1], confidence)
@@ -156,8 +161,8 @@ class Pairs:
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     """Return the judgement of a claim. The checks are made in this order: steps after a load, the capture, enough
-    steps, finite losses, precisions, equal starts and batches of each seed, that seeds differ, a worse candidate, the
-    guards, the end states, an undecided difference."""
+    steps, finite losses, precisions, equal starts and enough equal batches of each seed, that seeds differ, a worse
+    candidate, the other guards, the end states, an undecided difference."""
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
     run, chains = joined(part, run)
@@ -165,7 +170,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     comparison = Comparison(part, context, sheet)
     require_chains(part.candidate, comparison, chains)
     for executions in by_seed.values():
-        if not chains:  # for chains, `require_chains` has already checked the captures
+        if not chains:  # With `save_at`, `require_chains` has already checked the captures
             comparison.captured(executions[part.candidate])
         comparison.captured(executions[part.baseline])
     sheet.count("seeds", len(by_seed))
@@ -208,8 +213,8 @@ def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> 
 
 
 def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
-    """End the judgement with FAIL if an arm has the same series, or the same start and batches, with two seeds. One
-    measurement would then count twice."""
+    """End the judgement with FAIL if an arm has the same losses, or the same start and batches, with two seeds. The
+    same measurement would then count twice."""
     for arm in (part.candidate, part.baseline):
         seen: dict[bytes, int] = {}
         for seed, executions in by_seed.items():
@@ -233,7 +238,8 @@ def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -
 
 
 def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
-    """Return 1 if the candidate is not worse, 0 if this is undecided. End the judgement with FAIL if it is worse."""
+    """Return 1 if the candidate is not worse, 0 if this is undecided. End the judgement with FAIL if the candidate is
+    worse."""
     _note(part, pairs, sheet)
     fewest = fewest_processes(part.confidence)
     if len(part.seeds) < fewest:
