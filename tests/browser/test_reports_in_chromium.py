@@ -34,10 +34,10 @@ def partly_decided() -> ReportView:
 
 
 PUBLISHED = {
-    "cpu-run": "*-cpu-drill",
+    "cpu-run": "drills/*-cpu-traced-step",
     "gpu-run": "gates/*-gate-backward",
     "gpu-timing": "*-throughput-tiny",
-    "gpu-kinds": "gates/*-gate-training",
+    "gpu-kinds": "gates/*-gate-not-worse",
 }
 DRILLS = {"gpu-drill": "*-h200-drill-untimed"}
 MADE: dict[str, Callable[[], ReportView]] = {
@@ -74,8 +74,10 @@ def report(name: str, tmp_path: Path, published_page: PageOf) -> Path:
 def test_each_report_page_renders_in_every_variant_without_requests_or_serious_axe_violations(
     browser: Browser, axe: str, report: Path, name: str
 ) -> None:
-    """Axe looks at it in the light, and in other colours and another width. Of what has one shape, rows, tables and
-    cards, it sees one; in the light all of a made-up page, and of the published gate's.
+    """Axe checks each page in one light, one dark and one narrow variant.
+
+    Of rows, tables and cards with the same shape it checks only one. A made-up page is checked whole in the light
+    variant.
     """
     one_of_each = AXE_IN if name in PUBLISHED else {"phone-dark"}
     assert check(browser, report, VARIANTS, axe, axe_in=AXE_IN, one_of_each=one_of_each) == []
@@ -109,7 +111,7 @@ def test_each_report_page_renders_in_every_variant_without_requests_or_serious_a
 def test_the_headline_shows_its_word_and_colour_in_each_variant(
     browser: Browser, report: Path, words: str, colours: tuple[str, str], variant: str
 ) -> None:
-    """Green, and only green, is for what held; the tab's title begins with the word."""
+    """Only the headline of a result that held is green. The title of the browser's tab begins with the same word."""
     show(browser, report, SCREENS[variant])
     assert browser.evaluate("document.querySelector('.headline').innerText.split('\\n')[0]") == words
     colour = browser.evaluate("getComputedStyle(document.querySelector('.headline strong')).color")

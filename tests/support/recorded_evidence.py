@@ -94,7 +94,7 @@ BASES: dict[str, dict[str, OnCpu | Published]] = {
     },
     "gradient_match": {
         "bitwise": OnCpu(REGRESSION, PAIR | {"kind": "gradient_match", "equality": "bitwise", "steps": [0, 5]}),
-        "clipped": Published("2026-11-22-cpu-drill", "CLIP-FUSED-001", "smoke"),
+        "clipped": Published("2026-11-23-h200-drill-untimed", "CLIP-FUSED-001", "smoke"),
     },
     "capture": {
         "traced": OnCpu(REGRESSION, TEXT | {"kind": "capture", "candidate": "captured", "mechanism": "traced"}),
@@ -115,9 +115,9 @@ BASES: dict[str, dict[str, OnCpu | Published]] = {
             arms={**ARMS, "waits": {"capture": "none", "system": "step_function_systems:Waits"}},
         ),
     },
-    "ptx_target": {"offline": Published("2026-11-22-cpu-drill", "PTX-TARGET-001", "cross-1.5b-512")},
-    "prewarm": {"offline": Published("2026-11-22-cpu-drill", "PREWARM-COVERAGE-001", "cross-tiny")},
-    "kernel_match": {"interpreted": Published("2026-11-22-cpu-drill", "CLIP-KERNELS-001", "interpreted")},
+    "ptx_target": {"offline": Published("2026-11-23-h200-drill-untimed", "PTX-TARGET-001", "cross-1.5b-512")},
+    "prewarm": {"offline": Published("2026-11-23-h200-drill-untimed", "PREWARM-COVERAGE-001", "cross-tiny")},
+    "kernel_match": {"interpreted": Published("2026-11-23-h200-drill-untimed", "CLIP-KERNELS-001", "interpreted")},
     "step_match": {
         "captured": OnCpu(
             "single_step_systems:Captured",
@@ -164,13 +164,13 @@ BASES: dict[str, dict[str, OnCpu | Published]] = {
     },
     "not_worse": {
         "seeds": OnCpu("measured_systems:Measured", SEEDS, steps=14),
-        "resumed": Published("gates/2026-11-26-h100-gate-training", "RESUME-NOT-WORSE-001", "tiny"),
+        "resumed": Published("gates/2026-11-30-h200-gate-not-worse", "RESUME-NOT-WORSE-001", "tiny"),
     },
     "memory_steady": {
         "replay": Published(CAPTURED, "CGTS-INV-005", "tiny"),
         "recapture": Published(CAPTURED, "F-CGT-004-recapture", "tiny-shapes"),
     },
-    "peak_memory": {"cuda_graph": Published("gates/2026-11-26-h100-gate-training", "MEM-PEAK-001-tiny", "tiny")},
+    "peak_memory": {"cuda_graph": Published("gates/2026-11-30-h200-gate-memory", "MEM-PEAK-001-tiny", "tiny")},
     "long_replay": {
         "traced": OnCpu(
             REGRESSION,

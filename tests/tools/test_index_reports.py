@@ -41,7 +41,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_every_run_has_a_row_with_its_count_line_and_a_drill_its_matrix(reports: Path) -> None:
+def test_every_run_has_a_row_with_its_counts_in_the_reports_index_and_a_drill_has_its_matrix(reports: Path) -> None:
     rows = index_reports.tables(index_reports.published(reports), index_reports.drills(reports)).splitlines()
     plain, planted, drill = rows[2:5]
     assert plain.startswith("| [1-plain](1-plain/report.html) | ")
@@ -81,7 +81,7 @@ REFUSED = re.escape("a published run must have a readable run.json")
 
 
 @pytest.mark.parametrize("archive", ARCHIVES[:3], ids=lambda path: path.parent.name)
-def test_the_header_of_an_archive_is_that_of_the_run(archive: Path) -> None:
+def test_the_header_read_from_an_archive_is_that_of_the_run(archive: Path) -> None:
     assert index_reports.header_of(archive.parent) == read_bundle(archive.parent).header
 
 
@@ -102,7 +102,7 @@ def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
         index_reports.header_of(tmp_path)
 
 
-def test_faults_are_counted_over_all_drills(reports: Path) -> None:
+def test_the_reports_index_counts_faults_over_all_drills(reports: Path) -> None:
     (drill,) = [run.drill for run in index_reports.published(reports) if run.drill is not None]
     demanded = {("SCRIPT-001", "no_steps"), ("SCRIPT-001", "missing_run"), ("SCRIPT-001", "nan_tail")}
     every = "SCRIPT-001 `missing_run`, SCRIPT-001 `nan_tail`, SCRIPT-001 `no_steps`"
@@ -116,15 +116,15 @@ def test_faults_are_counted_over_all_drills(reports: Path) -> None:
     assert "1 killed, 1 survived (SCRIPT-001 `no_steps`), 1 not" in index_reports.coverage([drill, survivor], demanded)
 
 
-def test_the_index_is_current() -> None:
+def test_the_committed_index_of_reports_is_up_to_date() -> None:
     page = index_reports.PAGE.read_text(encoding="utf-8")
     text = index_reports.text(index_reports.REPORTS)
     assert page == page_tables.filled(page, text), "run tools/docs/index_reports.py"
 
 
-def test_only_the_runs_themselves_name_the_commits_of_published_runs() -> None:
+def test_commits_of_published_runs_are_named_only_in_the_files_of_these_runs() -> None:
     page = index_reports.PAGE.read_text(encoding="utf-8")
     by_hand, of_runs = page_tables.filled(page, ""), index_reports.text(index_reports.REPORTS)
     assert re.findall(r"`[0-9a-f]{7,40}`", by_hand) == []
-    gate = next(line for line in of_runs.splitlines() if "`gates/2026-11-26-h100-gate-training`" in line)
-    assert gate.startswith("| `865889d60c02` with uncommitted changes | ")
+    gate = next(line for line in of_runs.splitlines() if "`gates/2026-11-30-h200-captured`" in line)
+    assert gate.startswith("| `ac856cf15bf4` with uncommitted changes | ")

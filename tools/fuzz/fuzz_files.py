@@ -29,7 +29,7 @@ def _unpacked_run(folder: Path) -> Path:
     """Unpack a published run into the folder, and add the record of a drill. Return the run's folder."""
     unpack(ROOT / "reports" / "2026-11-22-h200-traced" / "run.tar.xz", folder)
     for name in ("verdicts.json", "drill.json"):
-        source = ROOT / "reports" / ("2026-11-22-cpu-drill" if name == "drill.json" else "2026-11-22-h200-traced")
+        source = ROOT / "reports" / ("drills/2026-11-30-cpu-fp8" if name == "drill.json" else "2026-11-22-h200-traced")
         shutil.copy(source / name, folder / "run" / name)
     return folder / "run"
 
@@ -152,7 +152,7 @@ def _checkpoint() -> dict[str, bytes]:
     return {
         "config.json": (_WEIGHTS.parent / "config.json").read_bytes(),
         "model.safetensors.index.json": json.dumps(index).encode(),
-        # only the header; tensors of zeros are added when the file is written
+        # Only the header. Tensors of zeros are added when the file is written.
         "model.safetensors": weights[: 8 + length],
     }
 

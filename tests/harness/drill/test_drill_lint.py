@@ -73,7 +73,7 @@ def test_faults_planted_in_evidence_are_known_to_drill_lint(loaded: LoadedContra
     assert lint(loaded, describe) == []
 
 
-def test_drill_lint_is_silent_without_a_record_and_with_a_clean_record(loaded: LoadedContract) -> None:
+def test_check_reports_nothing_without_a_drill_record_or_with_a_clean_record(loaded: LoadedContract) -> None:
     assert lint_drill(loaded, []) == []
     assert lint_drill(loaded, [record(loaded)]) == []
 
@@ -88,11 +88,11 @@ def test_a_survivor_of_the_last_drill_is_a_warning(loaded: LoadedContract) -> No
     ]
 
 
-def test_a_survivor_that_the_claim_no_longer_lists_is_not_reported(loaded: LoadedContract) -> None:
+def test_a_surviving_fault_that_the_claim_no_longer_lists_is_not_reported(loaded: LoadedContract) -> None:
     assert lint_drill(loaded, [record(loaded, killed=False, fault="nan_tail")]) == []
 
 
-def test_drill_lint_uses_the_newest_record(loaded: LoadedContract) -> None:
+def test_check_uses_the_newest_drill_record(loaded: LoadedContract) -> None:
     assert lint_drill(loaded, [record(loaded, killed=False), record(loaded)]) == []
 
 
@@ -103,7 +103,7 @@ def test_a_contract_that_changed_since_its_drill_is_a_warning(loaded: LoadedCont
     assert finding.message.startswith("the contract has changed since its last drill")
 
 
-def test_a_newer_record_without_the_fault_does_not_hide_its_survival(loaded: LoadedContract) -> None:
+def test_a_newer_drill_record_without_a_fault_does_not_hide_that_the_fault_survived(loaded: LoadedContract) -> None:
     survived = record(loaded, killed=False)
     other = record(loaded, fault="no_steps").model_copy(update={"recorded_at": "2026-01-02T00:00:00+00:00"})
     (finding,) = lint_drill(loaded, [survived, other])
@@ -116,7 +116,7 @@ def test_a_fault_killed_on_a_different_workload_still_survived(loaded: LoadedCon
     assert [each.level for each in lint_drill(loaded, [record(loaded, killed=False), elsewhere])] == ["warning"]
 
 
-def test_faults_drilled_before_the_contract_changed_are_counted(loaded: LoadedContract) -> None:
+def test_recorded_drills_older_than_the_contract_are_counted(loaded: LoadedContract) -> None:
     (finding,) = lint_drill(loaded, [record(loaded, digest="1" * 64), record(loaded, fault="no_steps")])
     assert finding == Finding(
         "warning",
@@ -128,7 +128,7 @@ def test_faults_drilled_before_the_contract_changed_are_counted(loaded: LoadedCo
 
 PUBLISHED = {
     "alone": (ROOT / "reports/accuracy/2026-11-22-h200-step-accuracy-drill", "step-accuracy-v1"),
-    "with a shared file": (ROOT / "reports/accuracy/2026-11-26-h100-fp8-kernels-drill", "fp8-v1"),
+    "with a shared file": (ROOT / "reports/drills/2026-11-30-cpu-fp8", "fp8-v1"),
 }
 
 
@@ -166,7 +166,7 @@ def test_editing_a_number_that_a_judge_reads_outdates_the_drill(published: str, 
     assert drilled_claims(records_below(run, [edited]), {contract: edited.digest}) == []
 
 
-def test_an_edited_contract_copy_in_a_run_does_not_renew_its_drill(tmp_path: Path) -> None:
+def test_editing_the_contract_copy_in_a_run_does_not_make_its_drill_current(tmp_path: Path) -> None:
     run, contract = PUBLISHED["alone"]
     path = drilled(run, contract, tmp_path)
     path.write_text(path.read_text() + "# edited\n")

@@ -15,8 +15,10 @@ REPORTS = Path(__file__).parents[3] / "reports"
 # between them they hold all record types but these
 RUNS = (
     "drills/2026-11-30-cpu-traced-step",
-    "gates/2026-11-26-h100-gate-training",
-    *(f"gates/2026-11-30-h200-gate-{part}" for part in ("accuracy", "backward", "fp8", "kernels", "training-step")),
+    *(
+        f"gates/2026-11-30-h200-gate-{part}"
+        for part in ("accuracy", "backward", "fp8", "kernels", "memory", "not-worse", "training-step")
+    ),
 )
 RARE = {"arm_failed", "observed_step", "part_failed", "rank_steps", "telemetry"}
 JOURNAL = {"phase", "unavailable", "raised", "complete"}
@@ -39,7 +41,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("record", TAGS)
-def test_a_record_written_twice_is_a_garbage_death(recorded: dict[str, Path], tmp_path: Path, record: str) -> None:
+def test_a_record_written_twice_is_damaged_evidence(recorded: dict[str, Path], tmp_path: Path, record: str) -> None:
     lines = recorded[record].read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "run.json").write_bytes(recorded[record].with_name("run.json").read_bytes())
     (tmp_path / "records.jsonl").write_text("".join(lines), encoding="utf-8")

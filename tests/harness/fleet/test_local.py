@@ -136,12 +136,12 @@ def test_the_duration_of_a_published_unit_comes_from_its_newest_run(tmp_path: Pa
     unit = ("capture-cost-v1", "F-GRAPH-BWD-003-512", "tiny")
     found = busy_times([unit, ("absent", "A-1", "w")], [tmp_path, ROOT / "reports"])
     assert list(found) == [unit]
-    assert {one.directory for one in found[unit]} == {"2026-11-30-h200-tiny"}
+    assert {one.directory for one in found[unit]} == {"2026-11-30-h200-gate-kernels"}
     assert busy_seconds(found[unit]) > 0
 
 
-def test_a_shard_names_its_contract_and_claims() -> None:
-    """The contract as it was given: a run directory does not tell where the checkout lies."""
+def test_the_command_of_a_shard_names_its_contract_and_claims() -> None:
+    """The contract is named as the user gave it, because a run directory does not show where the checkout is."""
     one = Shard("one", Path("contracts/a.yaml"), ("A-001", "A-002"))
     assert one.words() == ["verify", "contracts/a.yaml", "--claim", "A-001", "--claim", "A-002"]
     assert one.words(but={"A-001"}) == ["verify", "contracts/a.yaml", "--claim", "A-002"]
@@ -153,7 +153,7 @@ def test_shards_state_whether_they_need_a_gpu() -> None:
 
 
 def test_each_shard_sees_only_its_assigned_gpus_and_shards_start_in_order(programs: Write, tmp_path: Path) -> None:
-    """Four GPUs; what needs more than there are has all of them, and a unit of it says what is missing."""
+    """There are four GPUs. A shard that needs more GPUs gets all of them, and its units report what is missing."""
     says = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     begins = f"{says}; open('two-has-begun', 'w')"
     waits = f"{says}; import os, time\nwhile not os.path.exists('two-has-begun'): time.sleep(0.01)"
@@ -198,7 +198,7 @@ print(len(seen), *{unit.obstacle.message for unit in found.units if unit.obstacl
 def test_every_shard_sees_the_gpus_that_its_units_need_or_reports_the_number(
     plan: Callable[[Sequence[LoadedContract]], list[Shard]], gpus: str, seen: str, programs: Write, tmp_path: Path
 ) -> None:
-    """GPUs are simulated. A shard sees as many as its units need; on fewer the units say how many they need."""
+    """The GPUs are simulated. If there are too few, the units report how many they need."""
     planned = {one.claims[0]: one for one in plan(load_contracts([CONTRACTS / "ranks-v1.yaml"]))}
     shards = [planned["RANKS-004"], planned["RANKS-001"]]
     programs(**{shard.name: PLANS for shard in shards})
@@ -250,7 +250,7 @@ def two_alike(tmp_path: Path, scripted: Path) -> list[LoadedContract]:
 def test_every_shard_has_a_unique_name(
     plan: Callable[[Sequence[LoadedContract]], list[Shard]], two_alike: list[LoadedContract]
 ) -> None:
-    """What the first of a name had made was judged in the place of the second, which never ran."""
+    """Otherwise the results of one shard would be judged as those of another shard with the same name."""
     planned = plan(two_alike)
     assert len({shard.name.casefold() for shard in planned}) == len(planned) == 4
     timed = [(shard.name, shard.contract.stem) for shard in planned if shard.claims == ("SPEED-001",)]
@@ -260,7 +260,10 @@ def test_every_shard_has_a_unique_name(
 
 @pytest.mark.parametrize("faults", ["", "    falsified_by: [nan_tail]\n"])
 def test_a_claim_without_a_fault_is_in_no_shard_of_a_drill(faults: str, tmp_path: Path, scripted: Path) -> None:
-    """As the first claim of a contract it ended the command with a traceback; alone it was a shard of nothing."""
+    """Regression: if it was the first claim of its contract, the command ended with a traceback.
+
+    If it was the only claim, its shard was empty.
+    """
     from scripted_system import contract_text
 
     text = contract_text("held")
@@ -286,7 +289,7 @@ def test_the_exit_code_of_a_sharded_drill_is_that_of_its_worst_shard(codes: list
     assert gate.worst(codes) == code
 
 
-def test_the_gpus_option_takes_all_gpus_or_the_named_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_gpus_selects_all_gpus_or_the_named_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "devices", lambda: Devices((Gpu("NVIDIA H200", "GPU-a", "sm_90", 139.8),)))
     assert (engines.gpu_names("all"), engines.gpu_names("0, GPU-b")) == (["GPU-a"], ["0", "GPU-b"])
     monkeypatch.setattr(engines, "devices", lambda: Devices(problem="no NVIDIA driver"))
@@ -297,7 +300,7 @@ def test_the_gpus_option_takes_all_gpus_or_the_named_gpus(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("gpus", "places"), [([], [""]), ([Gpu("NVIDIA H200", name, "sm_90", 139.8) for name in "ab"], ["a", "b"])]
 )
-def test_the_local_engine_has_one_place_per_gpu_or_one_without(
+def test_the_local_engine_runs_one_shard_per_gpu_at_a_time_or_one_shard_without_gpus(
     gpus: list[Gpu], places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "devices", lambda: Devices(tuple(gpus)))
@@ -369,7 +372,7 @@ def harness(*arguments: str | Path) -> list[str]:
 
 
 def test_a_terminated_gate_keeps_the_evidence_of_its_running_shard(scripted: Path, tmp_path: Path) -> None:
-    """The whole command: a shard under way leaves its evidence, the others never begin."""
+    """The test starts the whole command. The running shard leaves its evidence, and later shards never begin."""
     from scripted_system import contract_text
 
     out = tmp_path / "out"
@@ -411,7 +414,7 @@ LOCAL = ["verify", "one.yaml", "--on", "local", "--gate", "--json", "--reports",
 
 
 def test_a_requeued_slurm_job_resumes_where_it_stopped(waiting: Path) -> None:
-    """As before a time limit of Slurm: submitit hears a signal, and the job begins again."""
+    """Before a job's time limit Slurm sends submitit a signal, and the job is started again."""
     with subprocess.Popen(harness(*LOCAL), stdout=subprocess.PIPE, text=True) as process:
         eventually(lambda: begun(waiting), "a run has ended", process)
         [submitted] = waiting.glob(".jobs/*_submitted.pkl")
@@ -432,7 +435,7 @@ def test_a_requeued_slurm_job_resumes_where_it_stopped(waiting: Path) -> None:
 
 
 def test_a_job_at_its_time_limit_is_requeued_unchanged(tmp_path: Path) -> None:
-    """submitit asks for this before a time limit; what has none is not put back."""
+    """submitit asks the job for a replacement before its time limit. A job that gives none is not started again."""
     job = ShardJob(shard("one"), ("harness",), tmp_path, ("--redact",), {"A": "b"}, owned=True)
     assert job.checkpoint().function == job
 
@@ -446,9 +449,9 @@ def test_running_shards_end_when_their_gate_is_killed(waiting: Path) -> None:
 
 
 def test_the_shards_of_a_local_gate_are_judged_together(scripted: Path, tmp_path: Path) -> None:
-    """Two contracts, a shard each: one count over both, and the gate's exit code.
+    """Two contracts have one shard each. The result is one count over both contracts and the exit code of the gate.
 
-    Shards start, as the command does, without the project's folder on their path.
+    Shards start without the project's folder on their import path, as the command does.
     """
     from scripted_system import contract_text
 

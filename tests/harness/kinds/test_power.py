@@ -37,7 +37,9 @@ def recorded(noise: Sequence[float], ratio: float = 1.5) -> Recorded:
 
 
 @pytest.mark.parametrize(("true_ratio", "power"), [(1.0, 1.0), (DEMANDED, 0.0), (1.15 * DEMANDED, 1.0)])
-def test_a_quiet_machine_decides_all_but_the_demanded_ratio(true_ratio: float, power: float) -> None:
+def test_on_a_machine_without_noise_every_ratio_except_the_demanded_ratio_is_decided(
+    true_ratio: float, power: float
+) -> None:
     assert recorded(QUIET).power(part(), true_ratio) == power
 
 
@@ -52,7 +54,7 @@ def test_noise_reduces_power_and_more_processes_restore_it() -> None:
     assert few < 0.5 < many
 
 
-def test_equal_evidence_gives_an_equal_chance() -> None:
+def test_equal_evidence_gives_an_equal_power() -> None:
     assert recorded(NOISY).power(part(), 1.5) == recorded(NOISY).power(part(), 1.5)
 
 
@@ -66,7 +68,7 @@ def test_the_newest_published_run_of_a_claim_counts() -> None:
     loaded = load_contracts([ROOT / "contracts" / "cuda-graph-backward-v1.yaml"])
     found = last_timings([one.contract for one in loaded], [ROOT / "reports"])
     by_unit = {(one.claim, one.workload): one.run for one in found}
-    assert by_unit["F-GRAPH-BWD-003", "tiny"] == "2026-11-30-h200-tiny"
+    assert by_unit["F-GRAPH-BWD-003", "tiny"] == "2026-11-30-h200-gate-backward"
     assert len(by_unit) == len(found)
 
 
@@ -85,7 +87,9 @@ def test_a_reports_folder_without_runs_gives_no_timings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("noise", "warned"), [(QUIET, False), (NOISY, True)])
-def test_a_claim_that_a_timing_would_leave_undecided_is_warned_of(noise: Sequence[float], warned: bool) -> None:
+def test_check_warns_of_a_claim_that_a_new_timing_would_probably_leave_undecided(
+    noise: Sequence[float], warned: bool
+) -> None:
     loaded: Any = SimpleNamespace(
         contract=SimpleNamespace(id="c", claims=[SimpleNamespace(id="S-1")]), where=lambda *_: "c.yaml:9:5"
     )

@@ -33,7 +33,7 @@ def test_every_older_format_version_has_a_reader(model: type[Versioned]) -> None
 
 
 def test_a_version_1_drill_record_takes_its_planned_count_from_its_rows() -> None:
-    published = Path(__file__).parents[3] / "reports" / "2026-11-22-cpu-drill" / "drill.json"
+    published = Path(__file__).parents[3] / "reports" / "2026-11-23-h200-drill-untimed" / "drill.json"
     record = json.loads(published.read_text(encoding="utf-8"))
     planned = record.pop("planned")
     assert DrillRecord.model_validate({**record, "format_version": 1}).planned == planned
