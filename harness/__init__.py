@@ -1,6 +1,7 @@
 """Contract verification for GPU-training optimizations: from a contract to runs, evidence, verdicts and a report."""
 
-TYPE_CHECKING = False  # importing `typing` takes 10 ms, in which a signal could not be delayed
+# False at run time. Importing this constant from `typing` would take 10 ms, in which SIGINT is not handled.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from harness.recorded_loops.loop_recorder import record as record
 

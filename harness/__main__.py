@@ -7,9 +7,11 @@ from harness.cli import first_signals
 
 
 def main() -> None:
-    """Run the command line. Signals are delayed from the start, because the import of the application takes a while."""
+    """Run the command line. SIGINT, SIGTERM and SIGHUP that arrive during the slow import of the application are
+    recorded and handled after the import."""
     first_signals.hold()
-    # Imported objects stay in use, so collecting garbage frees nothing. It took a tenth of the time of a short command.
+    # Almost all imported objects stay in use, so garbage collection would free nothing. In a short command it took a
+    # tenth of the time.
     gc.disable()
     try:
         from harness.cli.application import main as run
@@ -24,9 +26,10 @@ def main() -> None:
 
 
 def _refuse_to_start(error: BaseException) -> None:
-    """Print one line with the reason why the harness cannot start, and exit with the code of an error.
+    """Print one line with the reason why the harness cannot start, and exit with the exit code of an error.
 
-    The text is escaped here, because the module that escapes texts may be the module that cannot be imported.
+    This function escapes the text itself, because `harness.errors`, which escapes texts elsewhere, may be the module
+    that cannot be imported.
     """
     text = f"error: the harness cannot start: {type(error).__name__}: {error}"
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text).replace("##", "#\\x23")

@@ -1,7 +1,7 @@
 """Define models of untrusted files. Validation of a file stops after a few errors.
 
-pydantic collects every error in a file, with about two kilobytes for each error. It took 80 s and 8 GB of memory to
-refuse a line of 3 MB. Readers of files show only the first error.
+Without this limit, pydantic collects every error in a file, with about two kilobytes for each error. For a file with a
+line of 3 MB this took 80 s and 8 GB of memory. Readers of files show only the first error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-# Largest number of keys of a model (most have about ten), and number of entries of a mapping validated at a time.
+# Largest number of keys that a mapping for a model may have (most models have about ten fields). Longer mappings of a
+# field are validated in groups of this many entries.
 MOST_KEYS = 100
 _NO_SCHEMAS = frozenset({"cls", "config", "metadata", "serialization"})
 
@@ -32,9 +33,10 @@ class LateModel(BaseModel):
         _parent_namespace_depth: int = 2,
         _types_namespace: Mapping[str, Any] | None = None,
     ) -> bool | None:
-        """Build the model without the variables of the calling functions.
+        """Build the model without the local variables of the calling functions.
 
-        pydantic would read them. Python 3.13.0 can crash when it reads those of a function with a comprehension.
+        pydantic would read these variables. Python 3.13.0 can crash when pydantic reads the variables of a function
+        with a comprehension.
         """
         return super().model_rebuild(force=force, raise_errors=raise_errors, _types_namespace=_types_namespace or {})
 
@@ -42,7 +44,7 @@ class LateModel(BaseModel):
 class BoundedModel(LateModel):
     """A model whose validation stops early.
 
-    It ends a list at the first wrong item, and a mapping after a few wrong entries.
+    Validation of a list stops at the first wrong item. Validation of a mapping stops after a few wrong entries.
     """
 
     @model_validator(mode="before")
@@ -59,9 +61,9 @@ class BoundedModel(LateModel):
 
 
 def _ending_early(schema: Any) -> Any:
-    """Return the schema in which each list and mapping stops early.
+    """Return the schema changed so that the validation of each list and mapping stops early.
 
-    Nested models are left as they are: they stop early too.
+    The schemas of nested models are left unchanged, because they were changed when their models were built.
     """
     if isinstance(schema, list):
         return [_ending_early(item) for item in schema]
@@ -72,7 +74,8 @@ def _ending_early(schema: Any) -> Any:
     }
     if schema.get("type") == "list":
         return bounded | {"fail_fast": True}
-    # JSON has only lists. Strict validation in a function validator refuses a list for a tuple. So convert it first.
+    # JSON has lists but no tuples. Strict validation in a function validator refuses a list where a tuple is expected.
+    # Therefore convert the list to a tuple first.
     if schema.get("type") == "tuple":
         return core_schema.no_info_before_validator_function(_tuple, bounded)
     if schema.get("type") == "dict":

@@ -135,9 +135,10 @@ def printable(text: object) -> str:
 
 
 def escaped_lines(text: object) -> str:
-    """Return the text with each line escaped and with its line ends.
+    """Return a text of several lines with each line escaped. Line ends are kept.
 
-    The text must have been composed by the harness.
+    Use this only for a text that the harness composed, because line ends in other text could imitate the harness's
+    output.
     """
     return "\n".join(escaped(line) for line in str(text).split("\n"))
 

@@ -1,4 +1,4 @@
-"""Find mistakes in a valid contract, such as names that its system does not know and claims without a fault."""
+"""Find mistakes in a valid contract, such as a name that the system does not know, or a claim that lists no fault."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Describe = Callable[[str], SystemDescription]
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
-CLEAR = 1.15  # A timing should be able to decide if the true ratio is the required ratio times this number.
-POWERLESS = 0.5  # a timing with a smaller probability of a verdict is not worth its time
+CLEAR = 1.15  # The power of a timing is computed for this true ratio, as a multiple of the required ratio.
+POWERLESS = 0.5  # a timing that decides its claim with a smaller probability is not worth its time
 _LARGE = re.compile(r"e\+?\d\d|\d{39}")  # matches the text of every number that is greater than LARGEST_FLOAT32
 
 
@@ -40,7 +40,7 @@ _LARGE = re.compile(r"e\+?\d\d|\d{39}")  # matches the text of every number that
 class Finding:
     """A mistake in a contract. With an `error` the contract cannot be used.
 
-    A `warning` means that the contract proves less than it seems to. A `note` suggests a better text.
+    A `warning` means that the contract proves less than a reader would expect. A `note` suggests a better text.
     """
 
     level: Literal["error", "warning", "note"]
@@ -55,7 +55,8 @@ def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | N
     """Return all findings in a contract, in the order of the file.
 
     describe: a function that returns the description of a system from its `module:attribute`. claims: ids of the claims
-    to check; None checks all. A system that cannot be described is an error. Checks that need it are skipped.
+    to check; None checks all. A system that cannot be described is an error. Checks that need its description are
+    skipped.
     """
     descriptions, findings = _describe_all(loaded, describe)
     findings += _arms(loaded, descriptions)
@@ -74,9 +75,9 @@ def errors_of(loaded: LoadedContract, describe: Describe) -> list[Finding]:
 
 
 def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return a warning for each claim id that several contracts have.
+    """Return a warning for each claim id that several contracts use.
 
-    `--claim` with such an id selects all these claims.
+    The option `--claim` with such an id selects the claims of all these contracts.
     """
     first: dict[str, LoadedContract] = {}
     findings = []
@@ -90,7 +91,7 @@ def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
 
 
 def has_judge(kind: str) -> bool:
-    """Return True if the module of the kind's judge exists. It is not imported, because judges import numpy."""
+    """Return True if the module of the kind's judge exists. The module is not imported, because judges import numpy."""
     return importlib.util.find_spec(kind_of(kind).judge.partition(":")[0]) is not None
 
 
@@ -334,7 +335,8 @@ def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterato
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
     """Yield the field and the message for arms that differ only in name. A comparison of such arms shows nothing.
 
-    Nudged controls are left out, because they must have the baseline's settings.
+    Controls whose start parameters the harness changes by a rounding error ("nudged") are left out, because they must
+    have the baseline's settings.
     """
     named = [(field, arm) for field, arm in part.arms().items() if field not in NUDGED_CONTROLS]
     for (first, one), (second, other) in combinations(named, 2):
@@ -368,12 +370,14 @@ def refuse_lint_errors(
     paths: Sequence[Path] = (),
     limit_s: float | None = None,
 ) -> None:
-    """Raise ContractErrors if the lint finds errors in the contracts, or in the signed entries.
+    """Raise ContractErrors if the lint finds errors in the contracts, or in the signed entries (waivers and accepted
+    baselines).
 
     paths: where the signed entries were searched. If a folder is among them, an entry for an unknown contract is an
     error.
+
     limit_s: seconds within which each system must describe itself. The descriptions are kept for later calls. A system
-    that cannot be described is no error here. Its units get the verdict ERROR later, with a better message.
+    that cannot be described is not an error here. Its units get the verdict ERROR later, with a better message.
     """
     describe_all([system for one in contracts for system in one.contract.systems()], limit_s or LIMIT_S)
     errors = [ContractError(each.message, where=each.where) for one in contracts for each in errors_of(one, describe)]

@@ -1,4 +1,5 @@
-"""Write numbers in one way: non-finite numbers as tagged strings, and computed figures rounded to 12 digits.
+"""Write numbers to JSON in a uniform way. Non-finite numbers become strings, and computed figures are rounded to 12
+digits.
 
 JSON has no NaN, and common writers turn infinity into null. But a loss that diverged must not be read back as a missing
 loss. Computed figures are rounded so that two machines write the same bytes.
@@ -42,10 +43,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# After these nouns a number is an index, as in `rank 1`, and no count.
+# After these nouns a number is an index, as in `rank 1`, and not a count.
 _INDEXED = "block|lane|layer|measurement|output|process|rank|repetition|round|run|seed|step|version"
 _VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies", " do": " does"}
-_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # words that end in `s` but are no plural nouns
+# Words that are not plural nouns, although most of them end in `s`.
+_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"
 _ONE_OF_MANY = re.compile(
     rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>after|by|for|in|of|over|with)) )?(?<![\d.,=-])\b1 "
     rf"(?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
@@ -69,7 +71,7 @@ def agreed(sentence: str) -> str:
 
 
 def _as_one(found: re.Match[str]) -> str:
-    if found["index"]:  # the number is an index and no count, as in `at step 1 losses differ`
+    if found["index"]:  # the number is an index and not a count, as in `at step 1 losses differ`
         return found[0]
     verb, within = found["verb"] or "", f"{found['within']} " if found["within"] else ""
     agreeing = verb if within else _VERBS.get(verb, verb)
@@ -83,7 +85,8 @@ def was(number: int) -> str:
 
 
 Real = Annotated[float, BeforeValidator(decode), PlainSerializer(encode, return_type=float | str)]
-Amount = Annotated[Real, AfterValidator(_not_negative)]  # for a duration, an error or a norm
+# A number that is not negative, such as a duration, an error or a norm.
+Amount = Annotated[Real, AfterValidator(_not_negative)]
 Count = Annotated[int, Field(ge=0)]
 
 

@@ -1,7 +1,8 @@
-"""Copy a finished run without the names of host, user and folders, for publication. Write pages of several runs.
+"""Copy a finished run for publication, without the names of host, user and folders. Write pages about several runs.
 
-Removing names changes the header and the evidence. Verdicts, pages and manifest are therefore created again from the
-changed files. The copy has no host and user names of this machine, no folder names, and no facts about the CI job.
+Removing names changes the header (`run.json`) and the evidence. The harness therefore writes verdicts, pages and
+manifest again from the changed files. The copy has no host and user names of this machine, no folder names, and no
+facts about the CI job.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """Yield a copy of `source`, judged again, without names of host, user and folders. Remove it after the block.
+    """Yield a copy of `source`, judged again, without names of host, user and folders. The copy is removed after the
+    block.
 
     Raises UsageError for an old run, whose header has digests of the evidence instead of a manifest. Raises
     EvidenceError if a verdict of the copy differs from the verdict in `source`.
@@ -54,7 +56,8 @@ def without_names(source: Rejudged) -> Iterator[Rejudged]:
 
 
 def _write(bundle: Bundle, source: Rejudged, folder: Path) -> None:
-    """Write header, contracts, waivers, evidence and drill record to `folder`, without host, user and folder names."""
+    """Copy header, contracts, waivers, evidence and drill record to `folder`, and remove names of host, user and
+    folders."""
     seen = manifest_of(bundle.root, only=is_seen)
     for name in seen.folders:
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -96,10 +99,8 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 
 
 def _decided(verdict: Verdict) -> tuple[object, ...]:
-    """Return those parts of a verdict that must be equal in a copy.
-
-    The message may differ, because it may contain names.
-    """
+    """Return the fields of a verdict that must be equal in a copy of the run. The verdict's message is not among them,
+    because it may contain names, and the copy leaves names out."""
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
 
 
@@ -122,10 +123,8 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
 
 
 def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
-    """Write `report.html`, `summary.md` and `junit.xml` into a folder that `refuse_used` has accepted.
-
-    Return the judgement with links to the page of each run. Raises UsageError if the folder cannot be written to.
-    """
+    """Write `report.html`, `summary.md` and `junit.xml` into `out`, a folder that `refuse_used` has accepted. Return
+    the judgement with links to the page of each run. Raises UsageError if nothing can be written to `out`."""
     pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
     parts: tuple[RunPart, ...] = tuple(replace(part, page=pages[part.name]) for part in judgement.view.parts)
     linked = replace(judgement, view=replace(judgement.view, parts=parts))

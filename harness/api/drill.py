@@ -1,4 +1,5 @@
-"""Plant every fault that the claims name, and check that judges detect it for the declared reason (`harness drill`)."""
+"""Plant every fault that the claims name, and check that a judge detects each fault for the declared reason (`harness
+drill`)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ from harness.system.described import describe, describe_all
 
 
 def count_line(record: DrillRecord) -> str:
-    """Return the counts as a line: `28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""
+    """Return the counts of a drill as a line, such as `28 faults planted · 28 killed · 0 survived · 4 of 4 controls
+    held · 71 not run`."""
     survived, failed = len(record.survivors), len(record.failed_controls)
     held = f"{len(record.controls) - failed} of {counted(len(record.controls), 'control')} held"
     return (
@@ -72,7 +74,7 @@ def as_json(record: DrillRecord, directory: Path | None) -> str:
 
 
 def lines(record: DrillRecord) -> list[str]:
-    """Return the results of a drill as lines of text."""
+    """Return the results of a drill as lines of text, without headline and path."""
     shown = [count_line(record)]
     for control in record.failed_controls:
         unit = f"{control.claim} on {control.workload}"
@@ -94,7 +96,7 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """Return, for each claim, a line with the faults that the tolerance alone would not catch."""
+    """Return a line for each claim with the planted faults that the claim's tolerance alone would not detect."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:
@@ -103,7 +105,7 @@ def _upstream(record: DrillRecord) -> list[str]:
 
 
 def triple(value: Triple) -> str:
-    """Return status, reason and figures as one line: `FAIL differs first_differing_step=1`."""
+    """Return status, reason code and figures of a verdict as a line, such as `FAIL differs first_differing_step=1`."""
     figures = [f"{name}={figure}" for name, figure in value.figures.items()]
     return " ".join([value.status, value.reason, *figures])
 
@@ -144,11 +146,12 @@ def drill(
     watch: session.Watch | None = None,
     refuse: session.Refuse | None = None,
 ) -> DrillResult:
-    """Plan, execute and judge a drill, and write its directory. Raises ContractError or UsageError.
+    """Plan, execute and judge a drill, and write its run directory. Raises ContractError or UsageError.
 
-    refuse: see `session.verify`.
-    After KeyboardInterrupt, or SystemExit because of SIGTERM, the directory stays INCOMPLETE. It has the results of
-    faults whose runs had all ended. Other faults count as not run. The exception's note names the directory.
+    refuse: a function that raises ContractError for contracts that must not be run.
+    If KeyboardInterrupt, or SystemExit because of SIGTERM, ends the drill, its directory gets the mark INCOMPLETE. The
+    directory has the results of the faults whose runs had all ended. The other faults count as not run. A note of the
+    exception names the directory.
     """
     contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
@@ -185,10 +188,8 @@ def drill(
 def plan_drill_here(
     paths: Sequence[Path], options: DrillOptions, refuse: session.Refuse | None = None
 ) -> tuple[list[LoadedContract], Machine, DrillPlan, FilesRead]:
-    """Return the contracts, this machine, the plan of their drill on this machine, and the files that were read.
-
-    Raises ContractError or UsageError.
-    """
+    """Return the contracts, the facts about this machine, the plan of the drill, and the files that determine the
+    judgement. Raises ContractError or UsageError."""
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, None, contracts)
     machine = environment.machine()
@@ -205,10 +206,8 @@ def plan_drill_here(
 def _keep_rows(
     ended: DrillPlan, contracts: Sequence[LoadedContract], writer: BundleWriter, machine: Machine, started: datetime
 ) -> str:
-    """Write the results of the faults whose runs had ended, and a page that counts the other faults as not run.
-
-    The directory stays INCOMPLETE. Return a line with the name of the directory.
-    """
+    """Write the results of the faults whose runs had ended, and a page that counts the other faults as not run. The
+    directory keeps the mark INCOMPLETE. Return a line with the name of the directory."""
     writer.abandon()
     writer.settle()
     record = _judge(contracts, ended, writer.bundle(), machine, started)
@@ -231,7 +230,7 @@ def _header(
 def _judge(
     contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
 ) -> DrillRecord:
-    """Judge the controls and the planted faults, only by the evidence on the disk. Return the record of the drill."""
+    """Judge the controls and the planted faults from the evidence on the disk alone. Return the record of the drill."""
     models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
     rows, left = decidable([row_of(case, models, sources, bundle) for case in planned.cases], controls)
@@ -245,7 +244,7 @@ def _rows_as_they_end(
 
     def drilled(case: Case) -> None:
         row = row_of(case, models, sources, bundle)
-        # A row with NOT_RUN depends on the control's verdict, which may not be known yet.
+        # The result NOT_RUN may change, because it depends on the control's verdict, which may not be known yet.
         if row.seen.status != Status.NOT_RUN:
             tell(row)
 
@@ -286,7 +285,8 @@ def _write(
 
 
 def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
-    """Return the plan with only the cases and controls whose runs have all ended. The other cases count as not run."""
+    """Return the plan with only those faults and controls whose runs have all ended. The other faults then count as not
+    run."""
     ended = {run.id for run in runs_of(planned) if has_ended(bundle.root / layout.EVIDENCE / run.id)}
     controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
     judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}
@@ -313,7 +313,7 @@ def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
 
 
 def rests_on(case: Case, planned: DrillPlan) -> set[str]:
-    """Return the ids of the runs whose evidence is used to judge the case."""
+    """Return the ids of the runs whose evidence is read to judge the planted fault `case`."""
     faulted = [planned.faulted[run] for run in case.unit.runs]
     own = {item.executed.id for item in faulted if item.executed is not None}
     return own | {item.donor for item in faulted if item.donor is not None}

@@ -30,26 +30,25 @@ if TYPE_CHECKING:
 
 
 class Watch(Protocol):
-    """An object that is informed about the progress of runs. Several threads call its methods."""
+    """An object that shows the progress of runs. The harness calls its methods from several threads."""
 
     def begins(self, runs: Sequence[Run]) -> None:
-        """Receive the runs that are executed. Every other planned run uses the evidence of one of them."""
+        """Receive the runs that will be executed. Every other planned run uses the evidence of an executed run."""
 
     def moves(self, run: Run, phase: str, seconds: float) -> None:
-        """Receive the phase that a run has entered, `seconds` after its start. It is "" when the run has ended."""
+        """Receive the name of the phase that a run has entered, `seconds` after the run's start. The phase is "" at the
+        run's end."""
 
     def judged(self, verdict: Verdict) -> None:
-        """Receive the verdict of a unit, when every arm that decides the unit has ended."""
+        """Receive the verdict of a unit, as soon as every arm that the verdict depends on has ended."""
 
     def drilled(self, row: Row) -> None:
-        """Receive the result of a planted fault, when all runs that decide it have ended."""
+        """Receive the result of a planted fault, as soon as all runs that the result depends on have ended."""
 
 
 def work_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return a list for each executed run: this run, and the runs that use its evidence.
-
-    The key is the id of the run.
-    """
+    """Return, for each run that will be executed, a list of this run and the runs that use its evidence. The keys are
+    the ids of the executed runs."""
     from harness.execution.sharing import hosted
 
     return {host.run.id: host.runs for host in hosted(runs)}
@@ -65,12 +64,14 @@ def execute(
     journal: Journal | None = None,
     early: AsTheyEnd | None = None,
 ) -> None:
-    """Execute the runs, in parallel where possible. A worker that dies affects only the units that need its evidence.
+    """Execute the runs, in parallel where possible. If a worker dies, only the units that need its evidence are
+    affected.
 
     If several runs have equal work, this work is executed once.
-    interpreters: processes that wait for work; they end with this call. redacted: removes names from the evidence, also
-    of an interrupted run. checkout: the worktree of the baseline's commit. journal: records ended runs,
-    which are not executed again. early: judges units when a run enters a phase, and after each recorded end.
+    interpreters: started processes that wait for work; they end with this call. redacted: removes names of host, user
+    and folders from the evidence, also from the evidence of an interrupted run. checkout: the worktree of the
+    baseline's commit. journal: a record of the runs that have ended; these runs are not executed again. early: judges
+    units whenever a run enters another phase, and whenever the end of a run is recorded.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
     from harness.execution.sharing import as_one, hosted, lane_directories, write_guests
@@ -109,10 +110,10 @@ def execute(
 
 
 class _End:
-    """Redact the evidence of runs and record their ends in the journal, after all processes of these runs have ended.
+    """Remove names from the evidence of runs, and record the end of the runs, after all their processes have ended.
 
-    The object is called at the end of each process. Redaction comes first, because evidence must not change after the
-    journal has recorded the end of its run.
+    The object is called at the end of each process. It removes names first, because evidence must not change after the
+    journal (the record of ended runs) names the run.
     """
 
     def __init__(
@@ -129,11 +130,11 @@ class _End:
 
     def __call__(self, death: Death | None) -> None:
         with self._lock:
-            # A signal that ends the session may have ended this worker. So count the run as interrupted.
+            # A signal that ends the whole command may also have ended this worker. So treat the run as interrupted.
             if death is not None and noted:
                 return
             self._left -= 1
-            # Some arms may be complete now, and their units can be judged early.
+            # This process may have completed some arms. Units that need only these arms can be judged early.
             if self._left and self._early is not None:
                 self._early.moves([each.name for each in self._directories], "")
             if self._left or self._journal is None:
@@ -149,7 +150,8 @@ class _End:
 
 
 def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | None) -> None:
-    """Redact the evidence of the runs whose end is not recorded."""
+    """Remove names of host, user and folders from the evidence of runs whose end the journal (list of ended runs)
+    lacks."""
     ended = {} if journal is None else journal.content.ended
     for entry in evidence.iterdir() if evidence.is_dir() else []:
         if entry.name not in ended and entry.is_dir() and not entry.is_symlink():
@@ -157,8 +159,8 @@ def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | Non
 
 
 def _import_for_pages() -> None:
-    """Import the modules of the report while runs are executed. Writing the report later then takes a second less."""
-    with suppress(Exception):  # the report fails in the same way and reports the error
+    """Import the modules of the report while runs are executed. Writing the report then takes a second less."""
+    with suppress(Exception):  # writing the report imports the same modules, and reports an error of the import
         os.environ.update(moved_caches())
         for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
             importlib.import_module(module)

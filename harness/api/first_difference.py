@@ -1,4 +1,5 @@
-"""Find the first difference of arms: execute them again, find the first step that differs, and record its operators."""
+"""Find the first difference between two arms: execute the arms again, find the first step that differs, and record its
+operators."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from harness.run_directory.seal import listing
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# Reason codes that report a difference between two trainings: in a step, or in the state at the start or the end.
+# Reason codes of verdicts about a difference between two trainings: in a step, or in the state at the start or the end.
 DIFFERENCES = frozenset(
     {
         *(reasons.NON_FINITE, reasons.NON_FINITE_END, reasons.UNEQUAL_START, reasons.UNEQUAL_BATCHES),
@@ -43,7 +44,7 @@ Tell = Callable[[Run, str, float], None]  # a function of a run, its phase, and 
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
-    """Return a run that finds the first difference of a failed unit's arms; None if it failed for another reason."""
+    """Return a run that can locate the first difference of a failed unit, or None if it failed for another reason."""
     unit = unit_of(bundle, verdict)
     if claim is None or unit is None or verdict.reason not in DIFFERENCES:
         return None
@@ -52,13 +53,14 @@ def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: fl
 
 
 def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
-    """Return the planned unit of a verdict, or None if the run directory does not have it."""
+    """Return the unit in the run directory that has this verdict, or None if the directory has no such unit."""
     names = (verdict.contract, verdict.claim, verdict.workload)
     return next((each for each in bundle.header.units if (each.contract, each.claim, each.workload) == names), None)
 
 
 def foreseen_seconds(bundle: Bundle, unit: Unit, run: Run) -> float | None:
-    """Return an estimate of the seconds that `locate` would take without its limit, or None if no times were recorded.
+    """Return the estimated seconds that `locate` would take for `run` without a time limit; None if no times were
+    recorded.
 
     The estimate is based on the times of the unit's runs. `locate` executes both arms once to find the step, twice to
     record the operators of this step, and twice to record the values of one operator.
@@ -116,10 +118,8 @@ def executing_into(
     redacted: Redaction | None = None,
     tell: Tell | None = None,
 ) -> Execute:
-    """Return a function that executes a run with one worker for each commit.
-
-    Afterwards, only its evidence is in `folder`.
-    """
+    """Return a function that executes a run, with one worker process for each commit, and returns the evidence. The
+    function deletes the content of `folder` first, and writes the evidence there."""
 
     def execute(run: Run) -> Sequence[RunEvidence]:
         from harness.execution.schedule import Schedule, Work, tasks_of
@@ -171,8 +171,8 @@ def locate_all(
 ) -> bool:
     """Find the first difference of each failed unit and write it below `into`. Return True if anything was written.
 
-    All units together take at most `LIMIT_S` seconds, without the time for starting processes. When the time is over,
-    the remaining units are left out. A unit is also left out after an error, or if its files are not allowed in a run
+    All units together take at most `LIMIT_S` seconds, without the time for starting processes. After this time, the
+    remaining units are left out. A unit is also left out after an error, or if its files are not allowed in a run
     directory (links, sockets, files that are too large).
     """
     claims = {(each.contract.id, claim.id): claim for each in contracts for claim in each.contract.claims}

@@ -1,4 +1,4 @@
-"""Judge run directories, and single units early, as soon as their arms have ended. Nothing is executed here."""
+"""Judge run directories, and judge single units early, as soon as their arms have ended. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Judgement of a run directory, or of the shards (parts) of a gate: verdicts in planned order, counts, exit code.
+    """The result of judging a run directory, or the shards of a gate: verdicts in planned order, counts and exit code.
 
-    manifest: the digest of the run directory's manifest, or None for shards and for a directory without a manifest.
+    A shard is the run directory of a part of the gate's units. manifest: the digest of the run directory's manifest, or
+    None for shards and for a directory without a manifest.
     """
 
     view: ReportView
@@ -65,10 +66,8 @@ class Judgement:
 
 
 def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Judgement:
-    """Judge one run directory, or the shards of one gate, by these contracts. Files are only read.
-
-    Raises EvidenceError for shards that do not belong together.
-    """
+    """Judge one run directory, or the shards (parts) of one gate, by these contracts. Files are only read. Raises
+    EvidenceError for shards that are not parts of the same gate."""
     models, places = [loaded.contract for loaded in contracts], _places(bundles, contracts)
     if len(bundles) > 1:
         return Judgement(replace(_view_of_shards(bundles, models), gate=gate, places=places))
@@ -78,7 +77,8 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
 
 def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> dict[tuple[str, str], tuple[str, int]]:
-    """Return file and line of each claim in the original contract. The copy in the run has the same line numbers."""
+    """Return, for each claim, its file and line in the original contract. The run's copy of the contract has the same
+    lines."""
     files = {name: file for bundle in bundles for name, file in bundle.header.contract_files.items()}
     return {
         (loaded.contract.id, claim.id): (files[loaded.contract.id], loaded.position(("claims", at))[0])
@@ -89,10 +89,8 @@ def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> d
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """Return the part of a page about one run directory.
-
-    It is judged by the contracts among `contracts` that the run has.
-    """
+    """Return the part of a page about one run directory, with the title `name`. The run is judged by those of
+    `contracts` that it contains."""
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -115,7 +113,8 @@ def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> Re
 
 
 def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> ReportView:
-    """Return a view with every unit of the contracts once. Each unit is judged by its earliest attempt."""
+    """Return the content of one report about all shards (parts) of a gate, with every unit once. A unit that was run
+    several times is judged by its first attempt."""
     attempted = attempts(bundles, contracts)
     for difference in speeds_apart(bundles, contracts):
         raise difference
@@ -133,7 +132,7 @@ def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) ->
 
 
 def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
-    """Return the verdict of one unit by these contracts."""
+    """Return the verdict of one unit, by these contracts, from the evidence of one attempt to decide the unit."""
     from harness.judging.registry import not_in_contract
 
     unit = attempt.unit
@@ -142,7 +141,8 @@ def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
     if contract is None or claim is None or unit.workload not in claim.judged_on:
         return not_in_contract(unit.contract, unit.claim, unit.workload)
     header = attempt.bundle.header if attempt.bundle is not None else None
-    fault = header.fault if header is not None else None  # None for the controls of a drill
+    # None for the controls of a drill, because no fault is planted in them
+    fault = header.fault if header is not None else None
     commits = header.commits if header is not None else None
     baseline = commits.baseline_of(unit.contract, unit.claim).commit if commits is not None else None
     gpu = header.environment.gpu if header is not None else GpuFacts()
@@ -161,10 +161,11 @@ def judge_runs(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Verdict:
-    """Judge a unit by the evidence of its runs. If the contract now requires other runs, the verdict is NOT_RUN.
+    """Judge a unit by the evidence of its runs. If the contract now requires different runs, the verdict is NOT_RUN.
 
-    made: the executed runs; None stands for a run without a readable description. gpu: the GPU of the machine.
-    fault: the fault that was planted on purpose. baseline: the commit of the arms that claims call `baseline`.
+    made: the executed runs; None stands for a run whose description cannot be read. gpu: the GPU of the machine. fault:
+    the fault that was planted on purpose, if any. baseline: the commit whose code the arms use that claims call
+    `baseline`.
     """
     from harness.judging.registry import judge_unit, of_another_contract
 
@@ -186,7 +187,7 @@ def judgement_json(judgement: Judgement) -> str:
     directory = str(judgement.run_directory) if judgement.run_directory else None
     published = verdict_file(judgement.verdicts).model_dump(mode="json")
     published["claims"] = [verdict.model_dump(mode="json") for verdict in judgement.verdicts]
-    # changed or incomplete evidence opens no gate, and a drill is not a gate
+    # the gate is not open if evidence was changed or is incomplete, nor for a drill, which is not a gate
     published["gate"]["open"] = judgement.headline.word == HELD and not judgement.view.is_drill
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
@@ -211,16 +212,18 @@ def judgement_json(judgement: Judgement) -> str:
 # only these verdicts count.
 
 Part = tuple[str, str]  # the name of a run, and one of its arms
-# the runs or arms that must be complete, and the function that is called then
+# a list entry of `AsTheyEnd`: the runs or arms that must be complete, and the function that is called then
 Waiting = tuple[Collection[str | Part], Callable[[], None]]
 Judged = Callable[[Verdict, ReportView], None]
-Ended = Callable[[str], Collection[str]]  # a function that takes the name of a run and returns its complete arms
+# a function that takes the name of a run and returns the names of the run's complete arms
+Ended = Callable[[str], Collection[str]]
 
 
 class AsTheyEnd:
-    """Calls each function of `waiting` once, when the runs and arms of this function have ended.
+    """Calls each function of `waiting` once, as soon as the runs and arms that the function waits for have ended.
 
-    While timings are measured, no function is called, as it would disturb them. Several threads may use one object.
+    While timings are measured, no function is called, because the call would disturb the measurement. Several threads
+    may use one object.
     """
 
     def __init__(
@@ -229,26 +232,25 @@ class AsTheyEnd:
         self._waiting, self._arms = list(waiting), arms
         self._timed = {run.id for run in runs if probe_named(run.probe).timed}
         self._ended: set[str | Part] = set()
-        self._execution: dict[str, str] = {}  # for each run that is executing: its latest arm and replica
+        # by name of a run that is executing: its latest arm, and the number of this arm's execution
+        self._execution: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def look(self, ended: Collection[str]) -> None:
-        """Call the functions whose runs and arms have ended. ended: the names of all runs that have ended."""
+        """Call the functions whose runs and arms have now ended. ended: the names of all runs that ended so far."""
         with self._lock:
             self._ended |= set(ended)
             self._tell()
 
     def moves(self, runs: Iterable[str], phase: str) -> None:
-        """Record that the runs of one process enter a phase.
-
-        An arm may have ended, so call the functions that are ready.
-        """
+        """Record that the runs of one process enter a phase, and call the functions that no longer wait for anything.
+        The new phase may mean that an arm has ended."""
         with self._lock:
             execution = phase.partition(": ")[0]
             for name in runs:
                 if name in self._arms and self._execution.get(name) != execution:
                     self._execution[name] = execution
-                    with suppress(Exception):  # evidence that cannot be read now is read again at the end
+                    with suppress(Exception):  # if evidence cannot be read now, it is read again at the end
                         self._ended |= {(name, arm) for arm in self._arms[name](name)}
             self._tell()
 
@@ -258,7 +260,7 @@ class AsTheyEnd:
         ready = [each for each in self._waiting if all(map(self._has_ended, each[0]))]
         self._waiting = [each for each in self._waiting if each not in ready]
         for _, tell in ready:
-            with suppress(Exception):  # an error in an early verdict occurs again at the end and is reported there
+            with suppress(Exception):  # the unit is judged again at the end, where the same error is reported
                 tell()
 
     def _has_ended(self, part: str | Part) -> bool:
@@ -268,13 +270,14 @@ class AsTheyEnd:
 def units_as_they_end(
     bundle: Bundle, contracts: Sequence[LoadedContract], runs: Sequence[Run], tell: Judged
 ) -> AsTheyEnd:
-    """Return an object that calls `tell` for each unit with runs, with its verdict and a view of its evidence.
+    """Return an object that judges each unit when its runs or arms have ended, and then calls `tell`.
 
-    bundle: the run directory that is being written.
+    `tell` receives the unit's verdict and a view, from which a report about the unit can be rendered. bundle: the run
+    directory that is being written.
     """
     models = [loaded.contract for loaded in contracts]
-    # Runs whose arms can be judged one by one, when each arm is complete. Runs with several commits or ranks are left
-    # out, because the evidence of one of their arms is in several folders.
+    # In most runs an arm can be judged as soon as it is complete. In a run with several commits or ranks it cannot,
+    # because the evidence of one arm is in several folders.
     apart = {run.id: run for run in runs if probe_named(run.probe).arm_by_arm and run.ranks == 1}
     if bundle.header.commits:
         apart = {}

@@ -18,9 +18,10 @@ from harness.run_directory.verdict_file import read_verdicts
 
 
 def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
-    """Return the last timing of each claim and workload that was timed in a run below `folders`.
+    """Return the last timing of each claim and workload in the run directories below `folders`, if there is a timing.
 
-    Runs are ordered by name, which begins with a date, and searched from the newest on. Unreadable runs are left out.
+    Run directories are searched in the order of their names, which begin with a date, newest first. Unreadable
+    directories are left out.
     """
     wanted = {
         (contract.id, claim.id, workload): part
@@ -51,10 +52,8 @@ def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list
 
 
 def _measured(path: Path) -> set[tuple[str, str, str]]:
-    """Return (contract, claim, workload) of each verdict with a mean ratio in `verdicts.json`.
-
-    No archive is unpacked.
-    """
+    """Return (contract, claim, workload) of each verdict in the run's `verdicts.json` that has the figure `mean_ratio`.
+    For a published run, the archive is not unpacked."""
     try:
         verdicts = read_verdicts(path).claims
     except EvidenceError:

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
-    """Return one line for each statement in the header that is contradicted by other files of the directory.
+    """Return one line for each statement in the header (`run.json`) that other files of the run directory contradict.
 
-    contracts: the directory's copies of its contracts. With None, because they cannot be read, names are not checked.
+    contracts: the directory's copies of its contracts. None means that the copies cannot be read. Names of claims,
+    workloads and tags are then not checked.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
     found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_signed(bundle)]
@@ -46,7 +47,7 @@ def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list
 
 
 def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
-    """Yield a line for each claim, workload or tag to which the run was limited, if no contract has it."""
+    """Yield a line for each selected claim, workload or tag in the header (`run.json`) that no contract contains."""
     narrowed = bundle.header.narrowed
     claims = [claim for contract in contracts for claim in contract.claims]
     workloads = {name for claim in claims for name in claim.judged_on}
@@ -63,7 +64,7 @@ def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[st
 
 
 def _narrowing(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each planned unit that the command line of the run did not select."""
+    """Yield a line for each planned unit that the recorded command line does not select."""
     narrowed = bundle.header.narrowed
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
@@ -74,28 +75,30 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each unplanned run that a unit reads, each planned run that none reads, and stray evidence."""
+    """Yield a line for each run that a unit reads without being planned, for each planned run that no unit reads, and
+    for each evidence folder of an unplanned run."""
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, but was not planned" for run in sorted(read - set(header.runs)))
-    if header.purpose != "drill":  # a drill also plans runs with faults, which are read by the rows of its record
+    # a drill also plans runs with faults; the drill's record names these runs, not the units
+    if header.purpose != "drill":
         yield from (f"run {shown(run)} was planned, but no unit reads it" for run in sorted(set(header.runs) - read))
     left: list[str] = []
-    with suppress(OSError):  # the check of the seal reports a folder that is missing or unreadable
+    with suppress(OSError):  # a missing or unreadable folder is reported by the comparison with the manifest
         left = sorted(path.name for path in (bundle.root / layout.EVIDENCE).iterdir())
     stray = [name for name in left if name not in header.runs]
     yield from (f"{layout.EVIDENCE}/{shown(name)} belongs to no planned run" for name in stray)
 
 
 def _machine(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each GPU, commit or source in the header that is contradicted by the records of a worker."""
+    """Yield a line for each GPU, commit or source file in the header (`run.json`) that worker records contradict."""
     header = bundle.header
     collected = header.environment
     if collected.source_digest and collected.source_digest != header.digests.source:
         yield "`digests.source` differs from `environment.source_digest`"
     for path in sorted((bundle.root / layout.EVIDENCE).rglob(layout.PROCESS)):
         if (process := readable(path, ProcessTimes)) is None:
-            continue  # the check of the recorded seconds reports an unreadable file
+            continue  # an unreadable file is reported by the check of the recorded seconds
         used, commit = process.gpu, (collected.git.commit or "none").removesuffix(CHANGES)
         if process.commit not in {None, commit}:
             run = shown(path.parent.name)
@@ -119,10 +122,8 @@ def _machine(bundle: Bundle) -> Iterator[str]:
 
 
 def _signed(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each signed entry in the header that no copied file has.
-
-    Expiry is checked for the run's first day.
-    """
+    """Yield a line for each waiver and accepted baseline in the header that no waiver file in the run directory
+    contains. Whether an entry has expired is decided for the day on which the run started."""
     header = bundle.header
     accepted = header.commits.accepted if header.commits is not None else []
     recorded = [(f"waiver of {shown(one.claim)} on {shown(one.workload)}", one.model_dump()) for one in header.waivers]
@@ -150,10 +151,8 @@ _KINDS: tuple[type[Signed], ...] = (Waiver, AcceptedBaseline)
 
 @dataclass(frozen=True)
 class Rejudged:
-    """One run that was judged again, with its drill, if any.
-
-    problems: one line for each difference from the recorded run.
-    """
+    """One run that was judged again, with the drill record if the run is a drill. problems: one line for each
+    difference from the recorded verdicts and files."""
 
     bundle: Bundle
     judgement: session.Judgement
@@ -163,10 +162,10 @@ class Rejudged:
 
 @dataclass(frozen=True)
 class Known:
-    """Facts that do not come from the run directories, whose author could have forged them.
+    """Facts that the caller knows independently of the run directories, which their author could have forged.
 
     contracts: files and folders of contracts by which runs are judged. waivers: the waiver file for these contracts; by
-    default the waiver files next to the contracts. commit: the commit of the tested tree. not_before: the earliest time
+    default the waiver files next to the contracts. commit: the commit of the tested code. not_before: the earliest time
     at which a run may have started.
     asked: the part of the contracts that a gate over a single run must cover, whatever the run directory states.
     """
@@ -180,8 +179,8 @@ class Known:
     def require(self, bundles: Sequence[Bundle]) -> None:
         """Raise EvidenceError for a run of another commit than `commit`, or a run that started before `not_before`.
 
-        A system outside of a repository, such as an installed package, has no commit and is not compared. At least one
-        system must be from `commit`.
+        A tested system outside of a repository, such as an installed package, has no commit and is not compared. At
+        least one system must be from `commit`.
         """
         for bundle in bundles:
             where, header = str(bundle.path), bundle.header
@@ -203,10 +202,11 @@ class Known:
                 raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify again")
 
     def with_signed(self, header: Header) -> Header:
-        """Return the header with the waivers of these contracts. Expiry is checked at the run's start or `not_before`.
+        """Return the header (`run.json`) with the waivers of these contracts in place of the recorded waivers.
 
-        The later of these two days counts. Accepted baselines that no file next to the contracts has are left out. The
-        runs of such a baseline then do not fit the claims.
+        Whether a waiver has expired is decided for the day of the run's start or of `not_before`, whichever is later.
+        Accepted baselines that no file next to the contracts contains are removed from the header. A run that used such
+        a baseline then does not fit its claim.
         """
         day = max(started(header), self.not_before or started(header)).date()
         waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts, self.waivers)]
@@ -234,8 +234,8 @@ def judged(
 ) -> tuple[list[Bundle], session.Judgement]:
     """Read and judge runs (run directories, archives, published folders).
 
-    The runs are judged by the facts in `known`, by default by the contracts in the runs. Raises EvidenceError for runs
-    that are damaged, contradict `known`, or do not belong together.
+    The runs are judged by the facts in `known`; by default, by the contracts that the runs contain. Raises
+    EvidenceError for runs that are damaged, contradict `known`, or do not belong together.
     """
     bundles = [read_bundle(run) for run in runs]
     known.require(bundles)
@@ -245,10 +245,10 @@ def judged(
 
 
 def shown_together(runs: Sequence[Path]) -> tuple[Sequence[Bundle], session.Judgement]:
-    """Read and judge runs for one page: one run, the shards of a gate, or several runs that are not one gate.
+    """Read and judge runs for one page: one run, the shards (parts) of a gate, or several unrelated runs.
 
-    Runs that are not one gate are each judged by themselves. A whole drill among the runs adds the faults that it
-    planted. Raises EvidenceError for a path that is not a run, for a second drill, for a drill of other contracts, and
+    Unrelated runs are judged separately. One of the runs may be a complete drill; the page then also shows its planted
+    faults. Raises EvidenceError for a path that is not a run, for a second drill, for a drill of other contracts, and
     for a run that is named twice.
     """
     bundles = [read_bundle(run) for run in runs]
@@ -260,8 +260,11 @@ def shown_together(runs: Sequence[Path]) -> tuple[Sequence[Bundle], session.Judg
 
 
 def later_drill(run: Path) -> Path | None:
-    """Return the newest drill next to a run that planted faults into the run's contracts after the run; None without
-    one. The page of the run does not know it."""
+    """Return the newest drill in the run's parent folder that began after the run and planted faults into the run's
+    contracts.
+
+    Return None if there is no such drill. The run's page was written before the drill and does not mention it.
+    """
     header, found = read_bundle(run).header, list[tuple[str, Path]]()
     for path in run.resolve().parent.glob(f"*/{layout.DRILL}"):
         with suppress(EvidenceError):
@@ -272,7 +275,8 @@ def later_drill(run: Path) -> Path | None:
 
 
 def _with_drill(view: ReportView, drill: Bundle) -> ReportView:
-    """Return the view of runs with the record of a drill. Raises EvidenceError for a drill of other contracts."""
+    """Return the view (the content of a report about runs) with the record of this drill added. Raises EvidenceError if
+    the drill was of other contracts."""
     judged, planted = view.header.digests.contracts, drill.header.digests.contracts
     if not judged.items() & planted.items():
         raise EvidenceError(
@@ -293,7 +297,7 @@ def _with_drill(view: ReportView, drill: Bundle) -> ReportView:
 
 
 def _together(bundles: Sequence[Bundle]) -> tuple[Sequence[Bundle], session.Judgement]:
-    """Judge runs without a drill for one page, or one run of any kind."""
+    """Judge several runs, none of which is a drill, for one page. A single run may be of any kind."""
     if len(bundles) > 1:
         refuse_unfit(bundles)
     apart = list(dict.fromkeys(error.rule for error in differences(bundles)))
@@ -324,10 +328,10 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
 
 
 def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
-    """Return the selection with its tags replaced by the claims that have the tags.
+    """Return the selection with its tags replaced by the claims that have these tags.
 
     Raises UsageError for unknown names. Also raises UsageError if the selection contains no unit, because the gate
-    would then require nothing of the run directory.
+    would then accept any run directory.
     """
     units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
     refuse_unknown("no contract has this claim", part.claims, {claim for claim, _ in units})
@@ -339,17 +343,15 @@ def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
 
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
-    """Return the copies of contracts in the run directories, or None if a copy cannot be read."""
-    with suppress(EvidenceError, ContractError, UsageError):  # a changed copy is reported as altered
+    """Return the copies of contracts in the run directories, or None if one of the copies cannot be read."""
+    with suppress(EvidenceError, ContractError, UsageError):  # the report lists a changed copy as altered
         return copies(bundles)
     return None
 
 
 def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Sequence[Contract] | None) -> ReportView:
-    """Return the view with the contradictions of each run added to `altered`.
-
-    own: the copies of contracts in the runs.
-    """
+    """Return the view (the content of a report) with the contradictions of each run added to its list `altered`. own:
+    the copies of contracts that the runs contain."""
     names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
     against = {
         name: tuple(f"{name}: {line}" for line in contradictions(bundle, own))
@@ -363,7 +365,7 @@ def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Seque
 
 
 def whole_commit(given: str) -> str:
-    """Return a whole commit hash in lower case. Raises UsageError for any other text, such as `HEAD`."""
+    """Return a full commit hash in lower case. Raises UsageError for any other text, such as `HEAD`."""
     if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", given.lower()) is None:
         rule, remedy = "--commit must be a whole commit of 40 or 64 hexadecimal digits", '`"$(git rev-parse HEAD)"`'
         raise UsageError(rule, got=repr(given), remedy=f"such as {remedy}")
@@ -373,8 +375,8 @@ def whole_commit(given: str) -> str:
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
     """Raise EvidenceError unless each run's manifest has one of these digests, and each digest belongs to a run.
 
-    A directory that was changed and sealed again has a new manifest. Only a digest that is stored elsewhere reveals
-    this change. Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
+    Whoever changes a directory can also write a matching manifest, but this manifest has another digest. Only a digest
+    that is stored elsewhere reveals such a change. Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
     """
     wanted = {digest.removeprefix("sha256:") for digest in digests}
     for digest in wanted:
@@ -392,16 +394,14 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
 
 
 def replaced(bundle: Bundle, *more: str) -> set[str]:
-    """Return the names of the files in a run directory that are written again: its pages, and the names in `more`."""
+    """Return the names of the files that a new judgement of a run directory replaces: its pages, and `more`."""
     pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT, layout.PROBLEMS})
     return pages | set(more)
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
-    """Return a line for each difference between the directory and its seal.
-
-    Differences in the files `names` are left out.
-    """
+    """Return a line for each difference between the files in the directory and its manifest. Differences in files with
+    one of the `names` are left out."""
     prefix = f"{bundle.path.name}: "
     altered = {line: line.removeprefix(prefix).partition(": ")[0] for line in judgement.view.altered}
     return [line for line, name in altered.items() if name.partition("/")[0] not in names]
@@ -411,9 +411,11 @@ def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) 
 def rewritten(
     bundle: Bundle, judgement: session.Judgement, names: Collection[str]
 ) -> Iterator[tuple[Path, ReportView]]:
-    """Yield the folder and the view of a run. The block can write files with these names. Then seal the folder again.
+    """Yield the run's folder and the view from which its reports are rendered. The block may write the files `names`
+    there.
 
-    Raises UsageError for an archive. Raises EvidenceError if another file differs from the seal.
+    After the block, the manifest is written again. Raises UsageError for an archive. Raises EvidenceError if another
+    file differs from the manifest.
     """
     folder, view = bundle.place.writable(), judgement.view
     others = unfit(bundle, judgement, names)
@@ -445,10 +447,11 @@ def rejudged(run: Path) -> Rejudged:
 
 
 def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
-    """Return the copies of contracts in the runs, each contract once. All copies of a contract must be equal.
+    """Return the copies of contracts in the run directories, each contract once.
 
-    This is checked when shards are joined. Raises EvidenceError for a copy that was changed after it was recorded.
-    Raises ContractErrors for an unchanged copy that is invalid.
+    All copies of a contract must be equal, which is checked when shards (parts of a gate) are joined. Raises
+    EvidenceError for a copy that was changed after it was recorded. Raises ContractErrors for an unchanged copy that is
+    invalid.
     """
     paths: dict[str, Path] = {}
     for bundle in bundles:
@@ -457,7 +460,8 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
     try:
         return load_contracts([paths[name] for name in sorted(paths)], partial(_copy_of_shared, bundles))
     except (ContractErrors, UsageError) as problem:
-        # If a copy was changed, report changed evidence instead of an error in the contract.
+        # A changed copy may be an invalid contract. Report that the evidence was changed, and not that the contract is
+        # invalid.
         for bundle in bundles:
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
                 rule = "the contracts in a run directory must not be changed"
@@ -468,10 +472,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
 
 
 def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name: str) -> Path:
-    """Return the path of the copied shared file that a contract uses.
-
-    It is in the same run directory as the contract.
-    """
+    """Return the path of the shared file that a contract uses, in the same run directory as the contract's copy."""
     for bundle in bundles:
         used = bundle.header.digests.shared.get(contract.stem, [])
         if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
@@ -480,10 +481,8 @@ def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:
-    """Return the error with paths as the caller named the run.
-
-    Otherwise paths would point into the unpacked archive.
-    """
+    """Return the error with the path of the run as the caller named it. Otherwise the error about an archive would show
+    the path of the temporary folder into which the archive was unpacked."""
     where, remedy = error.where, error.remedy
     for bundle in bundles:
         where, remedy = bundle.place.shown(where), bundle.place.shown(remedy)

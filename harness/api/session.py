@@ -1,6 +1,7 @@
-"""Join plan, runs, judges and report. The command line and the pytest plugin call these functions.
+"""Verify contracts: plan runs, execute them, judge the evidence, write the report. The command line and the pytest
+plugin call these functions.
 
-The header of a run directory is created from the options of the verification.
+The header of a run directory (`run.json`) is created from the options of the verification.
 """
 
 from __future__ import annotations
@@ -78,12 +79,14 @@ class VerifyOptions:
 
 
 def signed_texts(signed: Sequence[Signed]) -> list[str]:
-    """Return the text of each file of signed entries, each once. The texts are copied into the run directory."""
+    """Return the texts of the files that contain these waivers and accepted baselines, each file once. The texts are
+    copied into the run directory."""
     return list(dict.fromkeys(entry.file_text for entry in signed))
 
 
 def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
-    """Return an object that removes names from these contracts' evidence, or None. Words of the contracts are kept."""
+    """Return an object that removes names of host, user and folders from evidence, but keeps words of these contracts.
+    Return None if names are kept. asked: True or False as the user requested; None removes names only in CI."""
     if not redaction.wanted(asked):
         return None
     words = [redaction.texts_in(loaded.contract.model_dump(mode="json")) for loaded in contracts]
@@ -129,17 +132,15 @@ def header_of(
 
 
 def _files_of(contracts: Sequence[LoadedContract], folder: Path) -> dict[str, str]:
-    """Return the path of each contract file below `folder`, relative to `folder`, by contract id."""
+    """Return the paths of the contract files below `folder`, relative to `folder`. The keys are contract ids."""
     found = {loaded.contract.id: (folder / loaded.path).resolve() for loaded in contracts}
     below = folder.resolve()
     return {name: path.relative_to(below).as_posix() for name, path in found.items() if path.is_relative_to(below)}
 
 
 def beside_the_header(options: VerifyOptions) -> dict[str, object]:
-    """Return the options that change the execution but are not in the header.
-
-    Files are given with their sizes and times.
-    """
+    """Return the options that change what is executed, but are not in the header (`run.json`). For an option that names
+    files, return the path, size and modification time of each file."""
     return {
         "--data": _files(options.data),
         "--model": _files(options.model_directory),
@@ -157,9 +158,11 @@ def _files(path: Path | None) -> list[list[object]]:
 
 
 def redacted_header(header: Header, left_out: Redaction) -> Header:
-    """Return the header without names of host, user and folders. A note in it mentions the redaction."""
+    """Return the header (`run.json`) without names of host, user and folders. The new header notes that names were
+    removed."""
     noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
-    # a signed entry contains the name of its signer on purpose, so waivers and accepted baselines stay unchanged
+    # an entry of a waiver file contains the name of a person on purpose, so waivers and accepted baselines stay
+    # unchanged
     changes: dict[str, object] = {"environment": left_out.model(noted), "waivers": header.waivers}
     if header.commits is not None:
         kept = {"accepted": header.commits.accepted}
@@ -168,15 +171,13 @@ def redacted_header(header: Header, left_out: Redaction) -> Header:
 
 
 def _text(word: str) -> str:
-    """Return a word of the command line as text for JSON. Bytes that Python could not decode are escaped."""
+    """Return a word of the command line as text for JSON. Bytes that are not valid UTF-8 are written as escapes."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def with_earlier_runs(header: Header, contracts: Sequence[LoadedContract], reports: Path) -> Header:
-    """Return the header with the earlier attempts and drills in `reports`.
-
-    Call this before the run's directory exists.
-    """
+    """Return the header (`run.json`) with a list of the earlier attempts and drills in the folder `reports`. Call this
+    function before the run's own directory exists. Otherwise the list would contain the run itself."""
     drilled = drilled_claims(records_below(reports, contracts), header.digests.contracts)
     return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 
@@ -194,10 +195,8 @@ Refuse = Callable[[Sequence[LoadedContract], Sequence[Signed]], None]
 def plan_contracts(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """Return the units, and the runs that decide them on this machine.
-
-    checkout: a checkout of the baseline's commit.
-    """
+    """Return the planned units, and the runs that decide them on this machine. checkout: a checkout of the baseline's
+    commit; None without `--baseline`."""
     from harness.system.wrappers import HARNESS_FAULTS
 
     systems = [system for loaded in contracts for system in loaded.contract.systems()]
@@ -221,10 +220,8 @@ def plan_contracts(
 
 
 def _described_baseline(contracts: Sequence[LoadedContract], checkout: Checkout | None, limit_s: float) -> Baseline:
-    """Return the commits of the baselines with the descriptions of their systems.
-
-    limit_s: seconds for each description.
-    """
+    """Return the commits of the baselines, with what their systems report about themselves. limit_s: seconds that each
+    system may take to describe itself."""
     if checkout is None:
         return Baseline()
     systems = baseline_systems([loaded.contract for loaded in contracts])
@@ -256,7 +253,8 @@ def verify(
 
     interpreters: processes that were started in advance for the runs. They end with the last run.
     refuse: a function that raises ContractError for contracts that are readable but must not be run (`harness.lint`).
-    judged: a function that is called with a unit's verdict and a view of its evidence when the unit's arms have ended.
+    judged: a function that is called when all arms of a unit have ended. It receives the unit's verdict and a view,
+    from which a report can be rendered.
     checkout: a checkout of the baseline's commit. By default, `options.baseline` is checked out and removed at the end.
     After any exception (also KeyboardInterrupt, and SystemExit because of SIGTERM), the evidence so far is kept in a
     directory with the mark INCOMPLETE. A note of the exception names this directory. `options.resume` resumes it.
@@ -283,17 +281,18 @@ def refuse_fault_of_gate(options: VerifyOptions) -> None:
 
 
 def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> VerifyOptions:
-    """Return the options with tags replaced by the claims that have them. Raises UsageError for an unknown tag."""
+    """Return the options with each tag replaced by the claims that have it. Raises UsageError for an unknown tag."""
     return replace(options, claims=selected(contracts, options.tags, options.claims))
 
 
 def baselines(
     contracts: Sequence[LoadedContract], options: VerifyOptions, signed: Sequence[Signed], day: date
 ) -> AbstractContextManager[Checkout | None]:
-    """Check out the commits of the baselines for the duration of a block. Yield None without `--baseline`.
+    """Check out the commits of the baselines for the duration of a block, and yield the checkout.
 
-    signed: signed entries. The accepted baselines among them are used if they are valid on `day`. Raises UsageError.
-    Raises ContractErrors for an accepted baseline of a claim that compares no numbers with a baseline.
+    Yield None without `--baseline`. signed: waivers and accepted baselines. An accepted baseline is used if it is valid
+    on `day`. Raises UsageError. Raises ContractErrors if an accepted baseline names a claim that compares no numbers
+    with a baseline.
     """
     if options.baseline is not None and options.fault is not None:
         rule = "--baseline cannot be combined with a planted fault"
@@ -308,7 +307,7 @@ def baselines(
 def plan_something(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """Return the plan of `plan_contracts`. Raises UsageError if the options select no unit."""
+    """Return the same plan as `plan_contracts`. Raises UsageError if the options select no unit."""
     planned = plan_contracts(contracts, options, checkout)
     if not planned.units:
         raise UsageError(
@@ -337,7 +336,7 @@ def _verified(
             judged(verdict, view)
 
     planned = plan_something(contracts, options, checkout)
-    read.require_unchanged()  # the descriptions of systems come from user code, which may have changed files
+    read.require_unchanged()  # to describe the systems, user code was executed, which may have changed contract files
     final = options.reports / (options.name or directory_name(started, options))
     if options.resume is None:
         require_place(final)
@@ -368,7 +367,8 @@ def _verified(
 
 
 def abandoned(writer: BundleWriter, header: Header, contracts: Sequence[LoadedContract], *, gate: bool) -> str:
-    """Keep an unfinished directory, with a `junit.xml` that says so. Return a note that names the directory."""
+    """Keep the directory of an unfinished run, and write a `junit.xml` that reports the run as unfinished. Return a
+    note that names the directory."""
     from harness.report.junit import render_junit
 
     kept = writer.abandon()
@@ -382,7 +382,8 @@ def abandoned(writer: BundleWriter, header: Header, contracts: Sequence[LoadedCo
 def _located(
     writer: BundleWriter, contracts: Sequence[LoadedContract], judgement: Judgement, locates: Callable[..., bool]
 ) -> Judgement:
-    """Add the first differences to a complete run directory. After an error, restore the directory without them."""
+    """Add the first differences of failed claims to a complete run directory, and write its reports and manifest again.
+    After an error, the directory is restored without them."""
     kept = writer.path / layout.WHERE
     try:
         with tempfile.TemporaryDirectory(prefix="harness-where-", ignore_cleanup_errors=True) as folder:
@@ -394,7 +395,8 @@ def _located(
                 write_judgement(writer.path, located)
                 writer.seal_again()
             except BaseException:
-                with suppress(Exception):  # if this fails too, the manifest shows the difference
+                # if restoring fails too, the directory no longer agrees with its manifest, which reveals the change
+                with suppress(Exception):
                     remove(kept)
                     write_judgement(writer.path, judgement)
                     writer.seal_again()
@@ -408,16 +410,14 @@ def _located(
 
 
 def write_judgement(directory: Path, judgement: Judgement) -> None:
-    """Write first the verdicts and then the reports into a run directory."""
+    """Write the verdicts, and then the reports, into a run directory."""
     write_verdicts(directory, judgement.verdicts)
     write_reports(directory, judgement.view)
 
 
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
-    """Write `report.html` and `summary.md`. With `junit`, also write `junit.xml` and a file per unit that did not hold.
-
-    All files are rendered before the first one is written. Old files of units that now hold are removed.
-    """
+    """Write `report.html` and `summary.md`. With `junit`, also write `junit.xml` and a file for each unit that did not
+    hold. All files are rendered before the first one is written. Old files of units that now hold are removed."""
     from harness.report.html import render
     from harness.report.junit import render_junit
     from harness.report.markdown import problem_files, render_markdown

@@ -1,7 +1,5 @@
-"""Find the GPUs of this machine that keep their clock under the load of a timing.
-
-Use it before a throughput claim runs.
-"""
+"""Find the GPUs of this machine that keep their clock under the load of a timing. Do this before a claim about
+throughput is run."""
 
 from __future__ import annotations
 
@@ -24,12 +22,12 @@ from harness.evidence.run_records import Telemetry
 from harness.kinds import probe_named
 from harness.kinds.speed.disturbances import clock_spread
 
-STEPS = 10**6  # stands for no limit, because no observation has this many steps
+STEPS = 10**6  # stands for no limit, because no run has this many steps
 
 
 @dataclass(frozen=True)
 class Steadiness:
-    """Clock and power of one GPU. spread: (highest - lowest) / median SM clock. Throughput claims limit this number."""
+    """Clock and power of one GPU. spread: (highest - lowest) / median SM clock. Claims about speed limit the spread."""
 
     uuid: str
     spread: float
@@ -39,10 +37,10 @@ class Steadiness:
 
 
 def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
-    """Run the work of a throughput claim on all GPUs at once. Return the GPUs' clocks, the steadiest GPU first.
+    """Run the work of a throughput claim on all GPUs at once. Return the GPUs' clocks, with the steadiest GPU first.
 
-    The claim is the first one that can be timed here. Raises UsageError without a GPU or without such a claim. Raises
-    HarnessError if a worker dies.
+    The work is that of the first claim in `contracts` that this machine can time. Raises UsageError if there is no GPU
+    or no such claim. Raises HarnessError if a worker dies.
     """
     gpus = [gpu.uuid for gpu in devices().gpus]
     if not gpus:
@@ -77,7 +75,7 @@ def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
 
 
 def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadiness:
-    """Keep one GPU busy with a worker that sees no other GPU. Return the clock and power of this GPU."""
+    """Keep one GPU busy with a worker process until `stop` is set. Return the clock and power of this GPU."""
     from harness.execution import supervisor
 
     death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})

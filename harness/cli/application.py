@@ -51,9 +51,9 @@ _REMEDIES: dict[int | None, str] = {
     **dict.fromkeys(_FULL, "make room, or name another folder"),
     errno.ENAMETOOLONG: "use a shorter name",
 }
-# An application needs at least one command. So `--version` imports the command that loads fastest.
+# The application must have at least one command. For `--version` it therefore imports the command that loads fastest.
 LIGHTEST = ("init",)
-# Command name -> name of its module. Only commands are listed whose names cannot be names of modules or are in use.
+# Name of a command -> name of its module, for commands whose name cannot be the name of a module or is a name in use.
 MODULES = {"import": "import_contracts", "try": "try_step", "compare-runs": "compare_runs"}
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "verify": (
@@ -103,18 +103,14 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def application(arguments: list[str]) -> typer.Typer:
-    """Return the application with only the command that `arguments` start with, or with all commands if they name none.
-
-    Modules of other commands are not imported. For example, `check` starts without numpy.
-    """
+    """Return the application with only the command that `arguments` start with. If they name no command, add all
+    commands. The modules of other commands are not imported. For example, `check` then starts without numpy."""
     import typer  # `typer` is imported late, after the signal handlers are installed
     from typer.core import TyperGroup
 
     class ByTask(TyperGroup):
-        """List commands by task, each with its whole summary.
-
-        click itself would cut a summary that is longer than a line.
-        """
+        """Lists the commands by task in `--help`, each with its whole summary. Otherwise click would cut a summary that
+        is longer than a line."""
 
         def format_commands(self, _context: Any, formatter: Any) -> None:
             for task, names in TASKS.items():
@@ -154,7 +150,7 @@ def _show_version(asked: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line. All errors and signals are turned into exit codes here."""
+    """Run the command line. Every error and every signal is turned into an exit code here."""
     with surviving_streams(), interruption.watched():
         try:
             run = application(sys.argv[1:])
@@ -172,10 +168,8 @@ def main() -> None:
 
 
 def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that runs `command`, but first raises an error if Python ran code of the project at its start.
-
-    A command line with --help or --version skips the check.
-    """
+    """Return a function that runs `command` unless Python, at its start, ran code of the user's project. In that case
+    the function raises HarnessError. The check is skipped for a command line with --help or --version."""
 
     @wraps(command)
     def begun(*values: object, **options: object) -> object:
@@ -186,18 +180,18 @@ def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[.
 
 
 def _refuse_code_of_the_project() -> None:
-    """Raise HarnessError if Python, at its start, ran code of the working directory because of PYTHONPATH."""
+    """Raise HarnessError if Python, at its start, ran code of the working directory because PYTHONPATH contains it."""
     from harness.evidence.modules import is_users
 
-    # The working directory may be a checkout of the harness. The harness may have its own `sitecustomize`.
+    # The working directory may be a checkout of the harness, whose own `sitecustomize` is allowed.
     project, own = Path.cwd(), Path(__file__).resolve().parents[2]
     entries = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
-    # Python's module `site` imports these two modules at the start, if they exist.
+    # At its start, Python imports these two modules if they exist.
     for name in ("sitecustomize", "usercustomize"):
         module = sys.modules.get(name)
         if module is None or module.__file__ is None:
             continue
-        # Do not resolve links. On Debian, Python's own `sitecustomize` is a link into /etc.
+        # Do not resolve links here: on Debian, the `sitecustomize` that belongs to Python is a link into /etc.
         above = Path(module.__file__).parents
         folder = above[1 if hasattr(module, "__path__") else 0].resolve()
         of_project = folder.is_relative_to(project) and not folder.is_relative_to(own) and is_users(folder)
@@ -213,14 +207,14 @@ def _refuse_code_of_the_project() -> None:
 
 
 def _collect_from_now_on() -> None:
-    """Start collecting garbage, only of objects that are created from now on. `check` is too short to need it."""
+    """Start garbage collection. Objects that exist already are excluded. `check` ends too soon to need a collection."""
     if not gc.isenabled() and sys.argv[1:2] != ["check"]:
         gc.freeze()
         gc.enable()
 
 
 def _ended(error: HarnessError, noted_on: BaseException) -> int:
-    """Print an error and the notes of the exception that ended the command, and return the error's exit code."""
+    """Print an error, and the notes of `noted_on`, the exception that ended the command. Return the exit code."""
     first, *more = error.lines()
     notes = _notes(noted_on)
     print_lines([f"error: {first}", *more, *notes], sys.stderr)
@@ -228,7 +222,7 @@ def _ended(error: HarnessError, noted_on: BaseException) -> int:
 
 
 def _shown(code: ExitCode, errors: list[str]) -> ExitCode:
-    """Show on GitHub Actions why the command ends without results, and return the exit code."""
+    """On GitHub Actions, show in an annotation why the command ends without results. Return `code`."""
     from harness.report.workflow_commands import show_end
 
     show_end(code, errors, partial(print_workflow_command, file=sys.stderr))
@@ -236,10 +230,7 @@ def _shown(code: ExitCode, errors: list[str]) -> ExitCode:
 
 
 def _usage(error: Exception) -> int:
-    """Print an error about the command line and return its exit code.
-
-    For any other error, return 0 and print nothing.
-    """
+    """Print an error about the command line and return its exit code. For another error, print nothing and return 0."""
     # Recognize an error of click by its method `show`, because its class differs between versions of typer.
     show = getattr(error, "show", None)
     if show is None:
@@ -257,9 +248,10 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _left(leaving: SystemExit) -> int:
-    """Return the exit code for a SystemExit that reached `main`: the code of a signal, otherwise ERROR.
+    """Return the exit code for a SystemExit that reached `main`: the code of a signal, or ERROR if there was no signal.
 
-    Commands return their exit codes. A SystemExit without a signal was raised by code that must not end the command.
+    A command ends by returning its exit code. A SystemExit without a signal therefore came from code that must not end
+    the command, such as user code.
     """
     code = CODES[noted[0]] if noted else next((code for code in CODES.values() if code == leaving.code), None)
     if code is not None:
@@ -270,10 +262,11 @@ def _left(leaving: SystemExit) -> int:
 
 
 def _refused(error: OSError) -> int:
-    """Print an error about a path or a full disk and return its exit code. For other errors, only return 0.
+    """Print an error about a path or a full disk, and its notes, and return its exit code. For any other error, return
+    0.
 
-    The notes of the error are printed too. Wrong paths in the options of a command are reported by the command as usage
-    errors. An error about a full disk names no path if the file was already open.
+    Wrong paths in options do not reach this function, because each command checks its options. An error about a full
+    disk names no path if the file was already open.
     """
     path = error.filename2 or error.filename
     where = os.fsdecode(path) if isinstance(path, str | bytes) else ""
@@ -302,10 +295,8 @@ if __name__ == "__main__":
 
 
 def epilog(name: str) -> str:
-    """Return the examples of a command as text, one on each line.
-
-    With the first line (`\\b`) click does not join the lines.
-    """
+    """Return the examples of a command as text for `--help`, one example on each line. The first line of the text
+    (`\\b`) tells click not to join the lines."""
     width = max(len(arguments) for arguments, _ in EXAMPLES[name])
     lines = [f"  harness {name} {arguments:<{width}}  {what}" for arguments, what in EXAMPLES[name]]
     return "\n".join(["\b", "Examples:", *lines])

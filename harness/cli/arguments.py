@@ -87,7 +87,7 @@ Gpus = Annotated[
 
 
 def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
-    """Raise UsageError for `--plan` with `--resume`. The plan would also contain runs that have already ended."""
+    """Raise UsageError if `--plan` is combined with `--resume`. The plan would also list runs that have ended."""
     if plan and resume is not None:
         raise UsageError(
             "--plan cannot be combined with --resume", got=f"--resume {resume}", remedy="leave out one of them"
@@ -95,15 +95,13 @@ def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
 
 
 def redact_words(redact: bool | None) -> list[str]:
-    """Return `--redact` or `--no-redact` as a list of words for another command of the harness, or [] for None."""
+    """Return `["--redact"]`, `["--no-redact"]`, or [] for None, as words for another harness command line."""
     return [] if redact is None else ["--redact" if redact else "--no-redact"]
 
 
 def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
-    """Return True if `--on` or `--gpus` was given. The contracts are then run as several jobs.
-
-    options: values of options not to be combined with these two, by name. Raises UsageError if one of them was given.
-    """
+    """Return True if `--on` or `--gpus` was given, so that the contracts are run as several jobs. options: by name, the
+    values of options that cannot be combined with `--on` and `--gpus`. Raises UsageError if one of them was given."""
     asked = "--on" if on else "--gpus"
     if not on and not gpus:
         return False

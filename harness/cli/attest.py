@@ -48,7 +48,7 @@ def attest(
 
 
 def check(directory: Path, file: Path, key: Path) -> int:
-    """Verify an attestation and print who signed what. Return the exit code of the gate over the signed directory."""
+    """Verify an attestation and print who signed which run. Return the exit code of the gate over the directory."""
     attested = verify_statement(directory, file, key)
     print_line(f"{file}: signed by key {attested.key_id} ({key})")
     print_line(summary(attested.statement))
@@ -60,17 +60,15 @@ def check(directory: Path, file: Path, key: Path) -> int:
 
 
 def summary(statement: Statement) -> str:
-    """Return the counts of a statement as one line, such as `PASSED: 88 passed, 0 warned, 0 failed`."""
+    """Return the counts of an attestation's statement as one line, such as `PASSED: 88 passed, 0 warned, 0 failed`."""
     found = statement.predicate
     counts = {"passed": found.passed_tests, "warned": found.warned_tests, "failed": found.failed_tests}
     return f"{found.result}: " + ", ".join(f"{len(tests)} {word}" for word, tests in counts.items())
 
 
 def beside(directory: Path) -> Path:
-    """Return the path of the attestation of a directory.
-
-    It is next to the directory: a new file inside would break the seal.
-    """
-    if directory.name in {"", ".."}:  # `.` and `..` are no names
+    """Return the path of the attestation file for a run directory. The file is next to the directory, because a new
+    file inside would not be in the directory's manifest."""
+    if directory.name in {"", ".."}:  # `.` and `..` have no name to which the suffix could be added
         directory = directory.resolve()
     return directory.with_name(f"{directory.name}{SUFFIX}")

@@ -1,4 +1,4 @@
-"""`harness check`: read contracts and lint them. Nothing is run."""
+"""`harness check`: read contracts and warn about weak ones. Nothing is run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from harness.system.described import describe, describe_all
 if TYPE_CHECKING:
     from harness.kinds.speed.speed_figures import LastTiming
 
-REPORTS = Path("reports")  # in the working directory: the folder of published drill records and timings
+REPORTS = Path("reports")  # folder of published drill records and timings, in the working directory
 
 
 def check(
@@ -58,11 +58,12 @@ def findings_of(
     *,
     power: bool = False,
 ) -> tuple[list[LoadedContract], list[Finding]]:
-    """Load contracts and waivers, and lint them. Raises ContractErrors with every error of every file.
+    """Load contracts and waivers, and return the contracts with the errors and warnings about them (lint).
 
-    Each contract is also compared with its last drill record. It is the record in `drill`, or the newest below
-    `reports/`. With `power`, timed claims are compared with the noise of their last run in `reports/` or
-    `harness-reports/`. With `tags`, only claims that have one of these tags are checked.
+    Raises ContractErrors with every error of every file. Each contract is also compared with its last drill record,
+    which is `drill` or the newest record below `reports/`. With `power`, timed claims are compared with the noise of
+    their last run in `reports/` or `harness-reports/`. With `tags`, only claims that have one of these tags are
+    checked.
     """
     loaded, signed = _read(paths, waivers)
     read = FilesRead.of(paths, waivers, loaded)
@@ -95,7 +96,8 @@ def findings_of(
 
 
 def _uncompilable(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return an error for each module that the contracts' systems import and that Python cannot compile."""
+    """Return an error for each module of the contracts' systems that Python cannot compile, also for modules that they
+    import."""
     systems = {system for loaded in contracts for system in loaded.contract.systems()}
     return [
         Finding(
@@ -111,14 +113,14 @@ def _last_timings(contracts: Sequence[LoadedContract]) -> Sequence[LastTiming]:
     kinds = {part.kind for one in contracts for claim in one.contract.claims for part in parts_of(claim)}
     if "throughput_ratio" not in kinds:
         return []
-    # Import late. This module imports numpy, which takes as long as the rest of the command.
+    # Import this module late: it imports numpy, which takes as long as everything else in this command.
     from harness.api.last_timing import last_timings
 
     return last_timings([one.contract for one in contracts], [REPORTS, OWN_REPORTS])
 
 
 def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return a note for each file that is written in version 1 of the language, which is still supported."""
+    """Return a note for each file that is written in version 1 of the contract language. It is still supported."""
     return [
         Finding(
             "note",
@@ -132,7 +134,8 @@ def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
 
 
 def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Signed]]:
-    """Load the contracts and the signed entries. Raises ContractErrors with the errors in both."""
+    """Load the contracts, and the waivers and accepted baselines for them. Raises ContractErrors with the errors in all
+    files."""
     errors: list[ContractError] = []
     loaded: list[LoadedContract] = []
     signed: list[Signed] = []
@@ -158,7 +161,7 @@ def print_findings(
     power: bool = False,
     as_json: bool,
 ) -> int:
-    """Print the findings. Return exit code 11 if there is an error, otherwise 0."""
+    """Print the errors and warnings about the contracts. Return exit code 11 if there is an error, otherwise 0."""
     print_lines(folders_read(paths), sys.stderr)
     try:
         loaded, findings = findings_of(paths, waivers, drill, tags, power=power)

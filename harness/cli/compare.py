@@ -24,9 +24,7 @@ def compare(
 
 
 def comparison(before: Path, after: Path) -> tuple[list[str], ExitCode]:
-    """Return lines about what changed between two run directories, and the exit code.
-
-    The exit code is ERROR if one of the directories is incomplete or was altered. Then the comparison proves nothing.
-    """
+    """Return lines about the differences between two run directories, and the exit code. The exit code is ERROR if one
+    of the directories is incomplete or was changed, because the comparison then proves nothing."""
     views = [judged([directory])[1].view for directory in (before, after)]
     return compare_views(*views), ExitCode.ERROR if any(view.doubts() for view in views) else ExitCode.HELD

@@ -56,7 +56,7 @@ def compare_runs(
 
 
 def end_of(result: ComparedRuns) -> tuple[str, ExitCode]:
-    """Return the word of the headline, such as HELD, and the exit code."""
+    """Return the first word of the headline, such as HELD, and the exit code."""
     return _ENDS.get(result.judgement.status, (ERROR, ExitCode.ERROR))
 
 

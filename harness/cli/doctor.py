@@ -55,7 +55,8 @@ def doctor(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Facts about the machine, all units (with obstacles if undecidable), and systems that cannot be described."""
+    """Facts about the machine, all units (each with the reason if it cannot be decided), and systems that could not be
+    described."""
 
     facts: list[tuple[str, str]]
     units: list[Unit]
@@ -67,7 +68,7 @@ class Diagnosis:
 
 
 def diagnose(paths: Sequence[Path]) -> Diagnosis:
-    """Plan the contracts for this machine and return what it can decide. Raises ContractErrors."""
+    """Plan the contracts for this machine. Return which units this machine can decide. Raises ContractErrors."""
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, None, contracts)
     planned = session.plan_contracts(contracts, session.VerifyOptions())
@@ -136,7 +137,7 @@ def _name(unit: Unit) -> str:
 
 
 def steadiness_lines(found: Sequence[Steadiness]) -> list[str]:
-    """Return a line about the clock for each GPU, in the given order."""
+    """Return a line about each GPU's clock, in the order of `found`."""
     return [
         f"{gpu.uuid}  spread {gpu.spread:.4f}  {gpu.lowest_mhz:.0f} to {gpu.highest_mhz:.0f} MHz  {gpu.power_w:.0f} W"
         for gpu in found

@@ -87,7 +87,7 @@ def drill(
 
 
 def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory: Path, *, redact: bool | None) -> int:
-    """Drill every fault of the contracts in jobs of an engine such as Slurm. Return the worst exit code of the jobs."""
+    """Plant every fault of the contracts, in jobs of an engine like Slurm. Return the worst exit code of the jobs."""
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, None, contracts)
     refuse_lint_errors(contracts)

@@ -69,7 +69,8 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[st
 
 
 def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
-    """Return wrapped lines, with the label in the first line. A label that is too long stands in a separate line."""
+    """Return `texts` as wrapped lines, with the label in front of the first line. A label that is too long gets a
+    separate line."""
     margin = " " * (2 + LABEL_WIDTH)
     lines = [
         line
@@ -97,7 +98,7 @@ def _workload(loaded: LoadedContract, name: str) -> str:
 
 
 def _demands(part: AnyPart) -> list[str]:
-    """Return a line for each value by which the claim is judged. Default values are included."""
+    """Return a line for each value in the judgement by which the claim is judged. Default values are included."""
     values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
     for path, bound in part.bounds().items():
         *above, name = path.split(".")

@@ -1,8 +1,8 @@
-"""Record signals that ask a process to end, until the command's handlers are installed.
+"""Record signals that ask the process to end, until the command installs handlers for these signals.
 
-Python's default handler of SIGINT raises an exception anywhere in the code. During imports, callbacks of weak
-references can swallow this exception. The command would then continue and exit with 0. This module uses `_signal`,
-because the import of `signal` takes 10 ms.
+Python's default handler of SIGINT raises an exception in whatever code is running. If that code is the callback of a
+weak reference during an import, Python ignores the exception. The command would then continue and exit with 0. This
+module uses `_signal`, because the import of `signal` takes 10 ms.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -12,7 +12,8 @@ _noted: list[int] = []
 
 
 def hold() -> None:
-    """Record SIGINT, SIGTERM and SIGHUP from now on. A signal that was ignored before (nohup) stays ignored."""
+    """Record SIGINT, SIGTERM and SIGHUP from now on, instead of acting on them. A signal that the process ignores
+    already (as under `nohup`) stays ignored."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(_signal, name, None)
         if number is not None and _signal.getsignal(number) is not _signal.SIG_IGN:
@@ -20,7 +21,7 @@ def hold() -> None:
 
 
 def release() -> tuple[dict[int, object], list[int]]:
-    """Return the handlers that `hold` replaced, and the signals that arrived since then. Both records are cleared."""
+    """Return the signal handlers that `hold` replaced, and the signals that arrived since then. Then forget both."""
     found, noted = dict(_found), list(_noted)
     _found.clear()
     _noted.clear()

@@ -37,18 +37,19 @@ from harness.report.text import line
 from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.costs import Kind, Span, costs, spans
 
-# The models below describe what a gate or a drill would execute on this machine. `--plan` prints them.
+# The models below describe what a gate or a drill would execute on this machine. `--plan` prints a description.
 
 
 class Estimate(Record):
-    """A number of seconds that was estimated. source: the earlier measurement on which the estimate is based."""
+    """An estimated number of seconds. source: the name of the earlier measurement on which the estimate is based."""
 
     seconds: Amount
     source: str
 
 
 class PlannedUnit(Record):
-    """A planned verdict. runs: ids of the runs that are executed for it; empty if this machine cannot decide it."""
+    """A planned verdict. runs: ids of the runs that are executed for it. The list is empty if this machine cannot
+    decide the unit."""
 
     contract: str
     claim: str
@@ -63,10 +64,10 @@ class PlannedUnit(Record):
 
 
 class PlannedRun(Record):
-    """A run that will be executed. processes: the number of parallel processes.
+    """A run that will be executed. processes: the number of its processes, which work at the same time.
 
-    stands_for: other runs that use its evidence. estimate: seconds of all processes together, without waiting. None if
-    no similar run was recorded.
+    stands_for: other planned runs that use the evidence of this run. estimate: seconds of all processes together,
+    without the time in which they wait; None if no similar run was recorded.
     """
 
     id: str
@@ -84,8 +85,8 @@ class PlannedRun(Record):
 class Forecast(Record):
     """The output of `--plan --json`.
 
-    seconds: the sum over all runs with an estimate. unknown: the number of runs without an estimate.
-    together: seconds of an earlier session that executed exactly these runs, or None.
+    seconds: the sum over all runs with an estimate. unknown: the number of runs without an estimate. together: seconds
+    that an earlier command took for exactly these runs, or None if no command executed them.
     """
 
     format_version: Literal[1] = 1
@@ -101,16 +102,16 @@ class Forecast(Record):
 
     @property
     def broken(self) -> bool:
-        """Return True if a unit is certain to get the verdict ERROR, because its system cannot be described."""
+        """Return True if a unit will certainly get the verdict ERROR, because its system cannot be described."""
         return any(unit.obstacle is not None and unit.obstacle.reason == "system_not_described" for unit in self.units)
 
 
-# The seconds of a run are estimated only from runs on a machine of the same kind.
-#
-# An equal run is the best source. If a recorded run differs only in its number of steps or in its other arms, its
-# seconds per step of each arm are used, and its seconds for imports, start and end.
+# The seconds of a planned run are estimated from recorded runs on a machine of the same kind.
 
-# Fields in which two runs must agree. Otherwise a step of an arm may take longer in one of them.
+# A recorded run that is equal to the planned run is the best source. If only the number of steps or the other arms
+# differ, the estimate uses the seconds per step of each arm, and the seconds for imports, start and end.
+
+# Fields of a run that must be equal in the recorded and the planned run. Otherwise a step of an arm may take longer.
 AS_LONG = {
     **dict.fromkeys(SHARED, IGNORED),
     **{name: SHARED[name] for name in ("probe", "arms", "arm", "system", "commit", "nudged")},
@@ -121,17 +122,15 @@ AS_LONG = {
 
 @dataclass
 class Estimates:
-    """Estimates planned runs from recorded run directories in `folder`. As few directories as possible are read."""
+    """Estimates planned runs from run directories in `folder`, and reads as few of these directories as possible."""
 
     machine: Machine
     folder: Path
     _seen: list[RecordedDirectory] = field(default_factory=list)
 
     def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
-        """Return an estimate for each run, by run id, and one estimate for all runs together.
-
-        The second one is None unless one directory has exactly these runs.
-        """
+        """Return an estimate for each run, by run id, and one estimate for all runs together. The estimate for all runs
+        together is None unless one directory contains exactly these runs."""
         equal: dict[str, Estimate] = {}
         together = None
         for directory in recorded(self.folder):
@@ -153,7 +152,8 @@ class Estimates:
     def _by_arms(self, run: Run) -> Estimate | None:
         """Return an estimate from the newest recorded execution of each arm, scaled to the planned number of steps.
 
-        Return None if an arm has no recorded execution, or if the probe does not execute one arm after the other.
+        Return None if an arm has no recorded execution. Also return None if the run's probe (its way of executing arms)
+        does not execute one arm after the other.
         """
         if not probe_named(run.probe).arm_by_arm:
             return None
@@ -195,7 +195,7 @@ def _place(found: RecordedRun) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to a tenth of a second. Repeated runs differ by more than this."""
+    """Round to a tenth of a second. Two executions of the same run differ by more than the rounding."""
     return round(seconds, 1)
 
 
@@ -210,26 +210,24 @@ class RecordedRun:
 
     @property
     def seconds(self) -> float:
-        """Return the sum of the seconds of all processes."""
+        """Return the seconds of all processes of the run, added up."""
         return sum(span.seconds for span in self.spent)
 
     @cached_property
     def by_arm(self) -> Mapping[str | None, float]:
-        """Return the seconds of each arm, by arm. The key None has the seconds of imports, start and end."""
+        """Return the seconds of each arm, by the arm's name. Imports, start and end have the key None."""
         seconds: defaultdict[str | None, float] = defaultdict(float)
         for span in self.spent:
             named, colon, _ = span.phase.partition(": ")
-            arm = named.partition(".")[0]  # a phase is named `ARM: …` or `ARM.REPLICA: …`
+            arm = named.partition(".")[0]  # the name of an arm's phase begins with `ARM: ` or `ARM.REPLICA: `
             seconds[arm if colon and arm in self.run.arms else None] += span.seconds
         return seconds
 
 
 @dataclass(frozen=True)
 class RecordedDirectory:
-    """The completed runs of one directory. wall_seconds: time from the first run's start to the last run's end.
-
-    It is None if unknown.
-    """
+    """The completed runs of one directory. wall_seconds: seconds from the start of the first run to the end of the last
+    run, or None if these times are unknown."""
 
     name: str
     runs: Sequence[RecordedRun]
@@ -237,10 +235,8 @@ class RecordedDirectory:
 
 
 def recorded(folder: Path) -> Iterator[RecordedDirectory]:
-    """Yield every readable run directory in a folder, newest name first, also published ones.
-
-    Each one is read only when it is requested, so a caller can stop early.
-    """
+    """Yield the readable run directories in a folder, also published ones, in the reverse order of their names. A
+    directory is read only when the caller requests the next one, so that the caller can stop early."""
     for path in sorted(folder.glob("*/"), reverse=True):
         if any((path / name).is_file() for name in (layout.HEADER, layout.ARCHIVE)):
             try:
@@ -260,7 +256,7 @@ def _of(bundle: Bundle) -> RecordedDirectory:
         if (run := readable(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)) is not None
     ]
     account = costs(ended, {}, has_gpu=False)
-    # In a resumed directory, the pause between the two executions would be counted too.
+    # In a resumed directory, the time between the interruption and the resumption would be counted too.
     known = ended and account.clocked and not bundle.header.resumed
     return RecordedDirectory(bundle.path.name, runs, account.wall_seconds if known else None)
 
@@ -295,7 +291,7 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
 
 
 def forecast_drill(paths: Sequence[Path], options: DrillOptions) -> Forecast:
-    """Return the forecast of a drill with the same arguments. Raises the same ContractError or UsageError."""
+    """Return the forecast of `drill` with the same arguments. Raises the same ContractError or UsageError."""
     _, _, planned, _ = plan_drill_here(paths, options, refuse_lint_errors)
     return _forecast(_drilled(planned), runs_of(planned), options.reports)
 
@@ -307,7 +303,8 @@ def _unit(unit: Unit) -> PlannedUnit:
 
 
 def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
-    """Return the controls, then planted faults with the runs that decide them, then faults that cannot be planted."""
+    """Return the units of a drill: the controls, the planted faults with the runs that decide them, and the faults that
+    cannot be planted."""
     units = [_unit(unit) for unit in planned.controls.units]
     for case in planned.cases:
         faulted = [planned.faulted[run] for run in case.unit.runs]
@@ -328,10 +325,8 @@ def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
 
 
 def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
-    """Return the forecast.
-
-    If another run is executed in place of a unit's run, the unit has the id of the executed run.
-    """
+    """Return the forecast for planned units and runs. reports: the folder of earlier runs, for the estimates. If
+    another run is executed in place of a unit's run, the unit has the id of the executed run."""
     machine = environment.machine()
     hosts = hosted(runs)
     executed = {run.id: host.run.id for host in hosts for run in host.runs}
@@ -372,7 +367,7 @@ def _run(host: Hosted, machine: Machine, units: Iterable[PlannedUnit]) -> Planne
 
 
 def shown(forecast: Forecast) -> list[str]:
-    """Return the forecast as lines of text. Untrusted names are escaped."""
+    """Return the forecast as lines of text. Control characters in names from contracts are escaped."""
     here, planned = forecast.decidable, len(forecast.units)
     return [
         f"{planned} planned · {here} can be decided here · {planned - here} cannot",
@@ -394,10 +389,8 @@ def _name(unit: PlannedUnit) -> str:
 
 
 def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
-    """Yield lines about the units that cannot be decided here, by obstacle.
-
-    Without a GPU, many units have the same one.
-    """
+    """Yield lines about the units that cannot be decided on this machine, one line for each obstacle. Without a GPU,
+    many units have the same obstacle."""
     together: dict[Obstacle, list[PlannedUnit]] = {}
     for unit in units:
         if unit.obstacle is not None:

@@ -27,7 +27,8 @@ def history(
 
 
 def write_history(reports: Path, out: Path) -> str:
-    """Write the history page of the runs in a folder, and return a line about it. Print which runs are left out."""
+    """Write the history page of the runs in a folder, and return a line about the page. Print which runs the page
+    leaves out."""
     require_existing([reports])
     refuse_within_run(out)
     runs = [_read(path, reports, out) for path in runs_below(reports)]
@@ -43,7 +44,7 @@ def write_history(reports: Path, out: Path) -> str:
 
 
 def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
-    """Judge a run again for the page. If the page must leave the run out, the result has the reason."""
+    """Judge a run again for the history page. If the page must leave the run out, the result has the reason."""
     page = path / layout.PAGE
     link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()

@@ -50,7 +50,8 @@ def import_contracts(
 
 
 def lines(imported: Sequence[Imported], errors: Sequence[ContractError]) -> Iterator[str]:
-    """Yield a line with totals. Then yield, for each file, its executable claims, and its other claims by reason."""
+    """Yield a line with totals, then lines for each file: first its executable claims, and then the other claims,
+    grouped by the reason why they cannot be executed."""
     not_named = sum(one.values for each in imported for one in _not_named(each))
     unnamed = f"{counted(not_named, 'value')} under keys that no form names"
     yield " · ".join([counted(len(imported), "file"), _counts(imported), unnamed, counted(len(errors), "error")])

@@ -52,10 +52,8 @@ def init(
 
 
 def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Draft, str, list[str]]:
-    """Return the draft with measured values, the reason why the step cannot run here, and lines about runs on a GPU.
-
-    The reason is "" if the step ran.
-    """
+    """Run the draft contract, and return the draft with measured values, the reason why the step cannot run on this
+    machine, and lines about runs on a GPU. The reason is "" if the step ran."""
 
     def again(other: Draft) -> Tried:
         return probe(other, session.VerifyOptions(), watch)
@@ -76,15 +74,13 @@ def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Dra
 
 
 def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:
-    """Run the draft contract, and keep no files. Arms whose results do not affect the draft are left out."""
+    """Run the draft contract and keep no files. Arms that cannot change the draft are not run."""
     return try_step(replace(draft, arms=Arms(False, False, memory=False)), reports=None, options=options, watch=watch)
 
 
 def print_kept(draft: Draft, paths: Sequence[Path], untried: str = "") -> None:
-    """Print which files were written, which claims were left out, and what to do next.
-
-    untried: the reason why the step did not run here, or "" if it ran. If it did not run, the files are only a guess.
-    """
+    """Print which files were written, which claims the contract lacks, and what to do next. untried: the reason why the
+    step did not run on this machine, or "" if it ran. If it did not run, the files are only a guess."""
     for path in paths:
         print_line(f"wrote {path.relative_to(Path.cwd())}")
     for left_out in draft.left_out:

@@ -1,8 +1,9 @@
 """End a command on SIGINT, SIGTERM or SIGHUP, with the exit code of the first signal.
 
-The first signal raises SystemExit in the main thread, so that files are completed. The signal is also recorded. If code
-swallows the exception, the command still ends with the signal's code. Later signals are only recorded, so that they do
-not interrupt the cleanup. If the command still runs after a grace period, the process is ended at once.
+The first signal raises SystemExit in the main thread, so that the command can complete its files. The signal is also
+recorded: if code swallows the SystemExit, the command still ends with the signal's exit code. Later signals are only
+recorded, so that they do not interrupt the cleanup. If the command still runs after a grace period, the process is
+ended at once.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from harness.errors import ExitCode
 from harness.platform.signals_noted import CODES, noted, raise_if_noted
 from harness.platform.standard_streams import print_lines
 
-# Seconds from the first signal until the process is ended by force. Judging and writing pages need the longer time.
+# Seconds from the first signal until the process is ended by force. Judging and writing pages have the longer time.
 GRACE_S, LONG_GRACE_S = 10.0, 120.0
 _grace: list[float] = [GRACE_S]
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Let signals end the command within the block. A signal that was ignored before the block (nohup) stays ignored.
+    """Let signals end the command within the block. A signal that the process ignored before (as under `nohup`) stays
+    ignored.
 
-    A signal that arrived since the start of the process (`first_signals`) ends the block at once. A process that called
-    `first_signals.hold` runs nothing after this command. So no signal raises an exception after the block.
+    A signal that arrived between the start of the process and the block ends the block at once, because
+    `first_signals.hold` recorded it. After the block, signals raise no exception.
     """
     noted.clear()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
@@ -53,7 +55,8 @@ def watched() -> Iterator[None]:
 def _while_it_ends(handler: Any) -> Any:
     """Return the handler of a signal for the time after the block of `watched`. handler: the handler before the block.
 
-    If an earlier signal has set the exit code, the new handler ignores the signal. Otherwise it ends the process.
+    The returned handler ignores the signal if an earlier signal has already determined the exit code. Otherwise it ends
+    the process.
     """
     return signal.SIG_IGN if noted or handler is signal.SIG_IGN else _end_now
 
@@ -64,10 +67,8 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """Print which files are kept if a signal ends the block. Then exit with the signal's code.
-
-    grace_s: seconds after the signal in which the process must end.
-    """
+    """If a signal ends the block, print which files are kept, and exit with the exit code of the signal. grace_s:
+    seconds after the signal in which the process must end."""
     _grace.append(grace_s)
     try:
         yield
@@ -86,18 +87,20 @@ def _meaning(error: KeyboardInterrupt | SystemExit) -> tuple[str, ExitCode]:
         return "interrupted", ExitCode.INTERRUPTED
     if code == ExitCode.TERMINATED:
         return "terminated", ExitCode.TERMINATED
-    return repr(error), ExitCode.ERROR  # this error ended the process, and no signal did
+    return repr(error), ExitCode.ERROR  # an error ended the process, not a signal
 
 
 def _note(number: int, _frame: object) -> None:
     noted.append(number)
     if len(noted) == 1:
-        # Do not use `threading` in a signal handler: the interrupted main thread may hold locks of that module.
+        # Do not use `threading` in a signal handler: the main thread may hold locks of that module while it is
+        # interrupted.
         _thread.start_new_thread(_end_hard, (_grace[-1], CODES[number]))
         raise SystemExit(CODES[number])
 
 
 def _end_hard(seconds: float, code: int) -> None:
-    """End the process without cleanup after `seconds`. Its keeper processes then end all processes that it started."""
+    """End the process without cleanup after `seconds`. Helper processes of the harness then end all processes that it
+    started."""
     time.sleep(seconds)
     os._exit(code)

@@ -115,10 +115,8 @@ def print_verdicts(
     out: Path | None = None,
     badge: Path | None = None,
 ) -> int:
-    """Print the verdicts and return the exit code.
-
-    Only a badge, and pages in `out`, are written, and only if requested.
-    """
+    """Print the verdicts and return the exit code. The only files written are a badge, and pages in the folder `out`,
+    and only if they are requested."""
     bundles, judgement = judged(directories, known, gate=gate)
     if out is not None:
         judgement = write_shared(out, judgement, bundles)
@@ -128,13 +126,14 @@ def print_verdicts(
     print_judgement(judgement, as_json=as_json)
     if out is not None and not as_json:
         print_line(f"report: {out / layout.PAGE}")
-    if as_json:  # the text output already shows the warnings at its top
+    if as_json:  # without `as_json`, the warnings are already at the top of the printed text
         _print_warnings(judgement)
     return judgement.exit_code
 
 
 def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError if `option` is combined with one of `options`. They apply only to verdicts that are printed."""
+    """Raise UsageError if `option` is combined with one of `options`, because these apply only to verdicts that are
+    printed."""
     for name, value in options.items():
         if value is not None:
             rule = f"{name} can be used only if the verdicts are printed"
@@ -142,7 +141,8 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
 
 
 def refuse_beside_out(options: Mapping[str, bool]) -> None:
-    """Raise UsageError if one of these options was given. The caller has checked that `--out` was given."""
+    """Raise UsageError if one of these options was given together with `--out`. The caller has checked that `--out` was
+    given."""
     for name, given in options.items():
         if given:
             raise UsageError(
@@ -153,8 +153,9 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
     """Judge each directory again. Return 0 if its `verdicts.json` has exactly the same verdicts, otherwise 12.
 
-    With `gate`, the directories are the shards of a gate. Then the exit code of the gate is returned if nothing
-    differs. The results of a drill's faults are judged again too. Results that cannot are printed and counted.
+    With `gate`, the directories are the parts (shards) of a gate, and without differences the exit code of the gate is
+    returned. In the directory of a drill, the results of the planted faults are judged again too. Faults that cannot be
+    judged again are printed and counted.
     """
     differing = 0
     for directory in directories:
@@ -175,20 +176,21 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
 
 
 def _gate(directories: Sequence[Path]) -> int:
-    """Print the headline of the gate over all directories on stderr. Return the exit code of the gate."""
+    """Print the headline of the gate over all directories on stderr, and return the gate's exit code."""
     _, judgement = judged(directories, gate=True)
     print_error(str(judgement.headline))
     return judgement.exit_code
 
 
 def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
-    """Judge each directory again, replace its verdicts and reports, and seal it again. The evidence stays unchanged.
+    """Judge each directory again, and replace its verdicts, reports and manifest. The evidence stays unchanged.
 
     Return 0. With `gate`, write the pages of a gate, and return the exit code of the gate over all directories. An old
     directory without a manifest gets a manifest.
     """
     if gate:
-        refuse_mixed([read_bundle(directory) for directory in directories])  # refuse before anything is written
+        # refuse mixed runs before any file is written
+        refuse_mixed([read_bundle(directory) for directory in directories])
     for directory in directories:
         again = rejudged(directory)
         published = again.bundle.place.published

@@ -22,7 +22,7 @@ from harness.run_directory.places import refuse_within_run, temporary_folder
 from harness.run_directory.seal import is_seen, manifest_of, manifest_text, read_manifest, write_manifest
 
 PUBLISHED = Path("reports")  # default folder of published runs, in the working directory
-# The page must be the first entry, because `page=False` leaves the first entry out.
+# The page must be the first entry, because the option `--no-page` leaves the first entry out.
 _BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)
 
 
@@ -47,9 +47,9 @@ def pack(
 
 
 def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) -> tuple[str, str]:
-    """Write the published folder, judge it again from its archive, and rename it to `out`.
+    """Write the folder for publication, judge the run again from the folder's archive, and rename the folder to `out`.
 
-    Return two lines about the published folder. Raises UsageError if `out` exists or is inside a run. Raises
+    Return two lines about the published folder. Raises UsageError if `out` exists or is inside a run directory. Raises
     EvidenceError if the run is incomplete or was changed.
     """
     if os.path.lexists(out):
@@ -111,7 +111,7 @@ def _write(bundle: Bundle, folder: Path, replaces: str | None, beside: Sequence[
 
 
 def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
-    """Raise EvidenceError unless the packed run reads like its source. It must have no problems and the same header."""
+    """Raise EvidenceError unless the packed run has no problems and the same header and verdicts as its source."""
     if packed.problems or packed.bundle.header != source.bundle.header:
         got = "; ".join(packed.problems[:3]) or "another header"
         raise EvidenceError("the packed run must have the same content as the original run", where=str(out), got=got)

@@ -40,10 +40,8 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
 
 def print_manifest(judgement: session.Judgement) -> None:
-    """Print the digest of the run's manifest, if it has one.
-
-    A directory that was changed and sealed again has another digest.
-    """
+    """Print the digest of the run's manifest, if the run has a manifest. Whoever notes the digest can later see whether
+    the directory was changed, even if its manifest was written again."""
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 
@@ -68,10 +66,8 @@ def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
 
 
 def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
-    """Return a function for `Progress`.
-
-    It estimates the seconds of runs from the runs that are recorded in this folder.
-    """
+    """Return a function that estimates the seconds of runs, for the progress display (`Progress`). The estimates are
+    based on the runs that are recorded in the folder `reports`."""
 
     def seconds(runs: Sequence[Run]) -> dict[str, float]:
         from harness.cli.forecast import Estimates

@@ -44,10 +44,8 @@ def report(
 
 
 def render_together(directories: Sequence[Path], out: Path) -> list[str]:
-    """Write one report about these runs into a new folder.
-
-    Return the warnings on its page. The runs' own pages are kept.
-    """
+    """Write one report about these runs into the new folder `out`, and return the warnings on its page. The pages in
+    the run directories stay unchanged."""
     refuse_used(out, directories)
     bundles, judgement = shown_together(directories)
     linked = write_shared(out, judgement, bundles)
@@ -57,10 +55,8 @@ def render_together(directories: Sequence[Path], out: Path) -> list[str]:
 
 
 def render(directory: Path) -> list[str]:
-    """Render the reports of a run again, seal its directory again, and return the warnings on its page.
-
-    If the run is incomplete, its pages show this and its directory is not sealed. Raises UsageError for an archive.
-    """
+    """Render the reports of a run directory again, write its manifest again, and return the warnings on its page. The
+    pages of an incomplete run show that it is incomplete, and it gets no manifest. Raises UsageError for an archive."""
     [bundle], judgement = judged([directory])
     junit = not bundle.place.published
     if unfit(bundle, judgement, replaced(bundle)) or bundle.seal.missing:

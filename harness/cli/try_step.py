@@ -79,7 +79,7 @@ def try_step(
 
 
 def _refuse_together(options: Mapping[str, bool]) -> None:
-    """Raise UsageError if more than one of these options was given. options: True for each given option."""
+    """Raise UsageError if more than one of these options was given. options: for each option, True if it was given."""
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(options)} cannot be combined", got=" and ".join(given), remedy="name one")
@@ -88,9 +88,10 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
 def _tried(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, *, as_text: bool
 ) -> tuple[Tried, Draft]:
-    """Run the draft contract. If the result leads to other choices, run it again. Return the last trial and its draft.
+    """Run the draft contract. If its results show that other settings fit better, run it again with them.
 
-    as_text: True to print each answer as soon as it is known.
+    Return the results of the last execution and the draft that was executed. as_text: True to print each answer as soon
+    as it is known.
     """
     answers = Answers()
     names = {FIRST: options.name, CHOSEN: None if options.name is None else f"{options.name}-chosen"}
@@ -114,7 +115,7 @@ def _tried(
 def _answered(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, answers: Answers
 ) -> Tried:
-    """Run the draft contract, and print each answer about the step as soon as it is known. Return the trial."""
+    """Run the draft contract, print each answer about the step as soon as it is known, and return the results."""
 
     def answer(verdict: Verdict, so_far: Tried) -> None:
         with watch.out_of_the_way():

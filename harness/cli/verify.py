@@ -125,10 +125,8 @@ def verify(
 
 
 def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
-    """Verify on this machine.
-
-    While contracts are read and systems described, worker processes already import modules.
-    """
+    """Verify contracts on this machine. While the harness reads contracts and describes systems, worker processes
+    already import the modules that they need."""
     from harness.execution.supervisor import Interpreters
 
     refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
@@ -142,10 +140,8 @@ def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> sessio
 def verify_on(
     on: str | None, gpus: str | None, paths: Sequence[Path], options: session.VerifyOptions
 ) -> session.Judgement:
-    """Verify the claims of the contracts in jobs of an engine such as Slurm.
-
-    Then judge all run directories together.
-    """
+    """Verify the claims of the contracts in several jobs of an engine such as Slurm. Then judge the run directories of
+    all jobs together."""
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, options.waivers, contracts)
     refuse_lint_errors(contracts, find_signed(paths, options.waivers), paths)

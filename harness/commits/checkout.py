@@ -1,7 +1,7 @@
 """Check out the baseline's commit in a temporary worktree of a user's repository, and import its modules from there.
 
-Only modules of the repository come from the worktree. The harness and installed packages stay the same. Folders that
-the commit lacks are not on the import path, so that a process never mixes modules of two commits.
+The worktree replaces only the modules of the repository. The harness and installed packages stay the same. A folder
+that does not exist in the commit is not on the import path, so that a process never mixes modules of two commits.
 """
 
 from __future__ import annotations
@@ -57,10 +57,8 @@ class Repository:
         return cls(Path(answer).resolve())
 
     def commit(self, name: str) -> str:
-        """Return the commit of a branch, tag or other revision, as a whole hash.
-
-        Raises UsageError if the revision is unknown.
-        """
+        """Return the full hash of the commit that a branch, tag or other revision names. Raises UsageError for an
+        unknown revision."""
         try:
             return _git(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         except GitFailed as error:
@@ -69,14 +67,14 @@ class Repository:
             raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
 
     def _fetched(self, name: str) -> str:
-        """Return the arguments with which `git fetch` makes the revision `name` known under this name."""
+        """Return the argument for `git fetch` that makes the revision `name` known here under the same name."""
         for remote in _git(self.root, "remote").splitlines():
             if name.startswith(f"{remote}/"):
                 return f"{remote} {name.removeprefix(f'{remote}/')}"
         return f"origin {name}" if _HASH.fullmatch(name) else f"origin {name}:{name}"
 
     def facts(self, commit: str) -> CommitFacts:
-        """Return the commit and the first line of its message."""
+        """Return the commit's hash and the first line of its message."""
         return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
 
     def has(self, commit: str) -> bool:
@@ -88,17 +86,15 @@ class Repository:
         return self._agrees("merge-base", "--is-ancestor", ancestor, commit)
 
     def _agrees(self, *arguments: str, printing: str = "") -> bool:
-        """Return True if git succeeds and its output equals `printing`."""
+        """Return True if git exits without an error and its output equals `printing`."""
         try:
             return _git(self.root, *arguments) == printing
         except GitFailed:
             return False
 
     def changes(self, but: Path) -> int:
-        """Count the files that differ from HEAD, including new files, but no ignored files and none in folder `but`.
-
-        Files of run directories do not count: they are what the harness wrote, not what it executed.
-        """
+        """Count the files that differ from HEAD, including new files, without ignored files and files in the folder
+        `but`. Files in run directories do not count, because the harness wrote them and did not execute them."""
         status = ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=all"]
         if but.is_relative_to(self.root) and but != self.root:
             status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
@@ -120,7 +116,8 @@ class Repository:
         _git(self.root, "worktree", "remove", "--force", "--force", str(folder))
 
     def lacks(self, folder: Path) -> list[str]:
-        """Return a line per kind of content that a new worktree lacks: submodules, and contents of files in Git LFS."""
+        """Return a line for each kind of content that a new worktree does not contain: submodules, and files that Git
+        LFS stores."""
         entries = [entry.split("\t", 1) for entry in _names(_git(folder, "ls-tree", "-r", "-z", "HEAD"))]
         submodules = [name for mode, name in entries if mode.startswith(_SUBMODULE)]
         attributed = _names(_git(folder, "ls-files", "-z", "--", ":(attr:filter=lfs)"))
@@ -182,7 +179,8 @@ def _reason(stderr: bytes) -> str:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The commits of a run, the import path of each baseline, and a folder in which processes exchange tensors."""
+    """The commits of a run, the import paths of its baselines, and a folder for tensors that processes of both commits
+    exchange."""
 
     commits: TwoCommits
     import_paths: Mapping[str, ImportPath]  # by commit of the baseline, and of each accepted baseline
@@ -195,18 +193,16 @@ class Checkout:
 
     @property
     def import_path(self) -> ImportPath:
-        """Return the baseline's import path."""
+        """Return the import path for the baseline's commit."""
         return self.import_paths[self.commit]
 
     def import_path_of(self, commits: Collection[str | None]) -> ImportPath | None:
-        """Return the import path of a process whose arms have these commits; None if all use the working tree."""
+        """Return the import path of a process whose arms use these commits; None if all arms use the working tree."""
         return next((self.import_paths[commit] for commit in commits if commit is not None), None)
 
     def trained(self, commits: Collection[str | None]) -> list[str]:
-        """Return the hash of HEAD in each tree that `commits` names.
-
-        None names the working tree, a commit names its worktree.
-        """
+        """Return the hash of HEAD in each source tree whose code the process uses. commits: None stands for the working
+        tree, a hash for the worktree of that commit."""
         trees = [self.import_path.root] if None in commits else []
         trees += [self.import_paths[commit].tree for commit in commits if commit is not None]
         return [Repository(Path(tree)).commit("HEAD") for tree in trees]
@@ -226,8 +222,8 @@ def checked_out(
 
     Accepted baselines that are valid on `day` (UTC, by default today) get worktrees too. All worktrees are removed at
     the end, also after an error. reports: files in this folder do not count as changes. named: the name by which the
-    user requested the commit, by default `name`. Raises UsageError if there is no such commit, if the systems are not
-    all in one repository, or if an accepted commit does not lie between the baseline and the candidate.
+    user requested the commit, by default `name`. Raises UsageError if the commit does not exist, if the systems are in
+    several repositories, or if an accepted commit does not lie between the baseline and the candidate in the history.
     """
     add_working_directory()
     homes = {system: _home(system) for system in systems}
@@ -273,10 +269,10 @@ def checked_out(
 def _recorded(
     entry: AcceptedBaseline, repository: Repository, baseline: CommitFacts, candidate: CommitFacts, day: date
 ) -> AcceptedRecord:
-    """Return an accepted baseline for the run's header, with its state on `day`.
+    """Return an accepted baseline for the run's header, with its state (such as expired) on `day`.
 
-    Raises UsageError for an entry that has not expired if its commit is unknown, or if the commit is neither part of
-    the baseline nor between the baseline and the candidate's HEAD.
+    Raises UsageError if the entry has not expired and its commit is unknown. Also raises UsageError if this commit is
+    neither in the baseline's history nor between the baseline and the candidate's HEAD.
     """
     commit, short = entry.commit, entry.commit[:SHORT]
     known = repository.has(commit)
@@ -321,7 +317,7 @@ _IN_TREE = "put the system into the repository, or install the repository in edi
 
 
 def _home(system: str) -> Path:
-    """Return the folder on the import path that contains the system's package. Raises UsageError if there is none."""
+    """Return the folder on the import path that contains the system's package. Raises UsageError if none does."""
     package = system.partition(":")[0].partition(".")[0]
     try:
         spec = importlib.util.find_spec(package)

@@ -1,7 +1,7 @@
 """Compute the import path of a process that uses the modules of another commit, from a worktree of that commit.
 
-Only modules of the repository come from the worktree. The harness and installed packages stay the same. A folder that
-the commit does not have is left out of the path, so that a process never mixes modules of two commits.
+The worktree replaces only the modules of the repository. The harness and installed packages stay the same. A folder
+that does not exist in the commit is left out of the path, so that a process never mixes modules of two commits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _in_use: list[ImportPath] = []
 class ImportPath:
     """The import path and the working directory of a process that trains with the code of a commit.
 
-    This class is no pydantic model, because processes that describe systems use it and should not import pydantic.
-    root: the repository's working tree; tree: the worktree, from which all modules of the repository must be imported.
+    The class is not a pydantic model, because processes that only describe systems use it and should not import
+    pydantic. root: the repository's working tree. tree: the worktree, from which all modules of the repository must be
+    imported.
     """
 
     commit: str
@@ -40,7 +41,8 @@ class ImportPath:
         _in_use[:] = [self]
 
     def require(self, system: str) -> None:
-        """Raise SystemResolutionError if the system's module or another of the repository is not from the worktree."""
+        """Raise SystemResolutionError if the system's module, or another module of the repository, is not from the
+        worktree."""
         module = sys.modules[system.partition(":")[0]]
         file = _file(module)
         if not _within(file, self.tree):
@@ -53,7 +55,7 @@ class ImportPath:
         return f"`{name}`{whose} ({file or 'no file'})"
 
     def _strays(self) -> Iterator[tuple[str, str]]:
-        """Yield name and file of each module of the repository that was imported from elsewhere than the worktree."""
+        """Yield name and file of each module of the repository that was not imported from the worktree."""
         for name, module in list(sys.modules.items()):
             file = _file(module)
             if name.partition(".")[0] == "harness" or not _within(file, self.root) or _within(file, self.tree):
@@ -77,10 +79,10 @@ def in_use() -> ImportPath | None:
 
 
 def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> ImportPath:
-    """Return this process's import path and working directory with the worktree `tree` in place of `root`.
+    """Return this process's import path and working directory, with the worktree `tree` in place of the folder `root`.
 
-    homes: folders of the repository that contain the systems' packages. They come first, because the import path may
-    lack the folder of an editable installation.
+    homes: folders of the repository that contain the systems' packages. They come first in the path, because an
+    editable installation may make a package importable without a path entry.
     """
     here = Path.cwd()
     entries = [Path(entry or here) for entry in sys.path]
@@ -110,7 +112,8 @@ def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
 
 
 def installed(place: Path, root: Path) -> bool:
-    """Return True if a path below `root` belongs to an installed package, from an environment inside the repository."""
+    """Return True if a path below `root` belongs to an installed package, for example in a virtual environment in the
+    repository."""
     prefixes = [Path(prefix) for prefix in (sys.prefix, sys.base_prefix) if _within(prefix, str(root))]
     by_name = any(part in INSTALLED for part in place.relative_to(root).parts)
     return by_name or is_recorded(place) or any(place.is_relative_to(prefix) for prefix in prefixes)

@@ -29,7 +29,7 @@ from harness.kinds import probe_of
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedBaseline(Signed):
-    """A commit that replaces REF as the baseline of one claim."""
+    """A commit that replaces REF of `--baseline REF` as the baseline of one claim."""
 
     FILE: ClassVar = ACCEPTED_FILE
     SCHEMA: ClassVar = "accepted-baselines/v1"
@@ -52,13 +52,12 @@ class AcceptedBaseline(Signed):
 
 
 def find_accepted(paths: Sequence[Path]) -> list[AcceptedBaseline]:
-    """Return the accepted baselines in the folders of `paths` and next to the files of `paths`.
-
-    Raises ContractErrors.
-    """
+    """Return the accepted baselines from files in the folders `paths` and from files next to contract files in `paths`.
+    Raises ContractErrors."""
     return find(AcceptedBaseline, paths)
 
 
 def find_signed(paths: Sequence[Path], waivers: Path | None = None) -> list[Signed]:
-    """Return waivers and accepted baselines for the contracts in `paths`. waivers: as `file` in `find_waivers`."""
+    """Return waivers and accepted baselines for the contracts in `paths`. waivers: the path of the waiver file, or None
+    for the files next to the contracts."""
     return [*find_waivers(paths, waivers), *find_accepted(paths)]

@@ -1,4 +1,4 @@
-"""Define the field types and the base models from which the models of the contract language are built."""
+"""Define field types and base models. The models of the contract language are built from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SystemName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A
 
 
 def says_something(text: str) -> bool:
-    """Return True if a text contains a letter or a digit. A text of blanks or dashes alone contains none."""
+    """Return True if a text contains a letter or a digit. A text of blanks or dashes alone does not."""
     return any(sign.isalnum() for sign in text)
 
 
@@ -51,7 +51,7 @@ def _in_words(text: str) -> str:
 
 Reason = Annotated[str, Field(max_length=4000), AfterValidator(_in_words)]
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_not_blank)]
-UNREAD = "unread"  # marks a field that neither a judge nor a runner reads
+UNREAD = "unread"  # a mark for fields that neither a judge nor a runner reads
 Words = Annotated[Text, UNREAD]
 Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # a GPU's compute capability, such as "9.0"
 Positive = Annotated[float, Field(gt=0)]
@@ -66,17 +66,15 @@ EqualityOrNoise = Literal["bitwise", "within", "noise"]
 
 
 class Strict(LateModel):
-    """Base of strict models. Unknown keys, wrong types, NaN and infinities are errors. Instances cannot be changed."""
+    """Base of strict models: unknown keys, wrong types, NaN and infinity are errors. Instances cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule of the contract language.
-
-    path: where the wrong value is, within the contract or within the judgement that reports the problem.
-    """
+    """A broken rule of the contract language. path: where the wrong value is, within the whole contract, or within the
+    judgement (a claim or a part of a claim) that reports the problem."""
 
     path: tuple[str | int, ...]
     rule: str
@@ -84,17 +82,19 @@ class Problem:
     remedy: str = ""
 
 
-# fields that name an arm with the baseline's settings whose initial parameters are slightly changed ("nudged")
+# Fields whose value names a control arm. This arm has the settings of the baseline, but its initial parameters are
+# slightly changed ("nudged").
 NUDGED_CONTROLS = ("ends.control", "control")
 
 
 class GradientDemand(NamedTuple):
-    """A request of a judgement for digests and figures of gradients, which a paired run makes for the named arms.
+    """The gradients that a claim needs. For the named arms, the run that compares arms records digests and figures of
+    these gradients.
 
     steps: the steps whose gradients are needed, counted from 0, or from the end if negative. Steps that the workload
     does not have are left out.
     also: further arms whose gradients are needed.
-    control: an arm whose gradients are compared with the baseline's, as the candidate's are.
+    control: an arm whose gradients are compared with the baseline's, as the candidate's gradients are.
     """
 
     candidate: str
@@ -104,16 +104,14 @@ class GradientDemand(NamedTuple):
     control: str | None = None
 
     def compared(self) -> list[str]:
-        """Return the arms whose gradients are compared with the baseline's."""
+        """Return the arms whose gradients are compared with the gradients of the baseline."""
         return [arm for arm in (self.candidate, self.control) if arm is not None and self.baseline is not None]
 
 
 @dataclass(frozen=True, init=False)
 class Demand:
-    """Mark of a field that can turn PASS into FAIL.
-
-    That FAIL has one of `reasons` as its code, and contains `figures`.
-    """
+    """Mark of a field whose value can turn PASS into FAIL. Such a FAIL has one of `reasons` as its reason code, and
+    contains `figures`."""
 
     reasons: tuple[str, ...]
     figures: Mapping[str, Scalar]
@@ -125,26 +123,27 @@ class Demand:
 
 @dataclass(frozen=True)
 class NoDemand:
-    """Mark of a field that cannot turn PASS into FAIL. `why` says why not. The mark also applies to nested fields."""
+    """Mark of a field that cannot turn PASS into FAIL. `why` gives the reason. This also holds for nested fields."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """Mark of a field that requires nothing if it has this `value`, because every run satisfies this value."""
+    """Mark of a field that requires nothing if it has this `value`, because every run meets the requirement then."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class NamesArm:
-    """Mark of a field that contains the name of an arm."""
+    """Mark of a field whose value is the name of an arm."""
 
 
 @dataclass(frozen=True)
 class CountsSteps:
-    """Mark of a number of steps or a list of step numbers. They must fit in the number of steps of the workload."""
+    """Mark of a field with a number of steps, or with a list of step numbers. They must fit in the workload's number of
+    steps."""
 
 
 ArmName = Annotated[Name, NamesArm(), NoDemand("names an arm")]
@@ -162,10 +161,8 @@ _Mark = TypeVar("_Mark")
 
 
 def marks(model: type[BaseModel], kind: type[_Mark]) -> Mapping[str, _Mark]:
-    """Return the marks of type `kind` on a model's fields and on the fields of nested models.
-
-    The keys are field paths such as `guards.steps`.
-    """
+    """Return the marks of type `kind` on a model's fields, and on the fields of nested models. The keys are paths of
+    fields, such as `guards.steps`."""
     found: Mapping[str, _Mark] = _marks_of(model, cast("Any", kind))
     return found
 
@@ -196,7 +193,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def flat(annotation: Any) -> Iterator[Any]:
-    """Yield the types in an annotation. A union yields each of its members; a list or mapping is yielded as a whole."""
+    """Yield the types in an annotation. A union yields each of its members. A list or mapping is yielded as a whole."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from flat(get_args(annotation)[0])
@@ -208,15 +205,14 @@ def flat(annotation: Any) -> Iterator[Any]:
 
 
 class Judged(Strict):
-    """One judgement, which is a whole claim or one part of a claim. The model of every claim kind is a subclass.
-
-    The methods answer questions about the judgement from its fields. A kind overrides a method to give another answer.
-    """
+    """One judgement: a whole claim, or one part of a claim. The model of every kind of claim is a subclass. The methods
+    answer questions about the judgement from its fields. A kind of claim overrides a method if its answer differs."""
 
     mechanism: Mechanism | None = None
-    """The kind of replay that the evidence must come from; by default any kind of replay, or none, is accepted."""
+    """The kind of replay that the evidence must come from. By default, any kind or no replay is accepted."""
 
-    # For type checkers only. Each kind declares `kind` itself, because pydantic keeps the order of the declarations.
+    # This declaration is only for type checkers. Each subclass declares `kind` itself, because pydantic keeps the order
+    # of the declarations.
     if TYPE_CHECKING:
         kind: str
 
@@ -225,26 +221,25 @@ class Judged(Strict):
     baseline_path: ClassVar[str] = "baseline"
     """The field that names the arm used as the baseline, for example when a fault is planted in the baseline."""
     plain_path: ClassVar[str | None] = None
-    """The field that names an uncaptured arm, if any. This arm reveals errors that all captured arms share."""
+    """The field that names an arm without capture, or None. This arm reveals errors that all captured arms share."""
     judged_at: ClassVar[Literal["each rank", "first rank", "all ranks"]] = "each rank"
-    """Which evidence is judged if arms have several ranks: each rank's, only the first rank's, or all together."""
+    """The evidence that is judged if arms have several ranks: of each rank, only of the first rank, or of all ranks
+    together."""
     must_train_alike: ClassVar[bool] = False
-    """True if two executions must train alike, so that their first difference can be located."""
+    """True if two executions must train alike. If they do not, the harness can locate their first difference."""
 
     def arms(self) -> dict[str, str]:
-        """Return the names of the arms of this judgement.
-
-        The keys are the paths of the fields that contain the names.
-        """
+        """Return the names of the judgement's arms. The keys are the paths of the fields that contain these names."""
         named = {path: self.value_at(path) for path in marks(type(self), NamesArm)}
         return {path: arm for path, arm in named.items() if isinstance(arm, str)}
 
     def between_steps(self) -> dict[str, object]:
-        """Return settings of the probe `where` for work that only the candidate does between two of its steps."""
+        """Return settings for the run that locates a first difference: work that only the candidate does between two of
+        its steps."""
         return {}
 
     def uncaptured_may_begin(self) -> int:
-        """Return how many captures may start in an arm that must not be captured. The number is 0 for most kinds."""
+        """Return how many captures may begin in an arm that must not be captured. For most claims it is 0."""
         return 0
 
     # --- bounds that depend on where the claim is judged ------------------------------------------------------
@@ -252,14 +247,17 @@ class Judged(Strict):
     _conditional: Conditional | None = PrivateAttr(default=None)
 
     def depend(self, bounds: Mapping[str, Bound], variants: Sequence[Judged]) -> None:
-        """Store bounds that have cases, by field path. The loader calls this. The fields keep the `otherwise` values.
+        """Store the bounds that have cases, by the paths of their fields. The fields themselves keep the `otherwise`
+        values.
 
-        variants: one valid copy of the judgement for each set of numbers that can apply to the judgement.
+        The loader of contracts calls this method. variants: a valid copy of the judgement for each set of numbers that
+        can apply to it.
         """
         self._conditional = Conditional(bounds, variants)
 
     def bounds(self) -> Mapping[str, Bound]:
-        """Return the bounds that depend on the situation (workload, GPU, data type), by field path."""
+        """Return the bounds that depend on the situation (workload, GPU, data type). The keys are the paths of their
+        fields."""
         return {} if self._conditional is None else self._conditional.bounds
 
     def variants(self) -> Sequence[Judged]:
@@ -267,7 +265,8 @@ class Judged(Strict):
         return [self] if self._conditional is None else self._conditional.variants
 
     def resolved(self, situation: Situation) -> Judged:
-        """Return the judgement with a plain number for every bound that has cases: the number for this situation."""
+        """Return a copy of the judgement in which every bound that has cases is the number that applies in this
+        situation."""
         resolved = self
         for path, bound in self.bounds().items():
             resolved = _with_value(resolved, path.split("."), bound.decided(situation)[0])
@@ -284,7 +283,8 @@ class Judged(Strict):
         yield from ()
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields whose values can turn PASS into FAIL, with their marks, by field path."""
+        """Return the fields whose values can turn PASS into FAIL, with their `Demand` marks. The keys are the paths of
+        the fields."""
         variants = self.variants()
         return {
             path: demand
@@ -293,14 +293,15 @@ class Judged(Strict):
         }
 
     def can_bite(self, path: str) -> bool:
-        """Return True if the `Demand` field at `path` has a value that requires something, and so can cause a FAIL."""
+        """Return True if the `Demand` field at `path` has a value that can cause a FAIL, and not a value that requires
+        nothing."""
         value = self.value_at(path)
         if value is None or value is False or value in ([], {}):
             return False
         return value != getattr(marks(type(self), Nothing).get(path), "value", None)
 
     def idle(self) -> list[str]:
-        """Return the paths of the fields that require nothing, whichever set of numbers applies to the judgement."""
+        """Return the paths of the fields that require nothing in every situation (workload, GPU, data type)."""
         return [
             path
             for path, nothing in marks(type(self), Nothing).items()
@@ -320,14 +321,17 @@ class Judged(Strict):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],  # noqa: ARG002
     ) -> Iterator[Problem]:
-        """Yield a problem for each unknown name of a workload or claim. The paths are relative to this judgement.
+        """Yield a problem for each unknown name of a workload or claim. The paths of the problems are relative to this
+        judgement.
 
-        on: the workloads of the claim that contains this judgement. claims: judgements of each claim of the contract.
+        on: the workloads of the claim that contains this judgement. claims: for each claim of the contract, its
+        judgements.
         """
         yield from ()
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Yield the path of every value that does not fit in a workload of `steps` steps, and the broken rule."""
+        """Yield the path of every value that does not fit in a workload of `steps` steps, and the rule that this value
+        breaks."""
         for field in marks(type(self), CountsSteps):
             path, value = tuple(field.split(".")), self.value_at(field)
             for position, step in enumerate(value if isinstance(value, list) else ()):
@@ -337,87 +341,84 @@ class Judged(Strict):
                 yield path, f"`{field}` ({value}) must not exceed the workload's steps"
 
     def undecidable(self) -> Iterator[Problem]:
-        """Yield a problem for each requirement that no evidence could decide.
-
-        The paths are relative to this judgement.
-        """
+        """Yield a problem for each requirement that no evidence could ever decide. The paths are relative to this
+        judgement."""
         yield from ()
 
     def captures_candidate(self) -> bool:
-        """Return True if the judgement's candidate must be an arm that captures."""
+        """Return True if the candidate of the judgement must be an arm that captures its step."""
         return self.mechanism is not None
 
     # --- what must be executed for the judgement --------------------------------------------------------------
 
     def asks_the_device(self) -> bool:
-        """Return True if the judgement makes a statement about the CUDA device, so that a CPU cannot decide it."""
+        """Return True if the judgement is about the CUDA device itself, so that a run on a CPU cannot decide it."""
         return False
 
     def asks_the_device_of_replays(self) -> bool:
-        """Return True if a captured candidate can only be judged on a CUDA device.
-
-        On a CPU its replays would decide nothing.
-        """
+        """Return True if a candidate with a capture can only be judged on a CUDA device. On a CPU the step is replayed
+        without a CUDA graph, and such replays would prove nothing about the claim."""
         return False
 
     def candidate_capabilities(self) -> frozenset[str]:
-        """Return the capabilities that the candidate's system must have in addition to those that the kind requires."""
+        """Return what the candidate's system must be able to do in addition to what each claim of this kind needs."""
         return frozenset()
 
     def baseline_capabilities(self) -> frozenset[str]:
-        """Return the capabilities that the baseline's system must have in addition to those that the kind requires."""
+        """Return what the baseline's system must be able to do in addition to what each claim of this kind needs."""
         return frozenset()
 
     def chosen_probe(self) -> str | None:
-        """Return the name of the probe that records the judgement's evidence; None if its kind has only one probe."""
+        """Return the name of the probe (the way to execute a run and record evidence) for this judgement; None if its
+        kind of claim has only one probe."""
         return None
 
     def replicas(self) -> dict[str, int]:
-        """Return how often a paired run must execute each arm that it executes more than once, by arm."""
+        """Return how often a run that compares arms must execute each arm that it executes more than once."""
         return {}
 
     def compared(self) -> list[list[str]]:
-        """Return groups of executions that must run in one process. A group is arms once each, or one arm repeated.
+        """Return groups of executions that must happen in one process. A group is several arms once each, or one arm
+        repeated.
 
-        Other arms may run in separate processes, because only their series and digests are compared.
+        Other arms may run in separate processes, because only their losses, figures and digests are compared.
         """
         arms = sorted(set(self.arms().values()))
         return [arms, *([arm] for arm in sorted(self.replicas()))]
 
     def sync_arms(self) -> set[str]:
-        """Return the arms whose host syncs a paired run observes."""
+        """Return the arms whose host syncs a run that compares arms must observe."""
         return set()
 
     def gradients(self) -> GradientDemand | None:
-        """Return which gradients a paired run must reduce to digests and figures, or None if it needs no gradients."""
+        """Return the gradients whose digests and figures a run that compares arms must record, or None if it needs no
+        gradients."""
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
-        """Return additional recordings of a paired run.
-
-        The keys are arms; the values are fields of the arm's `PlannedArm`.
-        """
+        """Return what a run that compares arms must record in addition. The keys are arms. The values are fields of the
+        planned arm (`PlannedArm`), by name."""
         return {}
 
     def process_count(self) -> int | None:
-        """Return how many processes repeat the probe, each as a separate run.
-
-        None means one run, which claims may share.
-        """
+        """Return how many processes repeat the measurement. Each process is a separate run. None means one run, which
+        several claims may share."""
         return None
 
     def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all arms, unless a kind gives each arm its own process
-        """Return the arms that the process with this number executes, the baseline first."""
+        """Return the arms that process number `process` executes, the baseline first."""
         return list(dict.fromkeys(reversed(self.arms().values())))
 
     def measurement_of(self, process: int) -> int:  # noqa: ARG002
-        """Return the number of the measurement to which a process belongs. One measurement follows the other."""
+        """Return the number of the measurement to which process number `process` belongs. Measurements follow one
+        another."""
         return 0
 
 
 @dataclass(frozen=True)
 class Conditional:
-    """The bounds of a judgement that have cases, by field path, and a copy of the judgement for each set of numbers."""
+    """The bounds of a judgement that have cases, by path of the field, and a copy of the judgement for each set of
+    numbers that can apply."""
 
     bounds: Mapping[str, Bound]
     variants: Sequence[Judged]
@@ -427,10 +428,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
-    """Return a copy of the model with another value at a field path.
-
-    The value must be valid: it is not validated again.
-    """
+    """Return a copy of the model with `value` at a field path. The value must be valid: it is not checked again."""
     name, *rest = path
     return model.model_copy(update={name: _with_value(getattr(model, name), rest, value) if rest else value})
 

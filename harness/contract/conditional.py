@@ -1,6 +1,6 @@
-"""Find and check bounds of a contract file that have cases, and split the contract into readings with plain numbers.
+"""Find and check bounds of a contract file that have cases, and make copies of the contract with plain numbers.
 
-For each number that can turn PASS into FAIL (`Demand`), a contract may give a different number for each case:
+For each number that can turn PASS into FAIL, a contract may give a different value for each case:
 
     at_least:
       otherwise: 1.1
@@ -8,7 +8,7 @@ For each number that can turn PASS into FAIL (`Demand`), a contract may give a d
         - {gpu: H100, value: 1.3}
 
 A contract with such bounds is validated several times, once for every set of numbers that can apply to one of its
-units. Each time, the contract is read as if it contained these plain numbers.
+units. Each time, a copy of the contract is validated that contains these plain numbers instead of the cases.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from harness.errors import ContractError
 from harness.kinds import kinds
 
 MOST_CASES = 16  # largest number of cases for one bound
-# largest number of situations (combinations of conditions) that the cases of one claim may distinguish
+# Largest number of situations that the cases of one claim may distinguish. A situation is a workload, a GPU, a
+# capability and a data type.
 MOST_SITUATIONS = 20_000
 MOST_SETS = 100  # largest number of different sets of bounds by which one claim may be judged
 
@@ -38,10 +39,8 @@ Path = tuple[Key, ...]
 
 
 class Case(Strict):
-    """A number with conditions.
-
-    The number is the bound if all conditions are met and no earlier case's conditions are.
-    """
+    """A number with conditions. The number is the bound if all its conditions are met, unless the conditions of an
+    earlier case are met too."""
 
     workload: Name | None = None
     """A workload of the claim."""
@@ -52,7 +51,7 @@ class Case(Strict):
     capability_at_least: Capability | None = None
     """This compute capability or a higher one."""
     dtype: Dtype | None = None
-    """Data type in which the candidate computes, as its system reports it."""
+    """The data type in which the candidate computes, as its system reports it."""
     value: Any
     """The bound."""
 
@@ -80,7 +79,8 @@ class ByCase(Strict):
 
 @dataclass(frozen=True)
 class Found:
-    """A bound with cases, as found in a document. claim, part: indices in their lists. field: path within the part."""
+    """A bound with cases in a contract file. claim, part: indices in the file's lists. field: path of the bound within
+    the part."""
 
     claim: int
     part: int
@@ -93,17 +93,18 @@ class Found:
         return (*self.judgement, *self.field.split("."))
 
     def value_at(self, choice: int | None) -> Path:
-        """Return the document path of the value of case number `choice`; None means the `otherwise` value."""
+        """Return the path, in the contract file, of the value of case number `choice`. None means `otherwise`."""
         return (*self.place, "otherwise") if choice is None else (*self.place, "cases", choice, "value")
 
 
-# for each bound of a claim: the index of the chosen case, or None if `otherwise` is chosen
+# For each bound of a claim: the index of the case whose number applies, or None if `otherwise` applies.
 Choices = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The document with one plain number for each bound. only_on: workloads with these numbers, by claim index."""
+    """The contract file with one plain number in place of each bound. only_on: the workloads to which these numbers
+    apply, by index of the claim."""
 
     document: Document
     choices: dict[int, Choices]
@@ -111,10 +112,10 @@ class Reading:
 
 
 class Bounds:
-    """All bounds with cases of a document."""
+    """All bounds with cases in a contract file."""
 
     def __init__(self, document: Document) -> None:
-        """Find the bounds of every claim. Errors in the cases are collected in `errors`."""
+        """Find the bounds of every claim. Errors in their cases are added to `errors`."""
         self.document = document
         self.errors: list[ContractError] = []
         self.by_claim: dict[int, list[Found]] = {}
@@ -154,7 +155,8 @@ class Bounds:
                     yield found
 
     def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
-        """Record an error for each value that is not a number. null is an error too, even if the field allows it."""
+        """Record an error for each value of the bound that is not a number. null is an error too, even if the field
+        allows null."""
         for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 rule = f"'{found.place[-1]}' must be a valid number"
@@ -162,10 +164,8 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """Return each set of numbers that can apply to a claim, with its workloads. All `otherwise` values are first.
-
-        Record an error for each case that can never be chosen.
-        """
+        """Return each set of numbers that can apply to a claim, with the set's workloads. The first set has all
+        `otherwise` values. Record an error for each case that can never apply."""
         named = self.document.value["claims"][number].get("judged_on")
         workloads = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         sets: dict[Choices, set[str]] = {(None,) * len(found): set()}
@@ -184,7 +184,7 @@ class Bounds:
     def _situations(self, workloads: Sequence[str], found: Sequence[Found]) -> Iterator[Situation]:
         cases = [case for one in found for case in one.cases]
         words = sorted({case.gpu for case in cases if case.gpu is not None})
-        # One GPU name may contain the words of two cases. Therefore also try every pair of words as a name.
+        # A GPU's name may contain the words of two cases. Therefore try every pair of words as a name, too.
         together = [" ".join(two) for two in combinations(words, 2)]
         named = {case.capability for case in cases} | {case.capability_at_least for case in cases}
         capabilities = sorted({each for one in named if one is not None for each in _around(one)})
@@ -217,10 +217,8 @@ class Bounds:
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
-        """Return the document once for each set of numbers. The first one has all `otherwise` values.
-
-        Without cases, return the document once.
-        """
+        """Return a copy of the contract file for each set of numbers that can apply. The first copy has all `otherwise`
+        values. Without cases, return only the contract file as it is."""
         sets = {number: list(each.items()) for number, each in self._sets.items()}
         count = max((len(each) for each in sets.values()), default=1)
         return [
@@ -245,7 +243,8 @@ class Bounds:
         )
 
     def attach(self, readings: Sequence[tuple[Reading, Contract]]) -> Contract:
-        """Return the contract of the first reading, with the cases added. readings: all valid readings."""
+        """Return the contract of the first reading, with the bounds' cases attached. readings: the contract for each
+        set of numbers."""
         contract = readings[0][1]
         for number, found in self.by_claim.items():
             valid = {reading.choices[number]: parts_of(each.claims[number]) for reading, each in readings}
@@ -258,7 +257,7 @@ class Bounds:
 
 
 def _bound(one: Found, at: int, position: int, valid: dict[Choices, list[Judged]]) -> Bound:
-    """Return the bound with numbers from the validated models instead of the document."""
+    """Return a bound with its cases. The numbers come from the validated copies of the contract, not from the file."""
     values = {choices[at]: parts[position].value_at(one.field) for choices, parts in valid.items()}
     cases = [(conditions, _number(values[case])) for case, conditions in enumerate(one.cases)]
     return Bound(_number(values[None]), tuple(cases))
@@ -275,10 +274,8 @@ def _choice(cases: Sequence[Conditions], situation: Situation) -> int | None:
 
 
 def _around(capability: str) -> list[str]:
-    """Return this capability, a lower one and the next higher one.
-
-    They are enough to test every condition on this one.
-    """
+    """Return the compute capability, a lower one, and the next higher one. With these three, every condition on a
+    compute capability can be tested for this capability."""
     major, minor = (int(number) for number in capability.split("."))
     return ["0.1", capability, f"{major}.{minor + 1}"]
 
@@ -294,10 +291,8 @@ def _with(value: Any, path: Path, new: Any) -> Any:
 
 @cache
 def numbers_of(kind: str) -> list[str]:
-    """Return the paths of number fields that can turn PASS into FAIL.
-
-    Fields that are settings of the kind's probes are not.
-    """
+    """Return the paths of the number fields of a kind of claim that can turn PASS into FAIL. Fields that the kind's
+    runs use as settings are left out."""
     model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
     return [path for path in marks(model, Demand) if path.split(".")[0] not in planned and _is_number(model, path)]

@@ -1,4 +1,4 @@
-"""Define the conditions of bounds: workload, GPU, compute capability, and the data type in which the arm computes."""
+"""Define the conditions on which a bound may depend: workload, GPU, compute capability, the candidate's data type."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 OTHERWISE = "otherwise"
-# Data types that a condition may name, by torch's names. Other names are refused. Otherwise a condition with a
-# misspelled name would never be met, without any message.
+# Data types that a condition may name, by torch's names. Other names are errors. Otherwise a condition with a
+# misspelled name would never be met, and nobody would notice.
 Dtype = Literal[
     "float64",
     "float32",
@@ -26,7 +26,7 @@ Dtype = Literal[
 
 @dataclass(frozen=True)
 class Situation:
-    """The facts about a unit on which bounds can depend. None means that the fact does not exist or is unknown.
+    """The facts about a unit on which bounds can depend. None means that a fact is unknown or does not exist.
 
     gpu: the device's name. capability: the device's compute capability, such as `9.0`. dtype: the data type in which
     the candidate computes, as its system reports it.
@@ -40,7 +40,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions that must all be met. A field with None adds no condition."""
+    """Conditions that must all be met. A field that is None is no condition."""
 
     workload: str | None = None
     gpu: str | None = None
@@ -65,10 +65,8 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Bound:
-    """A number that depends on the situation.
-
-    The first case whose conditions are all met gives it, otherwise `otherwise`.
-    """
+    """A number that depends on the situation (workload, GPU, data type). The number is that of the first case whose
+    conditions are all met. Without such a case, it is `otherwise`."""
 
     otherwise: float
     cases: Sequence[tuple[Conditions, float]]
@@ -82,7 +80,7 @@ class Bound:
 
     @property
     def of_workload_alone(self) -> bool:
-        """Return True if no case has a condition other than a workload."""
+        """Return True if the number depends on nothing but the workload."""
         return all(conditions == Conditions(workload=conditions.workload) for conditions, _ in self.cases)
 
     @property
@@ -96,19 +94,15 @@ class Bound:
 
 
 def is_gpu(found: str | None, wanted: str) -> bool:
-    """Return True if the device's name contains these words, in upper or lower case.
-
-    `NVIDIA H100 80GB HBM3`, for example, is an `H100`.
-    """
+    """Return True if the device's name contains the words `wanted`, in upper or lower case. For example, `NVIDIA H100
+    80GB HBM3` is an `H100`."""
     words = r"\s+".join(re.escape(word) for word in wanted.split())
     return found is not None and re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", found, re.IGNORECASE) is not None
 
 
 def reaches(found: str | None, wanted: str) -> bool:
-    """Return True if capability `found` is at least `wanted`.
-
-    Versions are compared as numbers: `10.0` is above `9.0`.
-    """
+    """Return True if the compute capability `found` is at least `wanted`. Capabilities are compared as pairs of
+    numbers: `10.0` is above `9.0`."""
     return found is not None and _ordered(found) >= _ordered(wanted)
 
 

@@ -1,4 +1,4 @@
-"""Define the guards of judgements about training, the bounds that these judgements share, and bounds on end states."""
+"""Define the guards of claims about training, the bounds that these share, and bounds on the state at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from harness.contract.base import (
 
 
 class TrainingEffect(Strict):
-    """The candidate's mean loss over the last steps must be at least this much lower than the untrained control's."""
+    """The candidate's mean loss over the last steps must be at least this much lower than the mean loss of the
+    untrained control."""
 
     control: ArmName
     """The arm that trains nothing (learning rate 0) on the same batches."""
@@ -36,25 +37,26 @@ class TrainingEffect(Strict):
 
 
 class Floor(Strict):
-    """A training had an effect if the parameters moved, or if the loss fell below the loss of an untrained control.
+    """The training had an effect if the parameters moved, or if the loss fell below the loss of a control that trains
+    nothing.
 
-    One of the two is enough, because a loss may be 0 by construction, and a large parameter may move only little.
+    One of the two is enough: the loss of some trainings is always 0, and a large parameter may move only little.
     """
 
     control: ArmName
     """The arm that trains nothing on the same batches."""
     moved: Annotated[Positive, NoDemand("a smaller value leaves the claim undecided")]
-    """Smallest movement that counts as an effect: of each trainable tensor the distance from start to end, divided by
-    its L2 norm at the start, and of these the median. Tensors that start as zeros are left out."""
+    """Smallest movement that counts as an effect. The movement of a trainable tensor is the distance from start to end,
+    divided by the tensor's L2 norm at the start. The median over all trainable tensors counts. Tensors that start as
+    zeros are left out."""
     standard_errors: Annotated[Positive, NoDemand("a smaller value leaves the claim undecided")]
-    """Alternatively, the mean loss of the last half must be below the control's by over this many standard errors."""
+    """It is also enough that the mean loss over the last half of the steps is below the control's mean loss by more
+    than this number of standard errors."""
 
 
 class Guards(Strict):
-    """Conditions that a PASS needs.
-
-    If a condition is not met, the verdict is FAIL with a code that starts with `vacuous_`, or undecided for `floor`.
-    """
+    """Conditions without which a PASS would prove nothing. If a condition is not met, the verdict is FAIL with a reason
+    code that starts with `vacuous_`. For `floor`, the claim is undecided instead."""
 
     steps: StepsCompared
     """Smallest number of steps that must be compared."""
@@ -63,20 +65,21 @@ class Guards(Strict):
     clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
     """Smallest number of steps in which the clip must scale at least one group of gradients."""
     training_effect: TrainingEffect | None = None
-    """How much lower the loss must be than without training."""
+    """By how much the loss must be lower than the loss of the untrained control."""
     floor: Floor | None = None
-    """The smallest effect that counts as training. Below it the claim is undecided (`trained_too_little`)."""
+    """The smallest effect that counts as training. Below it, the claim is undecided (`trained_too_little`)."""
 
     def controls(self) -> dict[str, str]:
-        """Return the untrained control arms, by the guard that names the arm."""
+        """Return the names of the untrained control arms. The keys are the guards that name them."""
         named = {"training_effect": self.training_effect, "floor": self.floor}
         return {guard: each.control for guard, each in named.items() if each is not None}
 
 
 class Guarding(Judged):
-    """A judgement with guards. The systems must have the capabilities that these guards need."""
+    """A judgement with guards. The tested systems must have the capabilities that these guards need."""
 
-    if TYPE_CHECKING:  # For type checkers only: each kind declares `guards` itself, after its own fields.
+    # This declaration is only for type checkers. Each subclass declares `guards` itself, after its other fields.
+    if TYPE_CHECKING:
         guards: Guards
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -87,7 +90,7 @@ class Guarding(Judged):
 
 
 class Guarded(Guarding):
-    """A judgement with guards whose `equality` determines which bounds can cause FAIL."""
+    """A judgement with guards. Its field `equality` determines which of its bounds can cause a FAIL."""
 
     if TYPE_CHECKING:
         equality: EqualityOrNoise
@@ -98,7 +101,7 @@ class Guarded(Guarding):
 
 
 class Bounded(Guarded):
-    """A judgement that can have a bound relative to the baseline's value, instead of or besides the absolute bound."""
+    """A judgement that can have a bound relative to the baseline's value, besides or instead of an absolute bound."""
 
     if TYPE_CHECKING:
         max_relative_difference: Positive | None
@@ -110,7 +113,8 @@ class Bounded(Guarded):
         return self
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields that can cause a FAIL. If there are two bounds, the verdict must name the exceeded one."""
+        """Return the fields that can cause a FAIL. If there are two bounds, the verdict must name the bound that was
+        exceeded."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
             found["max_abs_difference"] = Demand("exceeds_tolerance", exceeded_bound="max_abs_difference")
@@ -118,10 +122,10 @@ class Bounded(Guarded):
 
 
 def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
-    """Return True if the value at `path` can cause a FAIL.
+    """Return True if the value of the field `path` can cause a FAIL when the judgement has this `equality`.
 
-    The two bounds can cause one only if `equality` is `within`. `equality` itself can cause one only if it is `bitwise`
-    or `noise`. All other fields always can.
+    The two bounds on differences can cause a FAIL only if `equality` is `within`. The field `equality` itself can cause
+    a FAIL only if it is `bitwise` or `noise`. All other fields always can.
     """
     if path == "equality":
         return equality in ("bitwise", "noise")
@@ -136,7 +140,8 @@ _MOMENTS = (
 
 
 def _of_bookkeeping(name: str) -> str:
-    """Return the name unchanged. Raise PydanticCustomError if the name belongs to a tensor that training reads."""
+    """Return the name unchanged. Raise PydanticCustomError if the name is not that of a count, but of state that
+    training reads (parameter, buffer, generator, moment)."""
     category, _, tensor = name.partition(" ")
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
@@ -151,7 +156,8 @@ EndName = Annotated[str, AfterValidator(_of_bookkeeping)]
 
 
 class Ends(Strict):
-    """From start to end, both arms must change every parameter, buffer and other tensor alike, except for rounding."""
+    """From start to end, both arms must change every parameter, buffer and other tensor in the same way, except for
+    rounding."""
 
     control: ArmName
     """An arm with the baseline's settings. The harness changes its initial parameters by about one rounding error, so
@@ -164,8 +170,6 @@ class Ends(Strict):
     the rounding that the median parameter shows."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
-        """Return fields of `PlannedArm` for the three arms.
-
-        Each arm records its movements. The control is also nudged.
-        """
+        """Return the fields of the planned arms (`PlannedArm`) by which all three arms record how their tensors move
+        from start to end. By another field, the initial parameters of the control are slightly changed."""
         return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

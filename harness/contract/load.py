@@ -1,7 +1,5 @@
-"""Load contracts from files: read strictly, validate, check references.
-
-Every error has a place and most have a remedy.
-"""
+"""Load contracts from files: read YAML strictly, validate, and check references between the parts of a contract. Every
+error has a place in the file, and most errors have a remedy."""
 
 from __future__ import annotations
 
@@ -43,9 +41,9 @@ Place = tuple[Key, ...]
 
 
 def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
-    """Return a problem for each unknown name and each requirement that cannot be met, in the order of claims.
+    """Return a problem for each unknown name and each requirement that cannot be met, in the order of the claims.
 
-    only_on: the workloads to which this contract's numbers apply, by index of the claim. By default all workloads.
+    only_on: for each claim, by index, the workloads to which the numbers in `contract` apply. By default all workloads.
     """
     return list(_problems(contract, only_on))
 
@@ -74,7 +72,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Yield a problem for names that are equal or differ only in upper and lower case, because they name files."""
+    """Yield a problem for names that are equal or differ only in upper and lower case. They would name one file."""
     named: list[tuple[str, list[tuple[Place, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),
@@ -116,7 +114,8 @@ def _excused_ends(claim: AnyClaim, here: Place) -> Iterator[Problem]:
 
 
 def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield a problem for each arm that does not exist, is named twice, or must capture but does not."""
+    """Yield a problem for each arm that does not exist, for each arm that is named twice, and for each arm that must
+    capture its step but does not."""
     seen: dict[str, str] = {}
     for field, arm in named.items():
         if arm not in contract.arms:
@@ -139,7 +138,8 @@ def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path
 
 
 def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield the problems of an `ends` field. Its arms need the same system, and its control the baseline's settings."""
+    """Yield the problems of an `ends` field. All its arms must have the same system, and its control must have the
+    baseline's settings."""
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     control = next((field for field in NUDGED_CONTROLS if field in named), None)
     if control is None or "baseline" not in named or len(arms) < len(named):
@@ -161,7 +161,8 @@ def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) 
 
 
 def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield problems of ranks. Compared arms need equal numbers of ranks, and a claim about ranks needs several."""
+    """Yield the problems with ranks. Compared arms must have equal numbers of ranks. A claim about ranks needs several
+    ranks."""
     named = {field: arm for field, arm in names.items() if arm in contract.arms}
     of_candidate = contract.arms[named[part.candidate_path]] if part.candidate_path in named else None
     candidate = 1 if of_candidate is None else of_candidate.ranks
@@ -180,7 +181,8 @@ def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Pl
                 place, "a claim about ranks needs an arm with several ranks", f"'{arm}' has 1", "write `ranks: 2`"
             )
         elif field == "in_turn" and of_candidate is not None and (candidate > 2 or of_candidate.shares < candidate):
-            # only a sum of two values has one result; the communication library chooses the order of a longer sum
+            # only a sum of two values is independent of the order; a communication library chooses the order of a
+            # longer sum
             rule = "`in_turn` compares bits, so the candidate must have two ranks that read two shares"
             got = f"{counted(candidate, 'rank')} with {counted(of_candidate.shares, 'share')}"
             yield Problem(place, rule, got, "write `ends: {control: …, at_most: 0.01}` instead")
@@ -194,7 +196,7 @@ def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Pl
 
 
 def _shares(contract: Contract, named: Mapping[str, str], path: Place, name: str) -> Iterator[Problem]:
-    """Yield a problem for each arm whose ranks cannot take equal shares of the workload's batch."""
+    """Yield a problem for each arm whose ranks cannot divide the workload's batch into equal shares."""
     size = contract.workloads[name].batch_size
     for field, arm in named.items():
         ranks, shares = (contract.arms[arm].ranks, contract.arms[arm].shares) if arm in contract.arms else (1, 1)
@@ -205,7 +207,7 @@ def _shares(contract: Contract, named: Mapping[str, str], path: Place, name: str
 
 
 def _warm_steps(contract: Contract, named: Mapping[str, str], path: Place, name: str) -> Iterator[Problem]:
-    """Yield a problem for each arm that would capture only after the end of its workload."""
+    """Yield a problem for each arm whose capture would come after the last step of its workload."""
     steps = contract.workloads[name].steps
     for field, arm in named.items():
         warm = contract.arms[arm].warm_steps if arm in contract.arms else 0
@@ -216,7 +218,7 @@ def _warm_steps(contract: Contract, named: Mapping[str, str], path: Place, name:
 
 
 def _on_workload(claim: AnyClaim, part: AnyPart, path: Place, name: str, workload: Workload) -> Iterator[Problem]:
-    """Yield a problem for each bound, and for each kind of replay, that is impossible on this workload."""
+    """Yield a problem for each bound, and for each kind of replay, that the claim cannot have on this workload."""
     for place, rule in part.beyond(workload.steps):
         got = f"workload '{name}' has {workload.steps} steps"
         yield Problem((*path, *place), rule, got, "lower the number, or give the workload more steps")
@@ -234,11 +236,9 @@ NO_CONTRACT = "move a file that is not a contract to another folder, or to a hid
 class LoadedContract:
     """A valid contract and its source.
 
-    digest: a SHA-256 in hexadecimal, of the bytes of the file. If the contract uses shared files, their digests are
-    hashed too.
-    value: the content of the contract, translated to version 2 of the language and joined with its shared files
-    (`shared`).
-    version: the version of the language in which the file is written.
+    digest: the SHA-256, in hexadecimal, of the bytes of the file. If the contract uses shared files, their digests are
+    hashed too. value: the content of the contract, translated to version 2 of the language and joined with its shared
+    files (`shared`). version: the version of the language in which the file is written.
     """
 
     contract: Contract
@@ -252,14 +252,13 @@ class LoadedContract:
     origins: Mapping[tuple[str, str], strict_yaml.Document] = dataclasses_field(default_factory=dict)
 
     def demands(self) -> str:
-        """Return a digest of what judges and runners read from the contract. Texts for people do not change it."""
+        """Return a digest of all that judges and runners read from the contract. A change of a text for people does not
+        change it."""
         return _demands(self.value)
 
     def where(self, *path: str | int) -> str:
-        """Return `file:line:column` of the value at `path`.
-
-        If the file lacks the value, return the position of the nearest parent that the file has.
-        """
+        """Return `file:line:column` of the value at `path`. If the file does not contain the value, return the position
+        of the nearest parent that the file contains."""
         line, column = self.position(path)
         origin = self.origins.get((str(path[0]), str(path[1]))) if len(path) > 1 else None
         return f"{self.path if origin is None else origin.where}:{line}:{column}"
@@ -287,20 +286,16 @@ def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles |
 
 
 def demands_of(path: Path, files: SharedFiles) -> str:
-    """Return `LoadedContract.demands` for a recorded contract file.
-
-    The file was validated before and is not validated again.
-    """
+    """Return `LoadedContract.demands` for a contract file in a run directory. The file was validated when the run was
+    planned, and is not validated again."""
     return _demands(_joined(strict_yaml.read(path), path, files)[0].value)
 
 
 def _joined(
     document: strict_yaml.Document, path: Path, files: SharedFiles | None
 ) -> tuple[strict_yaml.Document, list[SharedFile]]:
-    """Return the document in version 2 joined with its shared files, and the shared files.
-
-    Raises as `load_contract` does.
-    """
+    """Return the document, translated to version 2 and joined with its shared files, and these shared files. Raises the
+    same errors as `load_contract`."""
     document, errors = _in_this_version(document)
     used: list[SharedFile] = []
     if not errors:
@@ -322,10 +317,8 @@ def _read(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
-    """Return the contract of a version 2 document, or the errors.
-
-    The document is validated with every set of numbers. Each error is listed once.
-    """
+    """Return the contract of a document in version 2, or the errors. The document is validated once for every set of
+    numbers that its bounds can have. Each error is listed once."""
     bounds = Bounds(document)
     if bounds.errors:
         return None, document.cut(bounds.errors, len(bounds.errors))
@@ -352,10 +345,8 @@ def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractErr
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switch garbage collection off while contracts are loaded.
-
-    Collection took a tenth of the time and would free nothing.
-    """
+    """Switch garbage collection off in the block, in which contracts are loaded. Collection took a tenth of the loading
+    time and found nothing to free."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -399,10 +390,8 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
 
 
 def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
-    """Return the error for two contracts with the same id, ignoring case.
-
-    Files of runs and verdicts are named after the id.
-    """
+    """Return the error for two contracts whose ids are equal, or differ only in upper and lower case. Files of runs and
+    verdicts are named after the id, so their names would be equal."""
     got, remedy = f"'{second.contract.id}' again", f"rename one: {first.where('id')} already has this id"
     if first.contract.id != second.contract.id:
         got, remedy = (
@@ -413,10 +402,8 @@ def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
 
 
 def _add_new(errors: list[ContractError], found: ContractError) -> None:
-    """Add the errors that are not yet in the list.
-
-    Contracts that use the same faulty shared file cause the same error.
-    """
+    """Add errors to the list, without errors that are already in the list. Several contracts may use the same faulty
+    shared file and then cause the same error."""
     listed = {str(each) for each in errors}
     errors += [each for each in found.each() if str(each) not in listed]
 
@@ -448,10 +435,8 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
 
 
 def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Document, list[ContractError]]:
-    """Return the document translated to version 2, and the errors.
-
-    A document with errors cannot be validated further.
-    """
+    """Return the document translated to version 2, and the errors of the translation. A document with errors cannot be
+    validated further."""
     value = document.value
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a single value"
@@ -486,10 +471,8 @@ def _unportable(document: strict_yaml.Document) -> list[ContractError]:
 
 
 def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the ids of the claims that have one of the tags. If `claims` is not empty, leave out ids that it lacks.
-
-    Without tags, return `claims`. Raises UsageError for a tag that no claim has, and if no claim is left.
-    """
+    """Return the ids of the claims that have one of the tags. If `claims` is not empty, return only those ids that are
+    in it. Without tags, return `claims`. Raises UsageError for a tag that no claim has, and if the result is empty."""
     if not tags:
         return tuple(claims)
     tagged = [(one.id, loaded.contract.tags_of(one)) for loaded in contracts for one in loaded.contract.claims]

@@ -1,4 +1,5 @@
-"""Read the rules of judging that newer versions introduced, and find those that could change a contract's verdicts."""
+"""Read the rules of judging that newer versions of the harness introduced. Find the rules that could change the
+verdicts of a contract."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from harness.contract.strict_yaml import read
 
 
 class Rule(Strict):
-    """A rule of judging that was introduced in version `version`. `rules.yaml` explains the fields."""
+    """A rule of judging that the harness's version `version` introduced. `rules.yaml` explains the fields."""
 
     id: Name
     version: RulesVersion
@@ -31,13 +32,14 @@ class Rule(Strict):
 
     @property
     def key(self) -> str:
-        """Return the key of the line that an author must write into the contract."""
+        """Return the key of the line that an author must write into the contract because of this rule."""
         return self.write.partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Concern:
-    """A rule that concerns a contract: the claims concerned, and the places where the rule's line is missing."""
+    """A rule that could change verdicts of a contract, the claims with these verdicts, and the places where the
+    contract lacks the line that the rule requires."""
 
     rule: Rule
     claims: Collection[str]
@@ -61,7 +63,8 @@ def in_order(version: str) -> tuple[int, ...]:
 
 
 def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> Iterator[Concern]:
-    """Yield rules newer than the contract's `rules` that concern its claims. only: ids of the claims to check."""
+    """Yield the rules that are newer than the contract's field `rules` and could change the verdict of a claim. only:
+    ids of the claims to check."""
     for rule in rules():
         if in_order(rule.version) <= in_order(loaded.contract.rules):
             continue
@@ -79,10 +82,8 @@ def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> 
 
 
 def _lacking(rule: Rule, loaded: LoadedContract, part: Judged, here: Place, claim: Place) -> list[Place]:
-    """Return the places in the contract where the rule's line is missing.
-
-    If the rule concerns other judgements, return none.
-    """
+    """Return the places in the contract where the line is missing that the rule requires. Return none if the rule does
+    not concern this judgement (`part`)."""
     arms, value = part.arms(), loaded.value
     candidate = arms.get(part.candidate_path)
     captured = candidate is not None and loaded.contract.arms[candidate].capture != "none"

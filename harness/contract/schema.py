@@ -1,10 +1,10 @@
 """Define the contract language, version 2: the content of a contract file.
 
-Contracts are data. They contain no expressions and no code. Models are strict: unknown keys, wrong types and non-finite
-numbers are errors. A claim consists of texts for people and of one judgement, or several as its parts.
+Contracts are data, without expressions and code. The models are strict: unknown keys, wrong types, NaN and infinity are
+errors. A claim consists of texts for people and of one judgement. A composite claim has several judgements, its parts.
 
 `harness.contract.load.problems` checks references between parts of a contract (arms, workloads, claims). Each problem
-has the path of the wrong value, from which the loader computes line and column.
+has the path of the wrong value. The loader computes line and column from this path.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ AnyPart = Judged
 
 
 class ClaimText(Strict):
-    """The fields that every claim has in addition to its judgement."""
+    """The fields that every claim has in addition to the fields of its kind."""
 
     id: Name
     """Name of the claim, unique in its contract."""
@@ -56,20 +56,21 @@ class ClaimText(Strict):
     judged_on: Annotated[list[Name], Field(min_length=1)]
     """Workloads on which the claim is judged. The claim gets one verdict for each workload."""
     why: Words
-    """Where each number comes from."""
+    """Where each number in the claim comes from."""
     if_fails: Words
-    """What usually causes a failure."""
+    """The usual causes if the claim fails."""
     falsified_by: list[Name] = []
     """Planted faults that must break the claim."""
     upstream: Annotated[Text | None, UNREAD] = None
-    """The original claim from which this claim was taken."""
+    """The claim of another project from which this claim was taken."""
     tags: Annotated[list[Name], UNREAD] = []
     """Tags by which `--tag` selects the claim; default: the contract's tags."""
     owner: Annotated[Text | None, UNREAD] = None
     """The person or team responsible for the claim; default: the contract's owner."""
     may_end_apart: dict[EndName, Reason] = {}
-    """Counts that may differ at the end although equal bits are required, by their names in a verdict (such as
-    `optimizer group0.step`), each with the reason. Each must be a whole number at the end."""
+    """Counts whose values at the end may differ between the arms, although equal bits are required. The keys are their
+    names in a verdict (such as `optimizer group0.step`), the values the reasons. Each count must be a whole number at
+    the end."""
 
 
 class AnyClaim(Judged, ClaimText):
@@ -77,10 +78,11 @@ class AnyClaim(Judged, ClaimText):
 
 
 class _OneOf:
-    """A pydantic type that accepts one model of several, selected by `kind`. Only the models of used kinds are built.
+    """A pydantic type that accepts one of several models, selected by the key `kind`. Only the models of kinds in use
+    are built.
 
-    The type accepts the same values, with the same errors, as pydantic's union of all kinds. Building that union took
-    as long as reading all contracts of this repository.
+    The type accepts the same values, with the same errors, as a pydantic union of all kinds. To build that union took
+    as long as to read all contracts of this repository.
     """
 
     def __init__(self, kind_names: Callable[[], Sequence[str]], model_of: Callable[[str], type[Judged]]) -> None:
@@ -102,7 +104,7 @@ class _OneOf:
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
-        # All models report a missing kind in the same way, so use the first model.
+        # A value without a kind is an error. All models report this error alike, so the first model can report it.
         chosen = kind if isinstance(kind, str) else names[0]
         if chosen not in self._unions:
             self._unions[chosen] = SchemaValidator(_union({chosen: self._model_of(chosen)}))
@@ -111,27 +113,27 @@ class _OneOf:
 
 def _union(models: Mapping[str, type[Judged]]) -> CoreSchema:
     for model in models.values():
-        model.model_rebuild()  # pydantic would otherwise build this model's schema only at its first use
+        model.model_rebuild()  # otherwise pydantic would build this model's schema only when the model is first used
     choices = {kind: model.__pydantic_core_schema__ for kind, model in models.items()}
     return core_schema.tagged_union_schema(choices, discriminator="kind")
 
 
 def part_kinds() -> list[str]:
-    """Return the kinds that can be a part of a composite claim."""
+    """Return the kinds of claims that can be a part of a composite claim."""
     return list(kinds())
 
 
 def claim_kinds() -> list[str]:
-    """Return the kinds that a claim may have, including `composite`."""
+    """Return all kinds that a claim may have, including `composite`."""
     return [*kinds(), "composite"]
 
 
 @cache
 def part_model(kind: str) -> type[Judged]:
-    """Return the model of a part of a claim, for this kind.
+    """Return the model of a claim's part for this kind.
 
-    Raises KindError if the model cannot be imported, or if a field has neither the mark `Demand` nor `NoDemand`. For an
-    unmarked field, no check would require a planted fault that tests the field.
+    Raises KindError if the model cannot be imported, or if a field has neither the mark `Demand` nor `NoDemand`.
+    Without a mark, nobody would notice that no planted fault tests the field.
     """
     model: type[Judged] = resolve(kinds()[kind].model)
     marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
@@ -147,10 +149,8 @@ def part_model(kind: str) -> type[Judged]:
 
 @cache
 def claim_model(kind: str) -> type[AnyClaim]:
-    """Return the model of whole claims of this kind. It has the fields of the part's model and a claim's text fields.
-
-    For example, `MemorySteady` becomes the model `MemorySteadyClaim`.
-    """
+    """Return the model of whole claims of this kind. The model has the fields of the part's model and the text fields
+    of a claim. For example, the model `MemorySteady` of a part becomes the model `MemorySteadyClaim`."""
     if kind == "composite":
         return CompositeClaim
     model = part_model(kind)
@@ -164,7 +164,7 @@ class CompositeClaim(AnyClaim):
     """A claim of several parts, each a judgement of one kind. The worst verdict of the parts is the claim's verdict."""
 
     kind: Literal["composite"]
-    """Joins several judgements."""
+    """A claim that joins several judgements."""
     parts: Annotated[list[Annotated[AnyPart, _OneOf(part_kinds, part_model)]], Field(min_length=2)]
     """The judgements. Their worst verdict is the claim's verdict."""
 
@@ -178,7 +178,7 @@ def parts_of(claim: AnyClaim) -> list[AnyPart]:
 
 
 def part_names(claim: CompositeClaim) -> list[str]:
-    """Return one name for each part: its kind, with a number (`kind.1`) if several parts have this kind."""
+    """Return one name for each part of the claim: its kind. If several parts have one kind, add a number (`kind.1`)."""
     total, seen, names = Counter(part.kind for part in claim.parts), Counter[str](), []
     for part in claim.parts:
         seen[part.kind] += 1
@@ -191,16 +191,14 @@ def part_names(claim: CompositeClaim) -> list[str]:
 
 SCHEMA_VERSION = "contract/v2"
 RulesVersion = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
-# The harness plants faults from step 5 on, counted from 0 (`FAULTY_STEP`). A replay must execute this step. So the
-# capture must come before it.
+# The harness plants faults from step 5 on (`FAULTY_STEP`, counted from 0). A replay must execute step 5, so the capture
+# must come earlier.
 MOST_WARM_STEPS = 4
 
 
 class Needs(Strict):
-    """Requirements on the machine that runs a workload.
-
-    On other machines the claim has the verdict NOT_RUN for this workload.
-    """
+    """Requirements on the machine that runs a workload. On a machine that does not meet them, the verdict for this
+    workload is NOT_RUN."""
 
     device: Literal["cpu", "cuda"] | None = None
     """The device on which the workload runs; default: a GPU, or the CPU of a machine without a GPU."""
@@ -209,7 +207,8 @@ class Needs(Strict):
     gpus: Count | None = None
     """Number of GPUs, at least one for each rank; default: one if the workload runs on a GPU."""
     gpu: Text | Annotated[list[Text], Field(min_length=1)] | None = None
-    """A word of the GPU's name, such as `H100`, in upper or lower case. From a list of words, one must match."""
+    """A word of the GPU's name, such as `H100`, in upper or lower case. With a list of words, the name must contain one
+    of them."""
     capability_at_least: Capability | None = None
     """The lowest compute capability that the GPU may have, such as `"9.0"`."""
     modules: list[str] = []
@@ -227,7 +226,7 @@ class Needs(Strict):
         return self.gpu is not None or self.capability_at_least is not None or self.gpus is not None
 
     def gpu_names(self) -> list[str]:
-        """Return words of GPU names. The GPU's name must contain one of them. An empty list accepts any GPU."""
+        """Return words, one of which the GPU's name must contain. If the list is empty, every GPU is accepted."""
         return [self.gpu] if isinstance(self.gpu, str) else self.gpu or []
 
 
@@ -235,7 +234,7 @@ class Workload(Strict):
     """The model, data and steps of a training. If `seq_len` is a list, each step uses the next entry in turn."""
 
     model: str
-    """A model that the system names, or a directory with a checkpoint."""
+    """A model name that the system knows, or a directory with a checkpoint."""
     batch_size: Count = 1
     """Sequences in a batch. Leave it out if the system chooses it."""
     seq_len: Count | Annotated[list[Count], Field(min_length=2)] = 1
@@ -250,7 +249,7 @@ class Workload(Strict):
     """Settings for the system, checked against its `workload_options`."""
 
     def size(self) -> str:
-        """Return the size of a batch in words; "" if the contract does not state it."""
+        """Return the size of a batch in words, or "" if the contract does not state the size."""
         if self.seq_len == 1:
             return f"batches of {self.batch_size}" if self.batch_size > 1 else ""
         lengths = self.seq_len if isinstance(self.seq_len, list) else [self.seq_len]
@@ -258,24 +257,24 @@ class Workload(Strict):
 
 
 class Arm(LateModel):
-    """One way to train.
-
-    The harness checks its settings with the system's `arm_options` and passes them to the system.
-    """
+    """One way of running the training. All settings except the fields declared here belong to the system. The harness
+    checks them with the system's `arm_options` and passes them to the system."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, Scalar] = Field(init=False)
 
     capture: Literal["none", "step", "backward"] = "none"
-    """The captured part: nothing (`none`), the whole step (`step`), or backward pass, clip, optimizer (`backward`)."""
+    """The part of the step that is captured: nothing (`none`), the whole step (`step`), or backward pass, clip and
+    optimizer (`backward`)."""
     system: SystemName | None = None
     """`module:attribute` of this arm's own system; default: the contract's system."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of processes that train together, as `torchrun` starts them. Each takes an equal share of every batch."""
+    """Number of processes that train one model together, as `torchrun` starts them. Each process takes an equal share
+    of every batch."""
     model_parallel: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of neighboring ranks that share a model and read the same part of a batch, as with tensor parallelism."""
     deterministic: bool = False
-    """Use deterministic algorithms of torch, cuBLAS and cuDNN. They are slower and give equal bits in every run."""
+    """Use the deterministic algorithms of torch, cuBLAS and cuDNN. They are slower, but repeat every bit."""
     warm_steps: Annotated[int, Field(ge=0, le=MOST_WARM_STEPS)] = 0
     """Number of plain steps before the capture. Some optimizers create their state in the first step."""
 
@@ -302,18 +301,16 @@ class Arm(LateModel):
         return self.ranks // self.model_parallel
 
     def settings(self) -> dict[str, Scalar]:
-        """Return the arm's settings for the system.
-
-        The declared fields are not among them, because the harness uses them itself.
-        """
+        """Return the arm's settings that are passed to the system. The fields that this class declares are not among
+        them, because the harness itself uses these fields."""
         return dict(self.__pydantic_extra__ or {})
 
 
 class Unchecked(Strict):
-    """A claim that no kind of the language can judge. Reports list it so that nobody assumes that it holds."""
+    """A claim that the language cannot express. Reports list it, so that nobody assumes that it was judged."""
 
     id: Text
-    """The claim's name in its source."""
+    """The claim's name in the text from which it was taken."""
     title: Text
     """The claim in one sentence."""
     source: Text
@@ -328,13 +325,15 @@ class Contract(Strict):
     schema_version: Literal["contract/v2"] = Field(alias="schema")
     """Version of the contract language."""
     rules: Annotated[RulesVersion, UNREAD] = "0.1.0"
-    """Version of the harness whose rules the author knows. `harness check` lists newer rules for the contract."""
+    """Version of the harness whose rules of judging the author knows. `harness check` lists newer rules for the
+    contract."""
     id: Name
     """Name of the contract, unique among the contracts that are checked together."""
     title: Words
     """What the contract is about, in one sentence."""
     uses: Annotated[list[Text], UNREAD] = []
-    """Paths of files with shared workloads and arms, relative to the contract's folder, and in it or its parent."""
+    """Paths of files with shared workloads and arms, relative to the contract's folder. The files must be in this
+    folder or in its parent."""
     tracks: Annotated[list[Name], UNREAD] = []
     """Tickets to which the contract belongs."""
     tags: Annotated[list[Name], UNREAD] = []
@@ -348,8 +347,8 @@ class Contract(Strict):
     arms: Annotated[dict[Name, Arm], Field(min_length=1)]
     """Arms by name."""
     host_values: dict[HostName, Reason] = {}
-    """Python numbers that a captured step reads and no replay changes. The keys are their names in a verdict, the
-    values the reasons why this is correct."""
+    """Python numbers that a captured step reads although no replay changes them. The keys are their names in a verdict,
+    and the values are the reasons why this is correct."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     """The claims."""
     unchecked: Annotated[list[Unchecked], UNREAD] = []
@@ -364,15 +363,13 @@ class Contract(Strict):
         return claim.owner or self.owner
 
     def same_settings(self, first: str, second: str) -> bool:
-        """Return True if two arms have the same settings.
-
-        An arm that names the contract's system equals one that names none.
-        """
+        """Return True if two arms have the same settings. An arm without `system` uses the contract's system, and so
+        equals an arm that names this system."""
         one, other = self.arms[first], self.arms[second]
         return one == other.model_copy(update={"system": one.system}) and (one.system or self.system) == (
             other.system or self.system
         )
 
     def systems(self) -> list[str]:
-        """Return the system under test, and then the systems that arms name, each once."""
+        """Return the contract's system, and then the systems that arms name, each once."""
         return list(dict.fromkeys([self.system, *(arm.system for arm in self.arms.values() if arm.system)]))

@@ -1,7 +1,7 @@
-"""Read shared files, which define workloads and arms for contracts, and sort the YAML files of a folder by type.
+"""Read shared files, which define workloads and arms for several contracts, and sort a folder's YAML files by type.
 
-Contracts name their shared files under `uses`. A folder can contain contracts, shared files, files of signed entries
-(waivers and accepted baselines), and hidden files, which are ignored.
+A contract names its shared files under `uses`. A folder can contain contracts, shared files, waiver files, files of
+accepted baselines, and hidden files, which are ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ PLACE = "a shared file must be in the contract's folder, or in the folder above 
 _PREFIX = "shared/"
 _SCHEMA_LINE = re.compile(r"""^schema:[ \t]*["']?shared/""", re.MULTILINE)
 
-# Returns the path of a shared file. Arguments: path of the contract, index of the file under `uses`, its name there.
+# A function that returns the path of a shared file. Arguments: the contract's path, the file's index under `uses`, and
+# the file's name there.
 Locate = Callable[[Path, int, str], Path]
 
 
@@ -80,18 +81,21 @@ def is_shared_file(path: Path) -> bool:
 
 
 def _says_shared(text: str) -> bool:
-    """Return True if the text's `schema` is the schema of shared files. To save time, the text is read no further."""
+    """Return True if the text's key `schema` has the schema of shared files. Only the beginning of the text is parsed,
+    to save time."""
     if _PREFIX not in text:
         return False
     try:
         return (_schema(strict_yaml.events(text)) or "").startswith(_PREFIX)
     except yaml.YAMLError:
-        # Here the schema only selects the word for the file in messages. Reading the file later reports the YAML error.
+        # The result only selects a word for the file in messages. The error in the YAML is reported when the file is
+        # read.
         return _SCHEMA_LINE.search(text) is not None
 
 
 def _schema(next_event: Callable[[], Any]) -> str | None:
-    """Return the text of the key `schema` in the document's mapping, or None if it has none. Raises yaml.YAMLError."""
+    """Return the text of the key `schema` in the YAML document's mapping, or None if the document has no such key.
+    Raises yaml.YAMLError."""
     depth, key = 0, None  # the key whose value comes next in the YAML events; None if a key comes next
     while True:
         event = next_event()
@@ -113,8 +117,8 @@ def _schema(next_event: Callable[[], Any]) -> str | None:
 def beside(folder: Path, name: str) -> Path:
     """Return the path of a shared file.
 
-    name: the path relative to the contract's folder, as written under `uses`. It may start with `../`, once. Raises
-    ContractError for a path that leads outside these two folders, directly or through a link.
+    name: the path relative to the contract's folder, as written under `uses`. It may start with `../` once. Raises
+    ContractError for a path that leads outside the contract's folder and its parent, directly or through a link.
     """
     parts = PurePosixPath(name).parts
     if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
@@ -129,37 +133,35 @@ def beside(folder: Path, name: str) -> Path:
 
 
 class SharedFiles:
-    """A reader of shared files for several contracts. It reads each file once. locate: finds files in other folders."""
+    """A reader of shared files for several contracts, which reads each file once. locate: a function that finds a
+    shared file in another folder."""
 
     def __init__(self, locate: Locate | None = None) -> None:
         self._locate = locate
-        # Keep the cache in this object. A cache of the whole process would not notice that files changed.
+        # Keep the cache in this object, and not for the whole process. Otherwise later readers would not notice that
+        # files changed.
         self._beside = cache(beside)
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
-        """Return the shared files that a contract uses. Raises ContractErrors.
-
-        The list is empty if `uses` is not a list of texts. The validation of the contract reports that error.
-        """
+        """Return the shared files that a contract uses. Raises ContractErrors. If `uses` is not a list of texts, return
+        an empty list. The validation of the contract then reports the error."""
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            return []  # the validation of the contract reports this error
+            return []  # the validation of the contract reports that `uses` is wrong
         if len(names) > MOST_FILES:
             rule = f"a contract must use at most {MOST_FILES} shared files"
             raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of the files")
         found = [self._place(document, path, number, name) for number, name in enumerate(names)]
-        # A run directory stores shared files under the digests of their contents. There, two files with equal contents
+        # In a run directory, a shared file is named after the digest of its content. Two files with equal contents then
         # have the same path, which is not an error.
         if self._locate is None:
             self._refuse_twice(document, names, found)
         return [self.read(each) for each in found]
 
     def read(self, path: Path) -> SharedFile:
-        """Return one shared file, and read it only the first time.
-
-        Raises ContractError, or ContractErrors for several errors.
-        """
+        """Return one shared file. It is read only at the first call. Raises ContractError, or ContractErrors if there
+        are several errors."""
         if path not in self._read:
             self._read[path] = read_shared(path)
         return self._read[path]
@@ -207,7 +209,8 @@ def read_shared(path: Path) -> SharedFile:
 
 
 def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Document, list[ContractError]]:
-    """Return the contract's document joined with its shared files, and an error for each name that is defined twice."""
+    """Return the contract's document joined with its shared files, and an error for each workload or arm that is
+    defined twice."""
     value: dict[str, Any] = dict(document.value)
     origins: dict[tuple[str, str], Document] = {}
     errors: list[ContractError] = []
@@ -229,7 +232,7 @@ def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Docume
 
 
 def contract_digest(text: bytes, shared: Sequence[str]) -> str:
-    """Return the digest of a contract: of its file and, if it uses shared files, of their digests."""
+    """Return the digest of a contract: the digest of its file or, with shared files, of the file and their digests."""
     own = hashlib.sha256(text).hexdigest()
     return hashlib.sha256("\n".join([own, *shared]).encode()).hexdigest() if shared else own
 
@@ -243,9 +246,10 @@ def _twice(document: Document, first: Document, section: str, name: str) -> Cont
     return document.error((section, name), rule, got=f"'{name}' again", remedy=remedy, of_key=True)
 
 
-# Names of files of signed entries, which lie next to contracts. Upper case and the ending `.yml` are accepted too.
+# Names of the files with waivers and with accepted baselines, which lie next to contracts. Upper case and `.yml` are
+# accepted too.
 WAIVERS_FILE, ACCEPTED_FILE = SIGNED_FILES = ("waivers.yaml", "accepted-baselines.yaml")
-# as in `layout`, which cannot be imported here, because `layout` imports this package
+# the same names as in the module `layout`, which cannot be imported here, because it imports this package
 RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")
 SUFFIXES = frozenset({".yaml", ".yml"})
 RULE = (
@@ -327,7 +331,8 @@ def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
 
 
 def is_signed_file(path: Path, *names: str) -> bool:
-    """Return True if a file has one of these names. Without `names`, accept the name of any file of signed entries."""
+    """Return True if a file has one of these names. Without `names`, accept the names of waiver files and of files with
+    accepted baselines."""
     return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" in (names or SIGNED_FILES)
 
 
@@ -341,7 +346,8 @@ def shared_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def folders_read(paths: Sequence[Path]) -> list[str]:
-    """Return one line for each folder among `paths`: number of contracts, rule for contracts, and ignored files."""
+    """Return one line for each folder among `paths`: how many contracts it has, which files count as contracts, and
+    which are ignored."""
     lines = []
     for path in paths:
         if path.is_dir():

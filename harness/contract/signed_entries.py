@@ -1,7 +1,8 @@
 """Read files of signed entries, which lie next to contracts: waivers and accepted baselines.
 
-A person signs an entry about a claim, with a last day on which the entry is valid. A file has a `schema` and one list
-of entries. Every entry has all fields of its class. Fields are texts. Two entries about one claim or unit are an error.
+A signed entry is the statement of a named person about a claim, with the last day on which the statement is valid. A
+file has a `schema` and one list of entries. Every entry has all fields of its class, and all fields are texts. Two
+entries about the same claim or unit are an error.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ _LONGEST = 1000  # largest number of characters of a field
 
 @dataclass(frozen=True, kw_only=True)
 class Signed:
-    """A signed entry. `where` is the entry's `file:line:column`, `file_text` the text of the whole file."""
+    """A statement of a named person (a waiver or an accepted baseline). where: `file:line:column` of the entry.
+    file_text: the text of the whole file."""
 
     FILE: ClassVar[str]  # the name of a file of such entries
     SCHEMA: ClassVar[str]
     KEY: ClassVar[str]  # the key of the list in the file
-    A: ClassVar[str]  # an entry in words, with its article, such as "a waiver"
+    A: ClassVar[str]  # such an entry in words, with its article, such as "a waiver"
     SUBJECT: ClassVar[str]  # one word for what an entry is about, such as "unit"
-    RULE: ClassVar[str]  # what an entry must name, as the rule in messages
-    ABOUT: ClassVar[tuple[str, ...]]  # the fields that name the subject; each subject may have one entry
+    RULE: ClassVar[str]  # what an entry must name, as a sentence for messages
+    ABOUT: ClassVar[tuple[str, ...]]  # the fields that name the subject; there may be only one entry about each subject
     FIELDS: ClassVar[tuple[str, ...]]
 
     contract: str
@@ -45,7 +47,7 @@ class Signed:
     file_text: str = field(repr=False)
 
     def expired(self, day: date) -> bool:
-        """Return True if `day` is after the entry's last valid day. `day` is the day (UTC) on which a run starts."""
+        """Return True if `day`, the day (UTC) on which a run starts, is after the entry's last valid day."""
         return day > self.expires
 
     def record(self, day: date) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Signed:
         return {**{name: str(getattr(self, name)) for name in self.FIELDS}, "expired": self.expired(day)}
 
     def misfit(self, claim: AnyClaim) -> tuple[str, str] | None:
-        """Return the reason why the entry may not name this claim, and a remedy, or None if it may."""
+        """Return why the entry is wrong for this claim, and a remedy. Return None if the entry fits the claim."""
         raise NotImplementedError
 
 
@@ -61,10 +63,8 @@ S = TypeVar("S", bound=Signed)
 
 
 def find(kind: type[S], paths: Sequence[Path]) -> list[S]:
-    """Return the entries of the files below the folders in `paths` and next to the files in `paths`.
-
-    Raises ContractErrors.
-    """
+    """Return the entries of all files below the folders in `paths`, and of all files next to the contract files in
+    `paths`. Raises ContractErrors."""
     found: dict[Path, Path] = {}
     for path in paths:
         for file in files_of_folder(path).signed if path.is_dir() else files_beside(path):
@@ -77,17 +77,15 @@ def find(kind: type[S], paths: Sequence[Path]) -> list[S]:
 
 
 def files_beside(contract: Path) -> list[Path]:
-    """Return the files of signed entries next to a contract's file."""
+    """Return the files with waivers or accepted baselines that are next to a contract's file."""
     if not contract.parent.is_dir():
         return []
     return sorted(path for path in contract.parent.iterdir() if path.is_file() and is_signed_file(path))
 
 
 def load(path: Path, *kinds: type[S]) -> list[S]:
-    """Return the entries of one file.
-
-    Raises ContractErrors with every error. kinds: one is selected by the file's `schema`.
-    """
+    """Return the entries of one file, whose `schema` determines the class of its entries. kinds: the classes that are
+    allowed. Raises ContractErrors with every error."""
     document = strict_yaml.read(path, f"{kinds[0].A} file")
     value = document.value
     schema = value.get("schema") if isinstance(value, dict) else None
@@ -102,10 +100,8 @@ def load(path: Path, *kinds: type[S]) -> list[S]:
 
 
 def _second(signed: Sequence[Signed]) -> Iterator[ContractError]:
-    """Yield an error for each second entry about the same subject.
-
-    With two entries, it is unclear which date is valid.
-    """
+    """Yield an error for each second entry about the same claim or unit. With two entries, it is unclear which last day
+    is valid."""
     first: dict[tuple[str, ...], Signed] = {}
     for entry in signed:
         known = first.setdefault(tuple(getattr(entry, name) for name in entry.ABOUT), entry)
@@ -159,7 +155,8 @@ def _problems(
 ) -> Iterator[ContractError]:
     for number, key in enumerate(entry):
         if key not in kind.FIELDS:
-            remedy = nearest(key, kind.FIELDS) if number < strict_yaml.MOST_ERRORS else ""  # later errors are not shown
+            # only the first errors are shown, so later errors need no remedy
+            remedy = nearest(key, kind.FIELDS) if number < strict_yaml.MOST_ERRORS else ""
             yield document.error((*place, key), "unknown key", got=f"'{key}'", remedy=remedy, of_key=True)
     for name in kind.FIELDS:
         text = entry.get(name)
@@ -189,7 +186,7 @@ _FORMS: Mapping[str, tuple[Callable[[str], object], str]] = {
 
 
 def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
-    """Return the place of each entry that expired before `day` (UTC), and a sentence about what to do."""
+    """For each entry that expired before `day` (UTC), return its place and a sentence about what to do."""
     late = [entry for entry in signed if entry.expired(day)]
     named = [" on ".join(getattr(entry, name) for name in entry.ABOUT[1:]) for entry in late]
     return [
@@ -199,10 +196,8 @@ def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
 
 
 def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, all_known: bool) -> list[ContractError]:
-    """Return an error for each entry whose claim does not exist or cannot have the entry.
-
-    all_known: True if `contracts` has every contract, so that an entry for an unknown contract is an error.
-    """
+    """Return an error for each entry about a claim that does not exist, and for each entry that its claim cannot have.
+    all_known: True if `contracts` has every contract. An entry about an unknown contract is then an error, too."""
     errors = []
     for entry in signed:
         if problem := _missing(entry, contracts, all_known=all_known):
@@ -213,7 +208,8 @@ def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, 
 
 
 def _missing(entry: Signed, contracts: Sequence[LoadedContract], *, all_known: bool) -> tuple[str, str] | None:
-    """Return what the entry names in vain, and a hint. Return None if the entry is right."""
+    """Return the unknown name in the entry and a remedy, or the reason why the claim cannot have the entry and a
+    remedy. Return None if the entry is right."""
     known = {loaded.contract.id: loaded.contract for loaded in contracts}
     contract = known.get(entry.contract)
     if contract is None:

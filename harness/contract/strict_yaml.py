@@ -1,7 +1,8 @@
-"""Read YAML strictly. Accept only YAML 1.2 core scalars, and no aliases, tags or duplicate keys. Store the positions.
+"""Read YAML strictly: accept only scalars of the YAML 1.2 core schema, and no aliases, tags or duplicate keys.
 
-The limits of size, depth and count are checked on the stream of YAML events, before values are built from the events.
-PyYAML's composer overflows the stack at a depth of 2,000 and takes seconds at 20,000.
+The position of each value is stored. The limits of size, depth and count are checked on the stream of YAML events,
+before values are built from the events. PyYAML's composer would overflow the stack at a depth of 2,000, and would take
+seconds for 20,000 values.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import yaml
 
 from harness.errors import ContractError
 
-# Find plain scalars that YAML 1.1 and YAML 1.2 read differently, and suggest a spelling that both versions read alike.
+# The code below finds plain scalars that YAML 1.1 and YAML 1.2 read differently, and suggests a spelling that both read
+# alike.
 #
 # PyYAML and most tools for YAML files read YAML 1.1. They read `on` as true, `1e-5` as a string, `010` as eight, `1:30`
 # as ninety, and `2026-01-01` as a date.
@@ -29,19 +31,17 @@ from harness.errors import ContractError
 MAX_NUMBER_LENGTH = 100
 _RESOLVER: Any = yaml.resolver.Resolver()
 _CONSTRUCTOR = yaml.constructor.SafeConstructor()
-# First characters of plain scalars that YAML 1.1 or YAML 1.2 may read as something else than a string.
+# First characters of plain scalars that YAML 1.1 or YAML 1.2 may read as something other than a string.
 FIRST_CHARACTERS = frozenset(key for key in yaml.resolver.Resolver.yaml_implicit_resolvers if key)
-# the standard YAML 1.1 also reads these words as booleans, although PyYAML does not
+# the standard of YAML 1.1 reads these words as booleans, but PyYAML does not
 _TRUTH_VALUES = frozenset({"y", "Y", "n", "N"})
 _FLOAT_PARTS = re.compile(r"(?P<sign>[-+]?)(?P<whole>[0-9]*)\.?(?P<rest>[0-9]*)(?:[eE](?P<exponent>[-+]?[0-9]+))?")
 
 
 @lru_cache(maxsize=4096)
 def portable(text: str, value: object) -> str | None:
-    """Return another spelling of a plain scalar that YAML 1.1 and 1.2 read as different values.
-
-    Return None if both versions read the same value. value: the scalar's value in YAML 1.2.
-    """
+    """Return a spelling that YAML 1.1 and 1.2 read alike, for a plain scalar that they read differently. Return None if
+    both versions read the scalar alike. value: the scalar's value in YAML 1.2."""
     if text not in _TRUTH_VALUES and _reads_alike(text, value):
         return None
     if isinstance(value, str):
@@ -50,10 +50,8 @@ def portable(text: str, value: object) -> str | None:
 
 
 def number_of_text(text: str) -> str | None:
-    """Return the portable spelling of a number that a text contains, such as `1_000` or "1e-5".
-
-    Return None for other texts.
-    """
+    """Return a number in a spelling that YAML 1.1 and 1.2 read alike, for a text that looks like a number, such as
+    `1_000` or "1e-5". Return None for other texts."""
     bare = text.strip().replace("_", "")
     found = _FLOAT_PARTS.fullmatch(bare) if len(bare) <= MAX_NUMBER_LENGTH else None
     if found is None or not found["whole"] + found["rest"]:
@@ -65,7 +63,7 @@ def _reads_alike(text: str, value: object) -> bool:
     tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
     try:
         theirs = _CONSTRUCTOR.construct_object(yaml.ScalarNode(tag, text))
-    except (yaml.YAMLError, ValueError):  # the scalar is an invalid date, or `=`
+    except (yaml.YAMLError, ValueError):  # the text looks like a date but is not a valid date, or is `=`
         return False
     return type(theirs) is type(value) and bool(theirs == value)
 
@@ -76,7 +74,7 @@ def _float_text(text: str) -> str:
     The form has digits around the point and a signed exponent.
     """
     found = _FLOAT_PARTS.fullmatch(text)
-    if found is None:  # cannot happen, because the reader recognizes floats by the same pattern
+    if found is None:  # cannot happen, because the reader of the file recognizes floats by the same pattern
         raise ValueError(f"no float: {text}")
     exponent = found["exponent"]
     tail = "" if exponent is None else f"e{exponent if exponent[0] in '+-' else f'+{exponent}'}"
@@ -103,17 +101,15 @@ _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\uff
 
 @dataclass(frozen=True)
 class Unportable:
-    """A plain scalar (key or value) that YAML 1.1 and 1.2 read differently. instead: a spelling for both versions."""
+    """A plain scalar (key or value) that YAML 1.1 and 1.2 read differently. instead: a spelling that both read."""
 
     position: Position
     text: str
     instead: str
 
     def remedy(self) -> str:
-        """Return the remedy for an error message.
-
-        If the text looks like a number (`1_000`), offer this number first.
-        """
+        """Return the remedy for an error message. If the text looks like a number (`1_000`), the remedy suggests this
+        number first."""
         number = number_of_text(self.text) if self.instead.startswith('"') else None
         return f"write `{self.instead}`" if number is None else f"write `{number}`, or `{self.instead}` for a text"
 
@@ -122,9 +118,8 @@ class Unportable:
 class Document:
     """One YAML document with plain Python values and the position of each value. Lines and columns are counted from 1.
 
-    written: the name of a key in this document's version of the language, by its name in version 2, if the names
-    differ.
-    origins: for values from shared files, the shared document, by section and name.
+    written: for keys with another name in this document's version of the language, this name, by the key's name in
+    version 2. origins: for values from shared files, the document of the shared file, by section and name.
     """
 
     where: str
@@ -137,10 +132,8 @@ class Document:
     origins: Mapping[tuple[str, str], Document] = field(default_factory=dict)
 
     def position(self, path: tuple[Key, ...], *, of_key: bool = False) -> Position:
-        """Return the position of the value at `path`, or of its key.
-
-        If the file lacks it, return the position of the nearest parent that the file has.
-        """
+        """Return the position of the value at `path`, or of its key. If the file does not contain the value, return the
+        position of the nearest parent that the file contains."""
         origin = self.origin_of(path)
         if origin is not None:
             return origin.position(path, of_key=of_key)
@@ -158,10 +151,8 @@ class Document:
         return value
 
     def cut(self, errors: Sequence[ContractError], total: int) -> list[ContractError]:
-        """Return at most `MOST_ERRORS` errors. If there are more, the last error returned counts the rest.
-
-        total: number of all errors, including errors that `errors` does not contain.
-        """
+        """Return at most `MOST_ERRORS` errors. If there are more, the last returned error states how many are left out.
+        total: the number of all errors, including errors that are not in `errors`."""
         shown = list(errors[:MOST_ERRORS])
         if total > len(shown):
             remedy = "fix the errors above first"
@@ -173,10 +164,8 @@ class Document:
     def error(
         self, path: tuple[Key, ...], rule: str, *, got: str = "", remedy: str = "", of_key: bool = False
     ) -> ContractError:
-        """Return a ContractError at the position of `path`.
-
-        Its text uses the names of keys in the document's version.
-        """
+        """Return a ContractError at the position of `path`. Its text names keys as they are called in the document's
+        version of the language."""
         line, column = self.position(path, of_key=of_key)
         where = self.file_of(path)
         for key, word in self.written.items():
@@ -193,7 +182,8 @@ class Document:
         return self.origins.get((str(path[0]), str(path[1]))) if self.origins and len(path) > 1 else None
 
     def unportable_errors(self, instead: Mapping[Position, str] = MappingProxyType({})) -> list[ContractError]:
-        """Return an error for each scalar that YAML 1.1 reads differently. instead: other spellings, by position."""
+        """Return an error for each scalar that YAML 1.1 reads differently. instead: spellings to suggest, by position
+        of the scalar."""
         errors = [
             ContractError(
                 "a value must mean the same to every YAML reader",
@@ -207,18 +197,14 @@ class Document:
 
 
 def read(path: Path, what: str = "a contract") -> Document:
-    """Read one YAML file. Raises ContractError with file, line and column, the rule, the wrong value, and a remedy.
-
-    what: the word for the file in errors.
-    """
+    """Read one YAML file. Raises ContractError with file, line, column, rule, wrong value and remedy. what: how
+    messages call the file."""
     return parse(read_text(path, what), where=str(path), what=what)
 
 
 def read_text(path: Path, what: str = "a contract") -> str:
-    """Return the text of a UTF-8 file of at most `MAX_BYTES`.
-
-    Raises ContractError. Pipes and devices are not opened.
-    """
+    """Return the text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError, also for a pipe or a device, which
+    is not opened."""
     where = str(path)
     try:
         if path.is_dir():
@@ -262,7 +248,7 @@ def read_text(path: Path, what: str = "a contract") -> str:
 
 
 def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Document:
-    """Read one YAML document from a string. where: the file's name in errors; what: the word for the file in errors."""
+    """Read one YAML document from a string. where: the file's name in messages. what: how messages call the file."""
     for pattern, rule, remedy in (
         (_CONTROL, "the file must not contain control characters", "remove it"),
         (_TAB_INDENTATION, "indentation must not contain tabs", "indent with spaces"),
@@ -278,12 +264,10 @@ def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Docu
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Return `did you mean 'x'?` with the most similar name, or a list of all names.
-
-    Return "" if there are no names or more than `MOST_NAMES`.
-    """
+    """Return `did you mean 'x'?` with the most similar of the known names, or else a list of all known names. Return ""
+    if there are no known names, or more than `MOST_NAMES`."""
     known = sorted(islice(dict.fromkeys(names), MOST_NAMES + 1))
-    if len(known) > MOST_NAMES:  # comparing this many names would take seconds, and listing them would fill pages
+    if len(known) > MOST_NAMES:  # to compare so many names would take seconds, and to list them would fill pages
         return ""
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     if close:
@@ -339,7 +323,7 @@ class _Reader:
             where = f"{self.where}:{mark.line + 1}:{mark.column + 1}" if mark else self.where
             problem = str(getattr(error, "problem", None) or error)
             rule, got = "the file must be well-formed YAML", problem.removeprefix("found ")
-            if got == problem:  # `did not find expected key`
+            if got == problem:  # for example: did not find expected key
                 rule, got = f"{rule}: {problem}", ""
             raise ContractError(rule, where=where, got=got) from error
 
@@ -397,10 +381,8 @@ class _Reader:
         return value
 
     def _by_core_schema(self, event: Any, text: str) -> Any:
-        """Return a scalar's value by the YAML 1.2 core schema. For example, `1e-5` is a float and `no` is a string.
-
-        Dates and sexagesimal numbers are strings.
-        """
+        """Return a scalar's value by the YAML 1.2 core schema. For example, `1e-5` is a float, and `no` is a string.
+        Dates, and numbers such as `1:30`, are strings."""
         if text in _BOOL:
             return _BOOL[text]
         if _NULL.fullmatch(text):
@@ -415,7 +397,7 @@ class _Reader:
             self._refuse(event, f"a number must have at most {MAX_NUMBER_LENGTH} characters", got=got)
         if integer:
             number = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-            # systems, and most programs that read recorded values, accept only this range
+            # systems, and most programs that read records, accept only integers of 64 bits
             if not -(2**63) <= number < 2**63:
                 remedy = f"write a smaller number, or a float: `{number}.0`"
                 self._refuse(event, "a whole number must have at most 64 bits", got=text, remedy=remedy)

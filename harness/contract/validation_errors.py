@@ -23,9 +23,7 @@ def explain(
     error: ValidationError, document: Document, at: Path = (), root: type[BaseModel] = Contract
 ) -> list[ContractError]:
     """Return a ContractError for each place with a validation error, in the order of the file, at most `MOST_ERRORS`.
-
-    at: path of the validated value in the document; root: the model of this value.
-    """
+    at: path of the validated value in the document. root: the model by which this value was validated."""
     found: dict[Path, list[Any]] = {}
     alternatives: set[Path] = set()
     for detail in error.errors(include_url=False):
@@ -34,7 +32,7 @@ def explain(
         if of_union:
             alternatives.add(path)
         found.setdefault(path, []).append(detail)
-    # pydantic reports two errors for a wrong list where a list or a number is allowed: one inside the list, and one
+    # Where a list or a number is allowed, pydantic reports two errors for a wrong list: one inside the list, and one
     # because the list is not a number. Report only the error inside the list.
     outer = alternatives & {path[:length] for path in found for length in range(len(path))}
     places = sorted((path for path in found if path not in outer), key=document.position)
@@ -43,7 +41,7 @@ def explain(
 
 
 def _merge(errors: list[ContractError]) -> ContractError:
-    """Return one error that names all allowed types. pydantic gives one error for each member of a union."""
+    """Return one error that names all allowed types. For a union, pydantic gives a separate error for each member."""
     first = errors[0]
     for other in errors[1:]:
         if other.rule != first.rule:
@@ -54,10 +52,10 @@ def _merge(errors: list[ContractError]) -> ContractError:
 
 
 def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
-    """Return the path of an error in the document, and a flag.
+    """Return the path of an error's value in the document, and whether pydantic's location ended with the name of a
+    union member.
 
-    pydantic's location also contains `kind` tags and names of union members. The path leaves them out. The flag is True
-    if the location ended with the name of a union member.
+    pydantic's location of an error also contains `kind` tags and names of union members. The returned path does not.
     """
     keys = list(detail["loc"])
     if keys[:1] == ["claims"] and len(keys) > 2:
@@ -67,7 +65,8 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     path: list[Key] = []
     for index, key in enumerate(keys):
         if detail["type"] != "missing" and isinstance(value, dict | list) and value is detail["input"]:
-            # The rest of the location is the name of a union member. It is no key, even if a key has that name.
+            # What follows in the location is the name of a union member. It is not a key, even if some key has the same
+            # name.
             break
         inside = isinstance(value, dict) and key in value
         inside |= isinstance(value, list) and isinstance(key, int) and key < len(value)
@@ -112,17 +111,14 @@ def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> 
 
 
 def _name(path: Path) -> str:
-    """Return the name of the value at `path` for messages.
-
-    It is the key, with an index if the value is an item of a list.
-    """
+    """Return the name of the value at `path` for messages: its key, and also its index if it is an item of a list."""
     if not path:
         return "contract"
     return f"{_name(path[:-1])}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
 
 
 def _demand(message: str) -> str:
-    """Return pydantic's message with `must be …` in place of `Input should be …`."""
+    """Return pydantic's message with `must be …` instead of `Input should be …`."""
     message = re.sub(r" after validation, not \d+$", "", message)
     return re.sub(r"^(Input|String|List|Dictionary) should", "must", message)
 
@@ -154,7 +150,7 @@ def shown(value: object) -> str:
 
 
 def _keys(location: Path, root: type[BaseModel]) -> list[str]:
-    """Return the valid keys of the model at a location within `root`. location: a location from pydantic's errors."""
+    """Return the valid keys of the model at a location within `root`. location: as in pydantic's errors."""
     model, rest = root, list(location)
     if rest[:1] == ["workloads"]:
         model, rest = Workload, rest[2:]
@@ -169,7 +165,7 @@ def _keys(location: Path, root: type[BaseModel]) -> list[str]:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models among the types of a field and the types of its items."""
+    """Yield the models in a field's annotation, also those of the items in a list or mapping."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield annotation
     for inside in get_args(annotation):

@@ -1,4 +1,4 @@
-"""Translate version 1 of the contract language into version 2, so that old recordings stay readable."""
+"""Translate version 1 of the contract language into version 2, because old run directories contain version 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.contract.strict_yaml import Document, Key, Position
 from harness.errors import ContractError
 
 SCHEMA_VERSION = "contract/v1"
-RENAMED = {"judged_on": "on"}  # for keys with two names: the name in version 2 -> the name in version 1
+RENAMED = {"judged_on": "on"}  # for each key that was renamed: its name in version 2 -> its name in version 1
 
 WRITE_2 = "write the file as contract/v2, which has this key"
 
@@ -19,20 +19,16 @@ Path = tuple[Key, ...]
 
 @dataclass(frozen=True)
 class Translation:
-    """A version 1 document that was translated to version 2. Every value keeps its position in the file.
-
-    errors: one for each key that exists only in version 2.
-    """
+    """A document in version 1 that was translated to version 2. Every value keeps its position in the file. errors: one
+    error for each key that exists only in version 2."""
 
     document: Document
     errors: list[ContractError]
 
 
 def in_version_2(document: Document) -> Translation:
-    """Translate a document that is a mapping.
-
-    Invalid values are kept, because the validation of version 2 reports them.
-    """
+    """Translate a document, which must be a mapping, from version 1 to version 2. Invalid values stay unchanged,
+    because the validation of version 2 reports them."""
     return _Translator(document).translation()
 
 
@@ -75,7 +71,7 @@ class _Translator:
         return self._judgement(new, path)
 
     def _judgement(self, judgement: Any, path: Path) -> Any:
-        """Return the judgement in version 2. The training effect's `at_least_on` becomes one case for each workload."""
+        """Return the judgement in version 2. A key `at_least_on` of the training effect becomes a case per workload."""
         guards = judgement.get("guards") if isinstance(judgement, dict) else None
         effect = guards.get("training_effect") if isinstance(guards, dict) else None
         if not isinstance(guards, dict) or not isinstance(effect, dict) or "at_least_on" not in effect:
@@ -102,7 +98,7 @@ class _Translator:
         return {"otherwise": otherwise, "cases": cases}
 
     def _refuse(self, values: dict[str, Any], path: Path, key: str, remedy: str = WRITE_2) -> None:
-        """Record an error if a mapping has a key that exists only since version 2."""
+        """Record an error if a mapping has `key`, which exists only since version 2."""
         if key in values:
             where = self.document.error((*path, key), "", of_key=True).where
             got = f"'{key}' in a file of {SCHEMA_VERSION}"
@@ -121,7 +117,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _paths(value: Any) -> Iterator[Path]:
-    """Yield the path of a value and the paths of all values in it."""
+    """Yield the path of a value, and the paths of all values that it contains."""
     yield ()
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inside:

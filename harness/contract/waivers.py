@@ -1,4 +1,4 @@
-"""Read waivers. With a waiver, an owner accepts a known violation or an undecided ratio of a unit until a date.
+"""Read waivers. With a waiver, an owner accepts until a date that a unit is violated, or that its ratio is undecided.
 
     schema: waivers/v1
     waivers:
@@ -69,9 +69,9 @@ def load_waivers(path: Path) -> list[Waiver]:
 
 
 ANEW = "restore the file, find what wrote it, and run again"
-# the remedy after the last run of a directory that is kept
+# the remedy if the file changed during a session whose run directory is kept
 RESUME = "nothing is lost: restore the file, find what wrote it, and resume with `--resume RUN_DIR`"
-# the remedy after the last shard
+# the remedy if the file changed while shards (parts of a gate) were run in several jobs
 JUDGE = (
     "the shards are kept: restore the file, find what wrote it, and judge the shards with `harness judge "
     "--contracts PATH`"

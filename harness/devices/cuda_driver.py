@@ -1,6 +1,7 @@
-"""Ask libcuda which GPUs CUDA programs can use on this machine. This needs no torch, no CUDA context and no allocation.
+"""Ask libcuda, the library of CUDA's driver, which GPUs CUDA programs can use on this machine.
 
-Unlike NVML, libcuda obeys CUDA_VISIBLE_DEVICES, and lists the devices in the order in which workers number them.
+This needs no torch, no CUDA context and no allocation. Unlike NVML, libcuda obeys CUDA_VISIBLE_DEVICES, and lists the
+devices in the order in which worker processes number them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Devices:
-    """The driver's answer. problem: why no GPU can be used. unreadable: True if a GPU exists but does not respond."""
+    """The driver's answer. problem: why no GPU can be used, if so. unreadable: True if there is a GPU that does not
+    respond."""
 
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
@@ -57,7 +59,8 @@ def devices() -> Devices:
 
 
 def read(library: Any, *, present: bool) -> Devices:
-    """Ask a library for GPUs. It is libcuda or a test's replacement. present: whether the system has NVIDIA devices."""
+    """Ask `library` for GPUs. It is libcuda, or an object that replaces libcuda in a test. present: True if the
+    operating system shows an NVIDIA device."""
     try:
         _call(library, "cuInit", 0)
         count, api = ctypes.c_int(), ctypes.c_int()

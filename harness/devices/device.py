@@ -1,7 +1,5 @@
-"""Access this process's CUDA device through torch, and wait for it.
-
-Without a device, waiting functions return at once.
-"""
+"""Access the CUDA device of this process through torch, and wait for its work. Without a CUDA device, the functions
+that wait return at once."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-# Bind these functions before a system is imported. Otherwise a system could replace them in torch's module.
+# Keep torch's functions here before user code is imported, because user code could replace them in torch's module.
 _is_available, _synchronize = torch.cuda.is_available, torch.cuda.synchronize
 
 
-@cache  # cached, because the devices do not change while a process runs
+@cache  # cached, because the devices of a process do not change
 def has_cuda() -> bool:
     """Return True if torch can use a CUDA device."""
     return _is_available()
@@ -34,7 +32,7 @@ def wait_for(tensor: Tensor) -> None:
 
 
 class HostCopy:
-    """A copy of a tensor in the host's memory, made asynchronously. The device continues to work during the copy."""
+    """A copy of a device's tensor in the host's memory, made asynchronously, while the device works on."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._copy, self._arrived = tensor, None
@@ -66,10 +64,8 @@ def select(index: int) -> torch.device | None:
 
 
 def generators() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
-    """Return a reader and a setter of each CUDA device's random generator state, by name of the generator.
-
-    The dictionary is empty as long as CUDA was not used.
-    """
+    """Return, for each CUDA device, a function that reads the state of its random generator and a function that sets
+    it. The keys are the names of the generators. The dictionary is empty as long as the process has not used CUDA."""
     if not (has_cuda() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return {}
     return {f"torch.cuda:{index}": _generator(index) for index in range(torch.cuda.device_count())}

@@ -16,16 +16,18 @@ from harness.devices.cuda_driver import DriverError
 from harness.devices.device import has_cuda, synchronize
 from harness.evidence.arm_records import MemorySample
 
-# These functions read the memory of torch's caching allocator on the CUDA device, and make it release unused memory.
+# The functions below read how much memory torch's caching allocator holds on the CUDA device, or make it release
+# memory.
 
 
 class Growth(NamedTuple):
-    """The memory that a piece of work took, in bytes.
+    """The device memory that a piece of work took, in bytes.
 
-    large, small: growth of the peak reservation in torch's pools for large and for small blocks.
-    reserved: growth of torch's reservation.
+    large, small: growth of the highest reservation in torch's pools for large blocks and for small blocks.
+    reserved: growth of the memory that torch has reserved.
     taken: decrease of the device's free memory.
-    segments: sizes of allocations from the driver that the work added to the large pool and that existed at its end.
+    segments: sizes of the allocations from the driver that the work added to the large pool and that existed at its
+    end.
     """
 
     large: int
@@ -36,12 +38,12 @@ class Growth(NamedTuple):
 
 
 def empty_cache() -> None:
-    """Return the allocator's unused memory to the driver. Without a device, do nothing."""
+    """Make torch's allocator return its unused memory to the driver. Without a device, do nothing."""
     torch.cuda.empty_cache()
 
 
 def reset_peaks() -> None:
-    """Set the allocator's recorded peaks to the current values."""
+    """Set the peaks that torch's allocator has recorded to the current values."""
     torch.cuda.reset_peak_memory_stats()
 
 
@@ -54,10 +56,8 @@ def free_bytes(device: torch.device | None = None) -> int:
 
 
 def reserved_bytes() -> int:
-    """Return the bytes on the device that the allocator has reserved, including unused ones.
-
-    Without a device, return 0.
-    """
+    """Return the bytes on the device that torch's allocator has reserved, including bytes that no tensor uses. Without
+    a device, return 0."""
     return torch.cuda.memory_reserved()
 
 
@@ -76,10 +76,8 @@ def memory_sample(step: int) -> MemorySample | None:
 
 
 def growth(work: Callable[[], object]) -> Growth:
-    """Execute `work` and return the memory that it took. `work` must wait for the device before it returns.
-
-    No other process may use the device meanwhile, because free memory is measured for the whole device.
-    """
+    """Execute `work` and return the device memory that it took. `work` must wait for the device before it returns. No
+    other process may use the device meanwhile, because the free memory is measured for the whole device."""
     synchronize()
     empty_cache()
     reset_peaks()
@@ -97,31 +95,33 @@ def growth(work: Callable[[], object]) -> Growth:
 
 
 def _large_segments() -> dict[int, int]:
-    """Return the sizes in bytes of all segments in torch's large pools, by address. Pools of graphs are included."""
+    """Return the sizes in bytes of all segments in torch's pools for large blocks, by address. Pools of CUDA graphs are
+    included."""
     snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
 
 
-# Call libcuda directly. After a failed `cudaMalloc`, torch's next check would raise that error.
+# The functions below call libcuda directly. After a failed `cudaMalloc`, the next check in torch would raise its error.
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a CUresult of cuda.h
 _FIRST_SIZE = 2**36  # size of the first allocation, in bytes
-# Fewer free bytes than this remain. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS cannot start.
+# At most this number of bytes remains free. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS cannot
+# start.
 LEFT_FREE = 2**22
 
 
 def take(size: int) -> None:
-    """Allocate `size` bytes from the driver and never free them. Raises DriverError if the driver has no such block."""
+    """Allocate `size` bytes from the driver and never free them. Raises DriverError if there is no such block."""
     if _allocate(ctypes.CDLL("libcuda.so.1"), size) is None:
         raise DriverError("cuMemAlloc_v2", _OUT_OF_MEMORY)
 
 
 @contextmanager
 def full(*, but: int = 0, library: Any = None) -> Iterator[None]:
-    """Fill the memory of the current context's device during the block.
+    """Fill the memory of the current CUDA context's device during the block, and free it afterwards.
 
-    but: bytes that stay free. Fewer than LEFT_FREE further bytes stay free. library: libcuda or a replacement in tests.
-    Raises DriverError for any failure except a lack of memory.
+    but: bytes that must stay free. In addition, fewer than LEFT_FREE bytes stay free. library: libcuda, or an object
+    that replaces it in tests. Raises DriverError for every failure except a lack of memory.
     """
     driver = ctypes.CDLL("libcuda.so.1") if library is None else library
     kept_free = [_allocate(driver, but)] if but else []
@@ -157,19 +157,19 @@ def _free(library: Any, addresses: list[int | None]) -> None:
             library.cuMemFree_v2(ctypes.c_uint64(address))
 
 
-# Give kernels output memory that is filled with a fixed value (the poison) and has guard areas before and after it.
-# Where the poison is still there, the kernel wrote nothing. A changed guard area shows a write outside the output.
-#
-# The poison is a NaN with bits that no computation produces. The guard areas are filled with poison too.
+# The code below gives kernels output memory that is filled with a fixed bit pattern (the poison), with guard areas
+# before and after it. If an element of the output still has the poison, no kernel wrote it. If an element of a guard
+# area no longer has the poison, a kernel wrote outside of its output.
 
-# Data type -> integer type of the same size, and the poison as this integer. The poison is a quiet NaN with a payload
-# that no arithmetic produces.
+# Data type -> integer type of the same size, and the poison as such an integer. The poison is a quiet NaN with a
+# payload that no arithmetic produces.
 _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.float32: (torch.int32, 0x7FC0DEAD),
     torch.bfloat16: (torch.int16, 0x7FDE),
     torch.float16: (torch.int16, 0x7EAD),
 }
-# Guard elements before and after a tensor. With 64, the tensor stays aligned to 16 bytes, as kernels may require.
+# Number of guard elements before and after a tensor. With 64, the tensor stays aligned to 16 bytes, as kernels may
+# require.
 GUARD_ELEMENTS = 64
 _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -184,19 +184,21 @@ _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """Return the tensor's bits as integers. Comparing these integers distinguishes different NaNs."""
+    """Return the bits of the elements as integers. Unlike NaNs, integers can be compared for equality."""
     return tensor.view(_POISON[tensor.dtype][0])
 
 
 def poisoned(tensor: Tensor) -> Tensor:
-    """Return a mask of the elements that still have the poison value, because no kernel wrote them."""
+    """Return a boolean tensor: True for each element that still has the poison (a fixed NaN), because no kernel wrote
+    the element."""
     return bits(tensor) == _POISON[tensor.dtype][1]
 
 
 class GuardedMemory(TorchFunctionMode):
-    """Within its block, fill uninitialized tensors that torch allocates with poison, and put guard areas around them.
+    """Within its block, fills uninitialized tensors that torch allocates with poison, and puts guard areas around them.
 
-    Poison is a fixed bit pattern. Elements that keep it were never written. Changed guard areas show writes outside.
+    The poison is a fixed bit pattern. An element of a tensor that still has it was never written. A changed element of
+    a guard area shows a write outside of the tensor.
     """
 
     def __init__(self) -> None:
@@ -216,10 +218,8 @@ class GuardedMemory(TorchFunctionMode):
         return result
 
     def poisoned_like(self, tensor: Tensor) -> Tensor:
-        """Return a contiguous tensor of the same shape, type and device.
-
-        It is filled with poison and has guard areas around it.
-        """
+        """Return a contiguous tensor of the same shape, type and device, with guard areas around it. The tensor and the
+        guard areas are filled with the poison, a fixed bit pattern."""
         integer, pattern = _POISON[tensor.dtype]
         count = math.prod(tensor.shape)
         size = count + 2 * GUARD_ELEMENTS
@@ -228,11 +228,11 @@ class GuardedMemory(TorchFunctionMode):
         return buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + count].view(tensor.shape)
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """Return a copy of the tensor with guard areas around it."""
+        """Return a copy of the tensor with guard areas before and after it in memory."""
         return self.poisoned_like(tensor).copy_(tensor)
 
     def overwritten(self) -> int:
-        """Return the number of elements in guard areas that were overwritten."""
+        """Return the number of guard elements that were overwritten, in all guard areas."""
         ends = (
             end
             for buffer, count in self._buffers

@@ -1,7 +1,5 @@
-"""Describe this machine: facts for planning (`machine`), and a fingerprint for the evidence (`collect`).
-
-Neither function imports torch. Planning must be quick, and the supervisor must not start CUDA.
-"""
+"""Describe this machine: facts for planning (`machine`), and the facts that the evidence records (`collect`). Neither
+function imports torch, because planning must be quick, and the process that starts the workers must not start CUDA."""
 
 from __future__ import annotations
 
@@ -26,13 +24,13 @@ _CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts on which a plan depends. cuda: True if torch can use a GPU here. cuda_message: otherwise the reason."""
+    """The facts on which a plan depends. cuda: True if torch can use a GPU here. cuda_message: why it cannot."""
 
     cuda: bool
     cuda_message: str
     gpus: tuple[Gpu, ...]
     host_memory_gib: float
-    gpu_unreadable: bool = False  # True if a GPU exists but its driver does not answer
+    gpu_unreadable: bool = False  # True if there is a GPU whose driver does not answer
     has_module: Callable[[str], bool] = module_installed
 
     @property
@@ -67,7 +65,8 @@ def torch_version() -> str | None:
 
 
 def torch_cuda() -> str | None:
-    """Return the CUDA version for which torch was built, from torch's `version.py`, or None without CUDA or torch."""
+    """Return the CUDA version for which torch was built, from torch's `version.py`. Return None without torch, or if it
+    was built without CUDA."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -77,10 +76,10 @@ def torch_cuda() -> str | None:
 
 
 def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> Environment:
-    """Return the fingerprint of this machine.
+    """Return the facts about this machine and its software that a run directory records.
 
-    systems: names of systems (`module:attribute`). A digest of their sources is part of the fingerprint.
-    listed: the result of `sources.listed_sources` for these systems, if it is already known.
+    systems: names of systems (`module:attribute`). A digest of their source files is among the facts. listed: the
+    result of `sources.listed_sources` for these systems, if it is already known.
     """
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return Environment(
@@ -98,10 +97,8 @@ def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None
 
 
 def gpu_facts() -> GpuFacts:
-    """Return facts about the driver, the names of all GPUs, and the first GPU, which workers use.
-
-    Without a GPU, the facts contain only the reason why there is none.
-    """
+    """Return facts about the GPU driver, the names of all GPUs, and the first GPU, which worker processes use. Without
+    a GPU, the facts contain only the reason why there is none."""
     answer = devices()
     if not answer.gpus:
         return GpuFacts(problem=answer.problem)
@@ -119,7 +116,7 @@ def gpu_facts() -> GpuFacts:
 
 
 def job_facts() -> JobFacts:
-    """Return facts about the Slurm job that this process is part of. Outside of a job all facts are empty."""
+    """Return facts about the Slurm job in which this process runs. Outside of a Slurm job, all facts are empty."""
     if "SLURM_JOB_ID" not in os.environ:
         return JobFacts()
     restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -131,8 +128,8 @@ def job_facts() -> JobFacts:
     )
 
 
-# CI services: a variable that only this service sets -> name of the service, and its variables for a job's page, author
-# and machine. "" means that there is no such variable.
+# CI services: a variable that only this service sets -> name of the service, and its variables for the job's page, the
+# author and the machine. "" means that the service has no such variable.
 CI_SERVICES = {
     "GITHUB_RUN_ID": ("GitHub Actions", "", "GITHUB_ACTOR", "RUNNER_NAME"),
     "GITLAB_CI": ("GitLab CI", "CI_JOB_URL", "GITLAB_USER_LOGIN", "CI_RUNNER_DESCRIPTION"),
@@ -156,15 +153,17 @@ def ci_facts(variables: Mapping[str, str]) -> CiFacts:
 
 
 def git_commit() -> str | None:
-    """Return the checkout's commit, with `+changes` if tracked files differ from it, or None without a checkout."""
+    """Return the commit of the harness's checkout, with `+changes` if tracked files differ from it. Return None without
+    a checkout."""
     commit = checked_out_commit()
     changes = commit and git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{CHANGES}" if changes else commit
 
 
 def checked_out_commit() -> str | None:
-    """Return the commit of the checkout, without a mark for changed files, or None outside of a checkout."""
-    # Require `.git` in this folder. Otherwise an installed package would get the commit of a checkout around it.
+    """Return the commit of the harness's checkout, without a mark for changed files. Return None without a checkout."""
+    # Require `.git` in the harness's folder. Otherwise a harness that is installed inside another checkout would get
+    # that checkout's commit.
     return git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
 
 

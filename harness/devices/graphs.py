@@ -3,9 +3,9 @@
     graph = capture(3, None, step)      # three warm-up runs, then one recorded run; recording executes nothing
     graph.replay()
 
-Torch's graph class lacks some things that a capture needs. This module adds a side stream, cuBLAS workspaces that exist
-before the capture, and the end of the capture if the captured code raises. It also adds an error for an empty graph,
-and the raw handle with which a census counts the graph's nodes.
+Torch's graph class lacks some things that a capture needs. This module adds a separate stream, cuBLAS workspaces that
+exist before the capture, and the end of the capture if the captured code raises an exception. It also adds an error for
+an empty graph, and access to the raw CUDA graph, whose nodes can be counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.devices.device import has_cuda
 from harness.errors import HarnessError
 from harness.evidence.arm_records import GraphNodes
 
-# Functions that count the nodes of a captured CUDA graph. They use cuda-bindings and do not need torch.
+# The functions below count the nodes of a captured CUDA graph. They use cuda-bindings and do not need torch.
 
 _DEVICE_TO_HOST, _DEFAULT_KIND = 2, 4  # values of cudaMemcpyKind
 _MAX_ARGUMENTS = 256
@@ -36,14 +36,15 @@ ClipKernels = Mapping[str, Mapping[int, int]]
 
 
 class CensusError(HarnessError):
-    """The CUDA runtime could not describe a graph."""
+    """The CUDA runtime could not describe a captured graph."""
 
 
 def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> GraphNodes:
-    """Count the nodes of the raw `cudaGraph_t` and child graphs: all by type, kernels by name, and copies to the host.
+    """Count the nodes of a raw `cudaGraph_t` and of its child graphs: all nodes by type, kernels by name, and copies to
+    the host.
 
-    Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …).
-    clip_kernels: the result of a system's `CountsClippedTensors`, or None if clipped tensors are not counted.
+    Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …). clip_kernels: the
+    result of a system's `CountsClippedTensors`, or None if the tensors that the graph clips are not counted.
     """
     from cuda.bindings import runtime
 
@@ -70,10 +71,10 @@ def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> G
 
 
 def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
-    """Return the number of tensors that one kernel launch clips.
+    """Return the number of tensors that one launch of a clipping kernel clips.
 
-    tables: the number of tensors in each table of tensors to clip, by the table's address. arguments: the arguments of
-    the launch. The launch clips the tensors of the first table whose address is an argument.
+    tables: for each table of tensors to clip, by the table's address, the number of its tensors. arguments: the
+    arguments of the launch. The launch clips the tensors of the first table whose address is among the arguments.
     """
     return next((tables[argument] for argument in arguments if argument in tables), 0)
 
@@ -101,7 +102,7 @@ def _nodes(graph: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _type_name(kind: Any) -> str:
-    """Return CUDA's name of a node type in lower case: `cudaGraphNodeTypeMemAlloc` -> `mem_alloc`."""
+    """Return CUDA's name of a node type in lower case, such as `mem_alloc` for `cudaGraphNodeTypeMemAlloc`."""
     name = str(kind.name).removeprefix("cudaGraphNodeType")
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
@@ -126,7 +127,7 @@ def _kernel_name(parameters: Any) -> str:
 
 
 def _pointer_arguments(parameters: Any) -> list[int]:
-    """Return the arguments of a kernel node that have 8 bytes, in order. Sizes are known from driver 12.4 on."""
+    """Return the arguments of a kernel node that are 8 bytes long, in order. Sizes are known from driver 12.4 on."""
     from cuda.bindings import driver
 
     table = int(parameters.kernelParams)
@@ -136,7 +137,7 @@ def _pointer_arguments(parameters: Any) -> list[int]:
     arguments: list[int] = []
     for index in range(_MAX_ARGUMENTS):
         error, *info = ask(handle, index)
-        if table == 0 or int(error) != 0:  # there is no argument with this index
+        if table == 0 or int(error) != 0:  # the kernel has no argument with this index, so all arguments were read
             break
         address = ctypes.c_uint64.from_address(table + 8 * index).value
         if int(info[1]) == 8:
@@ -168,11 +169,11 @@ _capturing = torch.cuda.is_current_stream_capturing
 
 
 class CudaGraphError(HarnessError):
-    """A CUDA graph was used without CUDA, its methods were called in a wrong order, or its capture is empty."""
+    """A CUDA graph was used without CUDA, its methods were called in a wrong order, or its capture recorded no work."""
 
 
 class CaptureMode(StrEnum):
-    """Which threads may not make unsafe CUDA calls during a capture: all threads, only the capturing one, or none."""
+    """Which threads may not make unsafe CUDA calls during a capture: all, only the capturing one, or none."""
 
     GLOBAL = "global"
     THREAD_LOCAL = "thread_local"
@@ -181,17 +182,15 @@ class CaptureMode(StrEnum):
 
 @dataclass(frozen=True)
 class MemPoolId:
-    """A memory pool for captured allocations.
-
-    Graphs in one pool must be replayed in the order in which they were captured.
-    """
+    """A memory pool for allocations during captures. Graphs that share a pool must be replayed in the order in which
+    they were captured."""
 
     hi: int
     lo: int
 
 
 def graph_pool_handle() -> MemPoolId:
-    """Return a new pool that several graphs may share. Raises `CudaGraphError` without CUDA."""
+    """Return a new memory pool that several graphs may share. Raises `CudaGraphError` without CUDA."""
     require_cuda()
     return MemPoolId(*torch.cuda.graph_pool_handle())
 
@@ -210,18 +209,14 @@ def new_stream() -> torch.Stream:
 
 
 def is_capturing() -> bool:
-    """Return True if the current stream is being captured. The answer comes from torch's original function.
-
-    User code may have replaced that function in torch's module.
-    """
+    """Return True if the current stream is being captured. The answer comes from torch's original function, because
+    user code may have replaced this function in torch's module."""
     return has_cuda() and _capturing()
 
 
 def nodes_captured_so_far() -> int | None:
-    """Return the number of nodes that the current capture has recorded.
-
-    Return None outside of a capture, or if unknown.
-    """
+    """Return the number of nodes that the current capture has recorded so far. Return None if no capture is active, or
+    if the number is unknown."""
     if not is_capturing():
         return None
     with suppress(Exception):
@@ -239,9 +234,10 @@ Method = Callable[..., object]
 def watched_graphs(
     begin: Callable[[Method], Method], end: Callable[[Method], Method], replay: Callable[[Method], Method]
 ) -> Iterator[None]:
-    """Within the block, replace the methods of torch that begin a capture, end a capture, and replay a CUDA graph.
+    """Within the block, replace torch's methods that begin a capture, end a capture, and replay a CUDA graph.
 
-    Each argument is a function that gets torch's method and returns the replacement, which all libraries call.
+    Each argument is a function that receives torch's method and returns the replacement. All libraries call the
+    replacement, because they share torch's class.
     """
     watches = {"capture_begin": begin, "capture_end": end, "replay": replay}
     methods = {name: getattr(_Graph, name) for name in watches}
@@ -269,7 +265,7 @@ def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
 
 
 class CudaGraph:
-    """One CUDA graph. It is captured on `stream` (default: a new stream) and replayed on the current stream."""
+    """One CUDA graph. Its capture uses `stream` (by default a new stream), and its replays use the current stream."""
 
     def __init__(self, stream: torch.Stream | None = None) -> None:
         require_cuda()
@@ -280,10 +276,8 @@ class CudaGraph:
         self._generator_state: Any = None
 
     def capture_begin(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> None:
-        """Start to record all work of this thread on the graph's stream, until `capture_end`.
-
-        The stream becomes the current one.
-        """
+        """Start to record all work of this thread on the graph's stream, until `capture_end` is called. The graph's
+        stream becomes the current stream."""
         if self._graph is not None or self._capturing is not None:
             raise CudaGraphError(
                 "a graph can be captured only once", got="a captured graph", remedy="call reset() first"
@@ -291,8 +285,9 @@ class CudaGraph:
         self._previous_stream = torch.cuda.current_stream()
         bind_cublas(self.stream)
         torch.cuda.synchronize()
-        gc.collect()  # if a graph were freed during the capture, the capture would fail
-        torch.cuda.empty_cache()  # the graph's pool cannot use memory that the ordinary allocator keeps unused
+        gc.collect()  # if the collector freed another graph during the capture, the capture would fail
+        # the graph's pool cannot use memory that torch's ordinary allocator holds without using it
+        torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator_state = _generator().clone_state()
         torch.cuda.set_stream(self.stream)  # type: ignore[arg-type]
@@ -311,12 +306,12 @@ class CudaGraph:
         graph, self._capturing = self._capturing, None
         try:
             with warnings.catch_warnings():
-                # an empty graph is an error below, so torch's warning is not needed
+                # an empty graph raises an error below, so torch's warning is not needed
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 graph.capture_end()
         except BaseException:
-            # After a failed capture, torch leaves its generator in capturing mode. Otherwise every later eager random
-            # number would raise an error.
+            # After a failed capture, torch's generator stays in the mode for captures. Without this line, every later
+            # random number outside of a capture would raise an error.
             _generator().graphsafe_set_state(self._generator_state)
             raise
         finally:
@@ -334,7 +329,7 @@ class CudaGraph:
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the capture is invalid now, so ending it raises a second error
+            with suppress(Exception):  # the capture is already invalid, so to end it raises a second error
                 self.capture_end()
             self.reset()
             raise
@@ -345,7 +340,7 @@ class CudaGraph:
         self._captured().replay()
 
     def reset(self) -> None:
-        """Discard the captured graph. Another one can then be captured. Without a captured graph, do nothing."""
+        """Discard the captured graph, so that another one can be captured. Without a captured graph, do nothing."""
         if self._graph is not None:
             torch.cuda.synchronize()  # wait for a replay that may still be running
             self._graph.reset()
@@ -356,7 +351,7 @@ class CudaGraph:
         return MemPoolId(*self._captured().pool())
 
     def raw(self) -> int:
-        """Return the raw `cudaGraph_t` for a census. It is valid until `reset` is called."""
+        """Return the raw `cudaGraph_t`, for functions that count its nodes. It is valid until `reset` is called."""
         return int(self._captured().raw_cuda_graph())
 
     def _captured(self) -> Any:
@@ -370,8 +365,8 @@ def capture(
 ) -> CudaGraph:
     """Run `function` `warmup` times, then capture it once, and return the graph.
 
-    The capture executes nothing, but warm-up runs do. Undo their effect or count them as steps. They use the stream of
-    the capture, so that libraries prepare their state for this stream.
+    The capture executes nothing, but the warm-up runs do: undo their effect, or count them as steps. The warm-up runs
+    use the stream of the capture, so that libraries prepare their state for this stream.
     """
     graph = CudaGraph()
     warm_up(graph.stream, function, warmup)
@@ -393,8 +388,9 @@ def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) ->
 def bind_cublas(stream: torch.Stream) -> None:
     """Make this thread's cuBLAS handle allocate its workspace for `stream` before a capture.
 
-    A workspace that is allocated during a capture comes from the graph's pool. This fails if memory is nearly full
-    (PMAT-063). In a step with autograd, the warm-up allocates the workspace of autograd's thread, on the same stream.
+    If a workspace is allocated during a capture, its memory comes from the graph's pool. This fails if memory is nearly
+    full (PMAT-063). In a step with autograd, the warm-up runs also allocate the workspace of autograd's thread for the
+    same stream.
     """
     with torch.cuda.stream(stream), torch.no_grad():  # type: ignore[arg-type]
         x = torch.ones(16, 16, device=stream.device)

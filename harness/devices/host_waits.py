@@ -1,7 +1,7 @@
-"""Count where steps make the host wait for the device: torch's warnings about syncs, and explicit calls that wait.
+"""Count where steps make the host wait for the device, by torch's warnings about syncs and by explicit calls that wait.
 
-A function `where`, given by the caller, returns the place of an operation that waits. The harness's own work between
-two steps, such as creating a batch, is marked. No detector counts marked work as part of a step.
+The caller gives a function `where`, which returns the place of an operation that waits. The harness marks its own work
+between two steps, such as creating a batch. No detector counts marked work as part of a step.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 Where = TypeVar("Where")
 OUTSIDE = "harness.outside_of_the_step"
-"""The name, in a profile, of ranges that do not belong to a step."""
+"""The name of ranges in a profile that do not belong to a step."""
 AFTER = "harness.after_the_step"
-"""The name, in a profile, of ranges in which a trainer works after its step."""
+"""The name of ranges in a profile in which a trainer works after its step."""
 _depth = _after = 0
 
 
@@ -43,8 +43,9 @@ def is_after() -> bool:
 
 @contextmanager
 def _range(name: str) -> Iterator[None]:
-    """Show the block in a profile as the range `name`. Dispatch modes do not see the operators that mark the range."""
-    # without a profiler, a range would only cost each timed step some microseconds
+    """Show the block in a profile as the range `name`. Dispatch modes of torch do not see the operators that mark the
+    range."""
+    # without an open profile, the range is useless and would make each timed step some microseconds slower
     if not torch._C._autograd._profiler_enabled():
         yield
         return
@@ -60,10 +61,8 @@ def _range(name: str) -> Iterator[None]:
 
 @contextmanager
 def not_of_the_step() -> Iterator[None]:
-    """Within the block, suspend everything that watches a step: dispatch modes, torch's sync warnings, counts of waits.
-
-    In a profile, the block is the range `OUTSIDE`, which readers of the profile leave out.
-    """
+    """Within the block, suspend all that observes a step: dispatch modes of torch, torch's sync warnings, and counts of
+    waits. In a profile, the block is the range `OUTSIDE`, which the readers of the profile leave out."""
     global _depth  # noqa: PLW0603
     _depth += 1
     try:
@@ -74,7 +73,7 @@ def not_of_the_step() -> Iterator[None]:
 
 
 class _Waits(Generic[Where]):
-    """Counter of the waits in steps, by place. One object can be used for several blocks."""
+    """Counts the waits in steps, by place. One object can be used for several blocks."""
 
     _seen: Counter[Where]
 
@@ -87,10 +86,8 @@ class _Waits(Generic[Where]):
 
 
 class SyncWarnings(_Waits[Where]):
-    """Within its block, count torch's warnings about synchronizing calls.
-
-    The setup does as little as possible. Around a replay it takes as long as the call that starts the replay.
-    """
+    """Within its block, counts torch's warnings about calls that make the host wait for the device. Entering the block
+    does as little as possible: around a replay, it takes as long as the call that starts the replay."""
 
     _catching: warnings.catch_warnings[None]
     _before: int
@@ -118,8 +115,8 @@ class SyncWarnings(_Waits[Where]):
             self._count("synchronizing CUDA operation")
 
 
-# Every Python function of torch that waits for the device calls one of the functions below. If these few are replaced,
-# waits are counted however user code imports torch's functions.
+# Every Python function of torch that waits for the device calls one of the functions below. To replace these few is
+# enough to count the waits, no matter how user code imports torch's functions.
 _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
     (torch._C, "_cuda_synchronize"),
     (torch._C, "_accelerator_synchronizeDevice"),
@@ -129,15 +126,15 @@ _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
 
 
 class WaitingCalls(_Waits[Where]):
-    """Within its block, count explicit waits for a device, a stream or an event. torch has no warnings about these.
+    """Within its block, counts explicit waits for a device, a stream or an event. torch does not warn about such waits.
 
-    The replacement of a waiting function is created once and used in all blocks. It is created again if other code has
-    replaced the function in the meantime.
+    Each waiting function has one replacement, which is created once and used in all blocks. It is created again if
+    other code has replaced the waiting function in the meantime.
     """
 
     def __init__(self, where: Callable[[str], Where]) -> None:
         super().__init__(where)
-        # name of an operation -> the original function, and the replacement for it
+        # name of an operation -> the original function, and the function by which it is replaced
         self._known: dict[str, tuple[Any, Any]] = {}
         self._replaced: list[tuple[Any, str, Any]] = []
 

@@ -1,11 +1,11 @@
-"""Count graph launches with a CUPTI callback during the timed blocks themselves.
+"""Count graph launches with a CUPTI callback, also while blocks of steps are timed.
 
-A profiler would slow the steps that it watches, so it cannot be used in timed blocks. The callback is enabled only for
-graph launches. A step without a launch is not slowed, and a replay is slowed only by a short call into Python.
+A profiler would slow the steps that it observes, so it cannot be used while steps are timed. The callback is enabled
+only for graph launches. A step without a launch is not slowed, and a replay is slowed only by a short call into Python.
 
-CUPTI allows one subscriber in each process. A profile that is made while the counter is subscribed is empty, without an
-error, and so are all later profiles. After the first session of a profiler, CUPTI refuses the counter. A process must
-therefore only count, only profile, or count first.
+CUPTI allows one subscriber in each process. While the counter is subscribed, a profile is empty without an error, and
+so are all later profiles. After the first profile of a process, CUPTI refuses the counter. A process must therefore
+only count, only profile, or count first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NAMES = {
     _DRIVER: re.compile(r"cuGraphLaunch(_v\d+)?(_ptsz)?"),
     _RUNTIME: re.compile(r"cudaGraphLaunch(_ptsz)?(_v\d+)?"),
 }
-_CALLBACK_IDS = range(1, 2000)  # CUDA 13 has about 800 callback ids in each domain
-_ENTER = 0  # value of CUpti_ApiCallbackSite, the first field of the data that a callback gets
+_CALLBACK_IDS = range(1, 2000)  # the callback ids to search; CUDA 13 has about 800 ids in each domain
+_ENTER = 0  # value of CUpti_ApiCallbackSite (before the call), the first field of the data that a callback receives
 _REFUSED = 39  # value of CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _SIGNATURES: dict[str, list[Any]] = {
@@ -45,10 +45,10 @@ class LaunchCounter:
     """Within its block, counts the graph launches of this process, whichever library makes them.
 
     library: libcupti, or None if the process has not loaded it. planted: a function that launches one graph and waits
-    for it. All functions are bound when the counter is created, because a system that is imported later could replace
-    them in their modules.
-    sees_planted: True if the counter saw the launches that were planted before and after the block. failure: why
-    launches are not counted or counts are not reliable, or None.
+    for it. The functions of both are looked up when the counter is created, because user code that is imported later
+    could replace them.
+    sees_planted: True if the counter saw the launches that were planted before and after the block. failure: the reason
+    why launches are not counted or the count is not reliable, or None.
     """
 
     def __init__(self, library: Any | None, planted: Launch) -> None:
@@ -67,7 +67,8 @@ class LaunchCounter:
             self.failure = str(why)
 
     def __enter__(self) -> Self:
-        """Subscribe, and test the counter with a planted launch. If this fails, set `failure` and raise nothing."""
+        """Subscribe to CUPTI, and test the counter with a planted launch. If this fails, store the reason in `failure`
+        and raise nothing."""
         if self.failure is None:
             try:
                 self._subscribe()
@@ -89,7 +90,7 @@ class LaunchCounter:
             self._unsubscribe()
 
     def count(self) -> int | None:
-        """Return the number of graph launches so far, or None if launches cannot be counted."""
+        """Return the number of graph launches in the block so far, or None if launches cannot be counted."""
         return None if self._domain is None else self._launches[self._domain]
 
     def _subscribe(self) -> None:
@@ -151,10 +152,8 @@ class LaunchCounter:
 
 
 def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
-    """Return a CUPTI callback that counts launches in `launches`, by domain.
-
-    All names are bound in advance to make it quick.
-    """
+    """Return a CUPTI callback that adds each launch to `launches`, by domain. The callback uses only local names, so
+    that it is quick."""
     site = ctypes.c_int.from_address
 
     def on_call(_user: object, domain: int, _callback: int, data: int) -> None:
@@ -178,7 +177,7 @@ def _bound(library: Any | None) -> dict[str, Any]:
 
 
 def counter_of_this_process() -> LaunchCounter:
-    """Return a launch counter for this process. The planted launch is a launch of a small graph. Needs CUDA."""
+    """Return a launch counter for this process. To test it, the launch of a small graph is planted. Needs CUDA."""
     return LaunchCounter(_loaded_cupti(), PlantedGraph())
 
 
@@ -191,23 +190,19 @@ def _loaded_cupti() -> Any | None:
 
 
 def mapped_cupti(maps: str) -> str | None:
-    """Return the path of the libcupti that this process has loaded. torch's profiler uses the same library.
-
-    maps: the text of `/proc/self/maps`.
-    """
+    """Return the path of the libcupti that this process has loaded, or None. torch's profiler uses the same library.
+    maps: the text of `/proc/self/maps`, the list of mapped files."""
     found = re.search(r"(/[^\n]*/libcupti\.so[.\d]*)$", maps, re.MULTILINE)
     return found.group(1) if found else None
 
 
 class PlantedGraph:
-    """A CUDA graph of one addition. A call of this object launches the graph and waits for it. Needs CUDA.
-
-    `torch.cuda.graph` is not used for the capture, because it would return torch's unused memory to the driver.
-    """
+    """A CUDA graph of one addition. To call this object launches the graph and waits for it. Needs CUDA. The capture
+    does not use `torch.cuda.graph`, which would return torch's unused memory to the driver."""
 
     def __init__(self) -> None:
         self._value = torch.zeros(16, device="cuda")
-        self._value.add_(1.0)  # load the kernel before the capture
+        self._value.add_(1.0)  # this loads the kernel, which must happen before the capture
         self._stream, self._graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
         self._wait = torch.cuda.synchronize
         self._wait()

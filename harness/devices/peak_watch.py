@@ -1,8 +1,9 @@
 """Measure the peak of a process's device memory independently of the measured code.
 
 torch records the peaks of its allocator, but any code may reset these peaks. The watch therefore reads the peaks before
-each reset that it observes, and counts how often they decreased without an observed reset. Only the driver knows of
-memory that is allocated without torch. A thread samples the driver's number through NVML, which disturbs no capture.
+each reset that it observes, and counts how often they decreased without an observed reset. Memory that is allocated
+without torch is known only to the driver. A thread reads the driver's number at intervals through NVML, which disturbs
+no capture.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
-# Bind these functions before a system is imported. Otherwise a system could replace them in their modules.
+# Import these functions before user code is imported, because user code could replace them in their module.
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -28,17 +29,17 @@ INTERVAL_S = 0.002  # seconds between two samples of the device's memory; an NVM
 
 
 class Levels(NamedTuple):
-    """Bytes that torch's allocator has given to tensors, and bytes that it has reserved on the device."""
+    """Two numbers of bytes: what torch's allocator has given to tensors, and what it has reserved on the device."""
 
     allocated: int
     reserved: int
 
 
 class DeviceMemory(Protocol):
-    """A source of memory figures for the device of this process."""
+    """A source of memory figures about the device of this process."""
 
     def peaks(self) -> Levels:
-        """Return the highest levels since the peaks were last reset."""
+        """Return the highest levels since the peaks were last set back."""
         ...
 
     def reserved(self) -> int: ...
@@ -46,14 +47,12 @@ class DeviceMemory(Protocol):
     def reset_peaks(self) -> None: ...
 
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> AbstractContextManager[None]:
-        """Pass every reset of the peaks that other code makes in the block to `around`.
-
-        `around` must execute the reset.
-        """
+        """Within the block, pass every reset of the peaks by other code to the function `around`. The reset is passed
+        as a function. `around` must call it."""
         ...
 
     def apart(self) -> AbstractContextManager[None]:
-        """Allocate memory in the block separately from the allocator's cache, so that the cache does not grow."""
+        """Within the block, allocate memory outside of the allocator's cache, so that the cache does not grow."""
         ...
 
     def used(self) -> bool:
@@ -61,7 +60,7 @@ class DeviceMemory(Protocol):
         ...
 
     def before(self) -> tuple[int | None, int | None]:
-        """Return the values of `in_use` and `processes` from before this process used the device."""
+        """Return what `in_use` and `processes` returned before this process used the device."""
         ...
 
     def in_use(self) -> int | None:
@@ -73,12 +72,12 @@ class DeviceMemory(Protocol):
         ...
 
     def names(self) -> tuple[str, str]:
-        """Return the name of the allocator's backend, and the settings of the allocator."""
+        """Return the name of torch's allocator backend, and the settings of the allocator."""
         ...
 
 
 class PeakWatch:
-    """Measures the peaks of this process. Enter this context manager before the process uses the device."""
+    """Measures peaks of this process's device memory. Enter this context manager before the process uses the device."""
 
     def __init__(self, device: DeviceMemory) -> None:
         self._device = device
@@ -99,7 +98,8 @@ class PeakWatch:
         self._exit.close()
 
     def apart(self) -> AbstractContextManager[None]:
-        """Keep the harness's own allocations between two measurements out of torch's cache."""
+        """Within the block, keep the harness's own allocations, which it makes between two measurements, out of torch's
+        cache."""
         return self._device.apart()
 
     @contextmanager
@@ -130,13 +130,14 @@ class PeakWatch:
         )
 
     def look(self) -> None:
-        """Read torch's peaks and the device's current use. Remember the largest values."""
+        """Read torch's peaks and the memory in use on the device. Keep the largest values."""
         with self._lock:
             self._read_peaks()
             self._read_device()
 
     def evidence(self, arm: str, opening: MemoryPeak, steps: MemoryPeak) -> PeakMemoryEvidence:
-        """Return the whole run's evidence. opening: peak while the arm was opened; steps: peak during its steps."""
+        """Return the evidence about the whole run. opening: the peak while the arm was opened. steps: the peak during
+        its steps."""
         allocator, settings = self._device.names()
         return PeakMemoryEvidence(
             arm=arm,
@@ -169,10 +170,8 @@ class PeakWatch:
         self._largest = Levels(*map(max, self._largest, peaks))
 
     def _read_device(self) -> None:
-        """Read the driver's numbers.
-
-        The memory outside torch is computed from the larger of two readings of torch's reservation.
-        """
+        """Read the driver's numbers of used bytes and of processes, and update the largest values. The memory outside
+        torch is what the process uses minus torch's reservation, which is read twice; the larger value counts."""
         if not self._device.used():
             return
         before, others = self._device.before()
@@ -192,7 +191,8 @@ class PeakWatch:
 
 # The code below reads a CUDA device's memory use from torch and NVML, for the classes above.
 
-# The device counts as at rest after REST_S seconds without a change. Wait at most REST_LIMIT_S seconds for this.
+# The memory use is constant if it does not change for REST_S seconds. The wait for this takes at most REST_LIMIT_S
+# seconds.
 REST_S, REST_LIMIT_S = 0.2, 5.0
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -200,8 +200,9 @@ SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 class CudaMemory:
     """The memory of the current CUDA device, or of device `number`, as torch and NVML report it.
 
-    A rank must give its number, because the current device of a new thread is device 0. No CUDA context is created,
-    because a system may still configure torch's allocator before the first use of the device.
+    A rank (one of several training processes) must give its number, because in a new thread the current device is
+    device 0. The object creates no CUDA context, because a system may still configure torch's allocator before the
+    device is first used.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -222,7 +223,7 @@ class CudaMemory:
         return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def peaks(self) -> Levels:
-        if not self.used():  # asking torch for the current device here would initialize CUDA
+        if not self.used():  # without this check, the call below would initialize CUDA
             return Levels(0, 0)
         counted = torch.cuda.memory_stats_as_nested_dict(self._device())
         found = (counted[f"{name}_bytes"]["all"]["peak"] if counted else 0 for name in ("allocated", "reserved"))
@@ -237,10 +238,8 @@ class CudaMemory:
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-        """Pass each reset of the peaks to `around`.
-
-        Every Python function of torch that resets them calls one of `_RESETS`.
-        """
+        """Within the block, pass each reset of the peaks to `around`. Every Python function of torch that resets the
+        peaks calls one of the functions in `_RESETS`, which are replaced."""
         originals = {name: getattr(torch._C, name) for name in _RESETS if hasattr(torch._C, name)}
         for name, original in originals.items():
             setattr(torch._C, name, _told(original, around))
@@ -252,7 +251,7 @@ class CudaMemory:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Allocate from a separate pool during the block. The memory of the pool is freed afterwards."""
+        """Within the block, allocate from a separate pool, whose memory is freed afterwards."""
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
             yield
@@ -284,7 +283,7 @@ def _told(original: Callable[..., object], around: Callable[[Callable[[], object
 
 
 class _Nvml:
-    """Memory use and process counts from NVML, by UUID of the GPU. Both are empty if NVML is not available."""
+    """Memory use and number of processes on each GPU, from NVML, by UUID. Both dictionaries are empty without NVML."""
 
     def __init__(self) -> None:
         import pynvml
@@ -300,18 +299,16 @@ class _Nvml:
             self._handles = {}
 
     def in_use(self) -> dict[str, int]:
-        """Return the bytes in use on each GPU, by UUID."""
+        """Return the bytes in use on each GPU. The keys are the GPUs' UUIDs."""
         return self._asked(lambda handle: int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used))
 
     def processes(self) -> dict[str, int]:
-        """Return the number of processes on each GPU, by UUID."""
+        """Return the number of processes on each GPU. The keys are the GPUs' UUIDs."""
         return self._asked(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
 
     def at_rest(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Wait until the use of memory is constant. Return `in_use` and `processes`.
-
-        The wait is needed because the memory of an ended process is freed some time after its end.
-        """
+        """Wait until the memory use does not change any more. Return `in_use` and `processes`. The wait is needed
+        because the memory of a process is freed some time after the process has ended."""
         began = since = monotonic()
         found = self.in_use()
         while monotonic() - since < REST_S and monotonic() - began < REST_LIMIT_S:

@@ -1,7 +1,5 @@
-"""Watch steps with torch's profiler: graph launches and the device's work.
-
-If other code uses CUPTI, a profile can be empty without an error. Therefore each profile must show a planted sync.
-"""
+"""Observe steps with torch's profiler: their graph launches, and the work of the device. If other code uses CUPTI, a
+profile can be empty without an error. Therefore the harness plants a host sync, which each profile must show."""
 
 from __future__ import annotations
 
@@ -21,17 +19,17 @@ from harness.devices.device import has_cuda, synchronize
 from harness.devices.host_waits import AFTER, not_of_the_step
 from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
 
-# The functions below divide the device's work in a profile of steps into work of graph launches and other work.
+# The functions below sort the device's work in a profile of steps into work of graph launches and other work.
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
-# beginnings of the profiler's names for copies and fills, which are device work without a kernel
+# beginnings of the profiler's names for copies and for fills, which are device work but not kernels
 _COPY, _FILL = "Memcpy ", "Memset "
 NANOSECONDS = 1e-9
 # names of the profiled ranges around a step, and around a host sync that the harness planted
 STEP, PLANTED = "harness.step", "harness.planted"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
-# Words in the names of kernels that wait for another rank. Such kernels belong to NCCL (also `ncclSymkDevKernel_…`), to
-# NVSHMEM, and to torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem).
+# Words in the names of kernels that wait for other ranks. The kernels belong to NCCL (also `ncclSymkDevKernel_…`), to
+# NVSHMEM, or to torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem).
 _WAITING = (
     "nccl",
     "nvshmem",
@@ -41,7 +39,8 @@ _WAITING = (
     "_signal_kernel",
     "barrier_kernel",
 )
-_API_CALL = re.compile(r"cu(da)?[A-Z]")  # matches names of CUDA driver and runtime calls, but no names of operators
+# matches names of calls to the CUDA driver and runtime, but not names of operators
+_API_CALL = re.compile(r"cu(da)?[A-Z]")
 
 
 def launches_in(events: Iterable[Any]) -> int:
@@ -50,13 +49,14 @@ def launches_in(events: Iterable[Any]) -> int:
 
 
 def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
-    """Sort the device activities in a profile of `steps` steps. Each step must be in a range named `STEP`.
+    """Return the device's work in a profile of `steps` steps, sorted by what started it. Each step must be in a range
+    named `STEP`.
 
-    events: the raw events of the profile. nodes: the census of the graphs.
-    An activity has the correlation number of the host call that started it. The call is a graph launch or another call
-    in a step. Activities that were started between steps are left out, because they belong to the harness or to an
+    events: the raw events of the profile. nodes: the counted nodes of the graphs.
+    Each device activity has the correlation number of the host call that started it: a graph launch, or another call in
+    a step. Activities that were started between steps are left out, because they belong to the harness or to an
     evaluation, which may replay graphs too. Work that a trainer does after its step is counted separately. The profiler
-    demangles the names of kernels. These names are replaced by the names in `nodes`.
+    shows C++ names of kernels in readable form; they are replaced by the names in `nodes`.
     """
     launches = {event.correlation_id() for event in _begun_in(STEP, events) if event.name() in GRAPH_LAUNCHES}
     in_steps, after = _begun_by_calls_in(STEP, events), _begun_by_calls_in(AFTER, events)
@@ -82,29 +82,29 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
 
 
 def sees_sync(events: Sequence[Any]) -> bool:
-    """Return True if a profile shows its planted sync. It must show the call that waited and the work of the device."""
+    """Return True if a profile shows its planted sync: the host call that waited, and the work of the device."""
     planted = _of_planted(events)
     return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
 
 
 def without_planted(events: Sequence[Any]) -> list[Any]:
-    """Return the events of a profile without the events of its planted sync."""
+    """Return the events of a profile without those that belong to the host sync that the harness planted."""
     planted = {id(event) for event in _of_planted(events)}
     return [event for event in events if id(event) not in planted]
 
 
 def _of_planted(events: Sequence[Any]) -> list[Any]:
-    """Return the driver and runtime calls within the planted range, and the device activities that they started."""
+    """Return the CUDA driver and runtime calls of the planted host sync, and the device activities they started."""
     calls = [event for event in _begun_in(PLANTED, events) if _API_CALL.match(event.name())]
     numbers = {event.correlation_id() for event in calls}
     return [*calls, *(event for event in events if _on_device(event) and event.correlation_id() in numbers)]
 
 
 def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
-    """Return the correlation numbers of the host's calls that began within a range named `name`.
+    """Return the correlation numbers of the host's CUDA calls that began within a range named `name`.
 
-    An operator in the range may have the same number as a call outside of the range. Such numbers are left out, because
-    an operator itself starts no work on the device.
+    An operator in the range may have the same number as a CUDA call outside of the range. Numbers of operators are left
+    out, because an operator itself starts no work on the device.
     """
     inside = _begun_in(name, events)
     known = {id(event) for event in inside}
@@ -117,8 +117,8 @@ def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
 def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
     """Return the host's events that began within a range named `name`.
 
-    The profiler also shows a host range on the device, for the time in which its kernels ran there. Such a device range
-    is ignored. Host events during it may come after the end of the host's range.
+    The profiler shows each host range also on the device, for the time in which its kernels ran there. This device
+    range is ignored, because host events after the end of the host's range may fall into it.
     """
     on_host = [event for event in events if not _of_device(event)]
     ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == name]
@@ -126,10 +126,8 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 
 
 def _on_device(event: Any) -> bool:
-    """Return True for work of the device. Return False for a host range that the profiler also shows on the device.
-
-    Such a range contains kernels, which would then be counted twice.
-    """
+    """Return True for work of the device. Return False for a host range that the profiler also shows on the device. A
+    host range contains kernels. If it counted as work, its kernels would be counted twice."""
     return _of_device(event) and not event.is_user_annotation()
 
 
@@ -146,10 +144,11 @@ def _kernel_seconds(events: Iterable[Any]) -> float:
 
 
 def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
-    """Return the seconds in which a device activity of a profile ran. Overlapping activities are counted once.
+    """Return the seconds in which at least one device activity of a profile ran. Overlapping activities are counted
+    once.
 
-    With several ranks, kernels that wait for other ranks are not counted, because a profile delays such kernels. On two
-    H200s they took seven times the time of a step. A single rank never waits, so all its kernels are counted.
+    With several ranks, kernels that wait for other ranks are not counted, because a profile makes such kernels slower:
+    on two H200s they took seven times the time of a step. A single rank never waits, so all its kernels are counted.
     """
     alone = ranks == 1
     working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]
@@ -167,7 +166,7 @@ def waits_for_ranks(kernel: str) -> bool:
 
 
 def _launched(launches: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[Launched]:
-    """Group launches that did equal work. The groups are in the order of their first launches."""
+    """Group graph launches that did equal work. The groups are in the order of their first launches."""
     groups: Counter[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]] = Counter()
     for events in launches:
         types = Counter(_type(event.name()) for event in events)
@@ -197,12 +196,12 @@ def _type(name: str) -> str:
 
 
 def _census_names(nodes: Sequence[GraphNodes]) -> dict[str, str]:
-    """Return the names of kernels in the census, by the profiler's names of these kernels."""
+    """Return the names of kernels as the counted nodes have them. The keys are the profiler's names of the kernels."""
     return {demangled(name): name for graph in nodes for name in graph.kernels}
 
 
 def demangled(name: str) -> str:
-    """Return a C++ symbol in readable form, as the profiler writes it. Return any other name unchanged."""
+    """Return the name of a C++ symbol in readable form, as the profiler shows it. Return any other name unchanged."""
     demangle = _demangler()
     if demangle is None or not name.startswith("_Z"):
         return name
@@ -218,10 +217,8 @@ def demangled(name: str) -> str:
 
 @cache
 def _demangler() -> Any | None:
-    """Return the C++ runtime's function `__cxa_demangle`, or None if it is missing.
-
-    Callers must free the text it returns.
-    """
+    """Return `__cxa_demangle`, the C++ runtime's function that makes symbol names readable, or None if it is missing.
+    The caller must free the text that the function returns."""
     try:
         demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     except (OSError, AttributeError):
@@ -232,12 +229,12 @@ def _demangler() -> Any | None:
 
 
 span = torch.profiler.record_function
-"""A context manager that shows its block as a named range in an open profile."""
+"""A context manager that shows its block as a named range in a profile that is being recorded."""
 
 
 @dataclass
 class Watched:
-    """What was observed in `steps` steps. A value is None if it cannot be observed on this machine."""
+    """The observations of `steps` steps. A value is None if it cannot be observed on this machine."""
 
     steps: int = 0
     graph_launches: int | None = None
@@ -253,11 +250,11 @@ class Watched:
 def graph_launches(
     watched: Watched, steps: int, *, ranks: int, replays: bool = False, over: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Watch the `steps` steps in the block with the profiler: graph launches and device activities. Needs CUDA.
+    """Observe the `steps` steps in the block with the profiler: graph launches and device activities. Needs CUDA.
 
-    ranks: the number of ranks that train together. replays: True if no step captures a graph. The work of these steps
-    can then be compared with the census. over: a function that is called when the steps are done. The profile is closed
-    and read after this call, which may take seconds.
+    ranks: the number of ranks that train together. replays: True if no step captures a graph, so that the device's work
+    can be compared with the nodes of the graphs. over: a function that is called when the steps are done, before the
+    profile is read, which may take seconds.
     """
     with profiler() as profile:
         yield
@@ -276,17 +273,16 @@ def graph_launches(
 
 
 def planted_sync(device: str) -> None:
-    """Read a value of the device on the host.
-
-    This is a sync that detectors must see. Creating the tensor is not watched.
-    """
+    """Read a value of the device on the host, which makes the host wait. Every detector of host syncs must see this
+    sync. The tensor is created before, without being observed."""
     with not_of_the_step():
         value = torch.ones(2, device=device)
     value.sum().item()
 
 
 def in_step(profiled: object) -> AbstractContextManager[object]:
-    """Return a range that marks a step for `device_work`, or a context without effect if the step is not profiled."""
+    """Return a range that marks a step for `device_work`. If the step is not profiled, return a context manager that
+    does nothing."""
     return span(STEP) if profiled else nullcontext()
 
 
@@ -294,7 +290,7 @@ def in_step(profiled: object) -> AbstractContextManager[object]:
 def profiler(*, stacks: bool = False) -> Iterator[Any]:
     """Profile host calls and device activities with torch, in a way that is safe for replays of CUDA graphs.
 
-    Two environment variables keep CUPTI running between replays, because shutting it down and setting it up again there
+    Two environment variables keep CUPTI running between replays. To shut CUPTI down and set it up again between replays
     is known to cause crashes.
     """
     os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
@@ -319,5 +315,5 @@ def prime_profiler() -> None:
 
 
 def raw_events(profile: Any) -> list[Any]:
-    """Return the raw events of a profile. They have correlation numbers, which the events in torch's tree lack."""
+    """Return the raw events of a profile. Unlike the events in torch's event tree, they have correlation numbers."""
     return list(profile.profiler.kineto_results.events())

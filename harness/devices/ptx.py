@@ -1,8 +1,9 @@
-"""Read `.target`, `.version` and entries of a PTX text, and decide whether a target fits a device.
+"""Read the `.target`, `.version` and `.entry` lines of a PTX text, and decide whether a target fits a device.
 
 The rules are from the PTX ISA manual (directives `.target` and `.version`). PTX for `sm_XY` loads on a device of
-capability X.Y or higher, `sm_XYf` on devices of the same family from X.Y on, and `sm_XYa` only on X.Y. `compute_XY`
-means `sm_XY`. The driver must know a module's `.version`, which must not be older than the target's first version.
+capability X.Y or higher, PTX for `sm_XYf` on devices of the same family from X.Y on, and PTX for `sm_XYa` only on X.Y.
+`compute_XY` means `sm_XY`. The driver must know the PTX version in `.version`. This version must not be older than the
+version that introduced the target.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 
 _TARGET = re.compile(r"(?:sm|compute)_([1-9][0-9]{1,2})([af]?)")
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
-# A comment without an end reaches to the end of the text.
+# A comment that is not closed reaches to the end of the text.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TARGET_LINE = re.compile(r"^[^\S\n]*\.target\s+([^\n;]*)", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^[^\S\n]*\.version\s+(\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"\.entry\s+([A-Za-z_$%][\w$]*)")
 
 # For each target, the PTX ISA version that introduced it, from the release history in the PTX ISA manual. A target with
-# a suffix has its own entry.
+# a suffix, such as `90a`, has a separate entry.
 _INTRODUCED = {
     "30": (3, 0), "32": (4, 0), "35": (3, 1), "37": (4, 1), "50": (4, 0), "52": (4, 1), "53": (4, 2),
     "60": (5, 0), "61": (5, 0), "62": (5, 0), "70": (6, 0), "72": (6, 1), "75": (6, 3),
@@ -29,7 +30,8 @@ _INTRODUCED = {
     "120": (8, 7), "120a": (8, 7), "120f": (8, 8), "121": (8, 8), "121a": (8, 8), "121f": (8, 8),
 }  # fmt: skip
 
-# CUDA version of a driver -> the newest PTX ISA version that it loads, from the same release history.
+# CUDA version that a driver supports -> the newest PTX ISA version that the driver loads, from the same release
+# history.
 _DRIVER = {
     (11, 0): (7, 0), (11, 1): (7, 1), (11, 2): (7, 2), (11, 3): (7, 3), (11, 4): (7, 4), (11, 5): (7, 5),
     (11, 6): (7, 6), (11, 7): (7, 7), (11, 8): (7, 8), (12, 0): (8, 0), (12, 1): (8, 1), (12, 2): (8, 2),
@@ -37,14 +39,15 @@ _DRIVER = {
     (12, 9): (8, 8), (13, 0): (9, 0), (13, 1): (9, 1),
 }  # fmt: skip
 
-# Target -> family. sm_101 was renamed to sm_110 and does not belong to the family of sm_100 (PTX manual, section about
-# family-specific targets).
+# Number of a target -> its family. sm_101 was renamed to sm_110 and does not belong to the family of sm_100 (PTX ISA
+# manual, section about family-specific targets).
 _FAMILIES = {101: "110", 110: "110"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU architecture. number: 90 for capability 9.0. suffix: "", "a" (this architecture only) or "f" (family)."""
+    """A GPU architecture. number: for example 90 for capability 9.0. suffix: "", "a" (only this architecture) or "f"
+    (its family)."""
 
     number: int
     suffix: str = ""
@@ -59,7 +62,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Module:
-    """The declarations in a PTX text, as written. targets: architectures; `debug` and texturing modes are left out."""
+    """The declarations in a PTX text, as written. targets: only architectures, without `debug` and texturing modes."""
 
     targets: list[str]
     versions: list[str]
@@ -91,15 +94,13 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_exact(target: Target, device: Target) -> bool:
-    """Return True if the architectures are equal.
-
-    Suffixes are ignored, because they only limit where else PTX can load.
-    """
+    """Return True if both are the same architecture. Suffixes are ignored, because a suffix only limits the other
+    architectures on which PTX can load."""
     return target.number == device.number
 
 
 def is_loadable(target: Target, device: Target) -> bool:
-    """Return True if the driver may compile PTX of this target for the device. The device's own suffix is ignored."""
+    """Return True if the driver can load PTX of this target on the device. A suffix of the device is ignored."""
     if target.suffix == "a":
         return target.number == device.number
     if target.suffix == "f":
@@ -108,7 +109,7 @@ def is_loadable(target: Target, device: Target) -> bool:
 
 
 def introduced_in(target: Target) -> tuple[int, int] | None:
-    """Return the PTX ISA version that introduced a target, or None for a target that this module's table lacks."""
+    """Return the PTX ISA version that introduced a target, or None if this module's table lacks the target."""
     return _INTRODUCED.get(f"{target.number}{target.suffix}")
 
 

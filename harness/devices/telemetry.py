@@ -1,4 +1,4 @@
-"""Sample the machine during a run: clocks, power, throttling, other processes, host load, and the processor's pace."""
+"""Sample the machine during a run: clocks, power, throttling, other processes, host load, processor speed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-# Bind these functions before a system is imported. Otherwise a system could replace them in their modules.
+# Import this function before user code is imported, because user code could replace it in its module.
 from os import listdir
 from pathlib import Path
 from threading import get_native_id
 
-# Bind this function before a system is imported. Otherwise a system could replace it in its module.
+# Import these functions before user code is imported, because user code could replace them in their module.
 from time import monotonic, process_time_ns, thread_time_ns
 from typing import Any, Self
 
 from harness.evidence.run_records import TIMED_PHASE, Block, Telemetry, TelemetrySample, disturbed
 from harness.numbers import dump_json
 
-# The samples are taken in a thread of the supervisor's process, so that they do not disturb the worker's process.
+# The samples are taken in a thread of the process that starts the worker, so that they do not disturb the worker.
 
-INTERVAL_S = 5.0  # seconds between samples of an untimed phase; only timings are judged by samples, so few are enough
+# seconds between samples of an untimed phase; few are enough, because only timings are judged by samples
+INTERVAL_S = 5.0
 # Seconds between samples of a timed phase. A timed block may last only 0.1 s. Reading NVML took 0.05 ms on an H200.
 TIMED_INTERVAL_S = 0.1
-# Reasons for lower clocks, from nvmlClocksEventReasons in nvml.h. Three reasons are left out: idle (0x1), the clock
-# setting of applications (0x2), and the clock setting of displays (0x100). They do not slow a GPU under load.
+# Reasons for lower clocks, from nvmlClocksEventReasons in nvml.h. Three reasons are left out, because they do not slow
+# a GPU under load: idle (0x1), the clock setting of applications (0x2), and the clock setting of displays (0x100).
 THROTTLE_REASONS = {
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -37,15 +38,15 @@ THROTTLE_REASONS = {
     0x80: "hw_power_brake_slowdown",
 }
 IDLE = 0x1
-UNKNOWN = -1  # value of `foreign_processes` if the driver does not list processes
+UNKNOWN = -1  # value of `foreign_processes` if the driver does not list the processes on the GPU
 
 
 class Sampler:
     """Samples the machine within its block. After the block, `write` stores the samples as one Telemetry record.
 
-    gpu_uuid: the GPU to watch, or None to watch only the host. workers: ids of the harness's processes (session
-    leaders) that use the GPU now. phase: a function that returns the worker's phase. before: processes that used the
-    GPU before all workers. If the run has a timed phase, only samples of this phase are kept.
+    gpu_uuid: the GPU to observe, or None to observe only the host. workers: ids of the harness's processes (session
+    leaders) that use the GPU now. phase: a function that returns the name of the worker's phase. before: processes that
+    used the GPU before all workers started. If the run has a timed phase, only samples of this phase are kept.
     """
 
     def __init__(
@@ -76,18 +77,19 @@ class Sampler:
     def telemetry(self) -> Telemetry:
         """Return the samples. If the run had a timed phase, only its samples are returned."""
         timed = [sample for phase, sample in self._samples if _is_timed(phase)]
-        # Time from the first to the last sample of the timed phase. The phase may be two sampling intervals longer.
+        # The time from the first to the last sample of the timed phase. The phase itself may be longer by two sampling
+        # intervals.
         seconds = timed[-1].seconds - timed[0].seconds if timed else None
         return Telemetry(
             samples=timed or [sample for _, sample in self._samples], began=self._started, timed_seconds=seconds
         )
 
     def write(self, path: Path) -> None:
-        """Write the Telemetry record to a file, as one line of JSON."""
+        """Write the samples to a file, as one line of JSON."""
         path.write_text(dump_json(self.telemetry().model_dump()) + "\n", encoding="utf-8")
 
     def _sample_until_stopped(self) -> None:
-        """Take a sample every INTERVAL_S seconds, and every TIMED_INTERVAL_S seconds during the timed phase."""
+        """Take a sample every INTERVAL_S seconds. While steps are timed, take one every TIMED_INTERVAL_S seconds."""
         due = self._started
         while not self._stop.is_set():
             now, phase = time.monotonic(), self._phase()
@@ -106,10 +108,8 @@ class Sampler:
 
 
 def _is_timed(phase: str) -> bool:
-    """Return True for the timed phase.
-
-    The phases of an arm with the name `timed` do not match, because a point or a colon follows the name.
-    """
+    """Return True if `phase` is the timed phase. A phase of an arm that is named `timed` is another phase. In its name,
+    a point or a colon follows `timed`."""
     return phase.partition(" ")[0] == TIMED_PHASE
 
 
@@ -145,7 +145,7 @@ def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None
 
 
 class Gpu:
-    """One GPU, read through NVML. If the driver does not report a value, it is None; a count is `UNKNOWN`."""
+    """One GPU, read through NVML. A value that the driver does not report is None; a count is `UNKNOWN`."""
 
     def __init__(self, uuid: str, workers: Collection[int], nvml: Any, before: Collection[int] | None = None) -> None:
         self._nvml, self._workers = nvml, workers
@@ -157,13 +157,13 @@ class Gpu:
         self._nvml.nvmlShutdown()
 
     def read(self) -> dict[str, Any]:
-        """Return those fields of a TelemetrySample that describe the GPU."""
+        """Return the fields of a TelemetrySample that are about the GPU."""
         nvml, handle = self._nvml, self._handle
         reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         clock = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return {
-            # the clock of an idle GPU says nothing about its clock under load
+            # an idle GPU lowers its clock, so the clock says nothing about the clock under load
             "sm_clock_mhz": None if reasons is not None and reasons & IDLE else clock,
             "power_w": None if power is None else power / 1000.0,
             "temperature_c": self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
@@ -188,8 +188,8 @@ class Gpu:
         """Return the number of processes on the GPU that do not belong to the harness's workers.
 
         A process belongs to a worker if it is in the worker's session. In a container, NVML reports process ids of the
-        host, so no worker is recognized. Then the result is the number of processes that were there before all workers,
-        plus the number by which the newer processes exceed the workers.
+        host, by which no worker is recognized. The result is then the number of processes that were on the GPU before
+        all workers, plus the number by which the newer processes exceed the workers.
         """
         processes = self.process_ids()
         if processes is None:
@@ -206,21 +206,21 @@ class Gpu:
             return False
 
 
-# Measure the current pace of a processor: the processor time that a thread needs for a fixed piece of Python code.
-#
-# A lower clock slows every step that the host submits, and so does other work on the same core. Such work may run on
-# the core's other hyperthread, often in a process that is not visible here. The pace shows both effects. Time in which
-# the thread waits for a processor or for the interpreter's lock is not counted.
+# The code below measures the current pace of a processor: the processor time that a thread needs for a fixed piece of
+# Python code. A lower clock slows every step that the host submits, and so does other work on the same core. Such work
+# may run on the core's other hyperthread, often in a process that is not visible here. The pace shows both effects.
+# Time in which the thread waits for a processor or for the interpreter's lock is not counted.
 
 PASSES = 20_000  # loop passes of the fixed piece of code; together they take about a millisecond
 LOOKS = 5
-# Other threads of this process may use at most this share of the processor time of the fixed piece of code. The number
-# is a choice; counting the time itself costs less.
+# The pace is unknown if other threads of this process used more than this share of its processor time meanwhile. The
+# number is a choice, and larger than the share that reading the clocks itself takes.
 OWN_SHARE = 0.1
 
 
 def pace() -> float | None:
-    """Return the processor seconds of a fixed piece of Python code, or None if other threads of this process worked."""
+    """Return the processor seconds of a fixed piece of Python code (the pace). Return None if other threads of this
+    process worked meanwhile."""
     process, thread = process_time_ns(), thread_time_ns()
     value = 0
     for number in range(PASSES):
@@ -231,10 +231,8 @@ def pace() -> float | None:
 
 
 def _others_work() -> bool:
-    """Return True if another thread of this process is running now.
-
-    The process's clock counts such a thread only later.
-    """
+    """Return True if another thread of this process is running now. The processor time of the process is not enough to
+    see this, because it counts a running thread only later."""
     own = str(get_native_id())
     try:
         return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
@@ -251,44 +249,48 @@ def _works(thread: str) -> bool:
 
 
 class Paces:
-    """The paces measured in one process. least: the smallest pace so far, which stands for an undisturbed processor."""
+    """The measured paces (processor seconds for a fixed piece of code) of one process. least: the smallest pace so far,
+    which stands for an undisturbed processor."""
 
     def __init__(self) -> None:
         self.least = math.inf
 
     def measure(self) -> float | None:
-        """Measure the pace and return it, or None if `pace` could not measure it."""
+        """Measure the pace (seconds of a fixed piece of code) and return it. Return None if other threads of this
+        process disturbed the measurement."""
         measured = pace()
         self.least = min(self.least, measured or math.inf)
         return measured
 
     def look(self) -> None:
-        """Measure the pace a few times to update `least`. This takes a few milliseconds."""
+        """Measure the pace a few times, to update `least`. This takes a few milliseconds."""
         for _ in range(LOOKS):
             self.measure()
 
     def disturbed(self, block: Block) -> bool:
-        """Return True if other work slowed the processor during `block`, according to the block's pace."""
+        """Return True if other work slowed the processor during `block`, judged by the seconds of a fixed piece of code
+        that the block recorded."""
         return block.pace is not None and disturbed(block.pace, self.least)
 
 
 def slower(one: float | None, other: float | None) -> float | None:
-    """Return the slower of two paces (the larger number), or None if one is unknown."""
+    """Return the slower of two paces (seconds of a fixed piece of code), which is the larger number. Return None if one
+    of them is unknown."""
     return None if one is None or other is None else max(one, other)
 
 
 # The code below waits until no work of another process delays the kernels of this process.
 
-# The number of seconds is a choice. If the device is free, a kernel and the wait for it take far less. A time slice of
-# another process takes longer.
+# A kernel that takes longer than this, including the wait for it, was delayed. The number is a choice: on a free device
+# the kernel takes far less, and a time slice of another process takes more.
 SHORT_S = 0.5e-3
-QUIET_S = 0.02  # seconds; the number is a choice, and longer than several time slices of the GPU
-# seconds; a stopped process has at most 50 submitted steps left, and the device finishes them in this time
+QUIET_S = 0.02  # seconds; the number is a choice, and longer than several time slices of a GPU
+# seconds; a process that was stopped has at most 50 submitted steps left, which the device finishes in this time
 LIMIT_S = 5.0
 
 
 def wait_for_quiet_device() -> None:
-    """Wait until short kernels were not delayed for QUIET_S seconds. Give up after LIMIT_S seconds."""
+    """Wait until, for QUIET_S seconds, no short kernel was delayed. Give up after LIMIT_S seconds."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

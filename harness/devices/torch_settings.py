@@ -1,7 +1,5 @@
-"""Read and restore the settings of torch that apply to the whole process.
-
-An arm may change these settings when it is opened. This would change or slow the steps of another arm.
-"""
+"""Read and restore the settings of torch that apply to the whole process. An arm may change such settings when it is
+opened. Without restoring them, the steps of the next arm would differ or be slower."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 
 import torch
 
-# A pair of functions. The first reads a setting. The second restores the value that the first returned.
+# Two functions: the first reads a setting, and the second restores the value that the first returned.
 _Accessors = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
@@ -46,10 +44,8 @@ _SETTINGS: dict[str, _Accessors] = {
 
 
 def torch_settings() -> dict[str, Any]:
-    """Return the values of the settings by name.
-
-    Leave out a setting that torch refuses to read (TF32 set through two APIs).
-    """
+    """Return the values of torch's settings by name. A setting that torch refuses to read is left out (TF32, if it was
+    set through both of torch's APIs)."""
     found = {}
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
@@ -58,7 +54,8 @@ def torch_settings() -> dict[str, Any]:
 
 
 def restore_torch_settings(known: dict[str, Any]) -> None:
-    """Restore each setting that has changed. known: the values to restore, as `torch_settings` returned them."""
+    """Restore each setting that has changed. known: the values to restore, in the form in which `torch_settings`
+    returned them."""
     now = torch_settings()
     for name, value in known.items():
         if name in now and now[name] != value:
@@ -70,17 +67,17 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic_algorithms(*, is_strict: bool = True) -> Iterator[None]:
-    """Make operators of torch, cuDNN and cuBLAS give equal bits in every run within the block.
+    """Within the block, make operators of torch, cuDNN and cuBLAS give equal bits in every run.
 
     is_strict: True if an operator without a repeatable implementation must raise an error. If False, such an operator
-    is executed without a guarantee. The block sets cuBLAS's workspace variable to `:4096:8`, one of the two values that
-    cuBLAS documents as reproducible. torch reads the variable at each matrix product.
+    is executed anyway, and its bits may differ. The block sets cuBLAS's workspace variable to `:4096:8`, one of the two
+    values that cuBLAS documents as reproducible. torch reads the variable at each matrix product.
     """
     known, workspace = torch_settings(), os.environ.get(_WORKSPACE)
     filling: Any = torch.utils.deterministic
     filled = filling.fill_uninitialized_memory
     os.environ[_WORKSPACE] = ":4096:8"
-    filling.fill_uninitialized_memory = False  # filling would launch kernels that do not belong to the step
+    filling.fill_uninitialized_memory = False  # to fill memory would launch kernels that do not belong to the step
     torch.use_deterministic_algorithms(mode=True, warn_only=not is_strict)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:

@@ -1,8 +1,8 @@
 """Plant faults in recorded evidence, and find the verdict that each planted fault must cause.
 
-An evidence fault is a fault that no system can cause, so it is planted in the evidence. Each claim kind lists in
-`harness.kinds` the evidence faults that its judge must detect. `offered_faults` adds all other faults. The import of
-this module needs neither torch nor a judge.
+An evidence fault is a fault that no training system can cause, so it is planted in the evidence. For each kind of
+claim, `harness.kinds` lists the evidence faults that the kind's judge must detect. `offered_faults` adds all other
+faults. The import of this module needs neither torch nor a judge.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvidenceFault:
-    """A fault that is planted in recorded evidence, and the verdict that it must cause in every kind that lists it."""
+    """A fault that is planted in recorded evidence, and the verdict that each kind of claim that lists this fault must
+    give."""
 
     name: str
     summary: str
     change: Callable[[RunEvidence], RunEvidence] | None
-    """Returns the changed evidence. None: the run is planned but not executed, so that its evidence is missing."""
+    """A function that returns the changed evidence. None: the run is planned but not executed, so that its evidence is
+    missing."""
     expected: Expectation
 
 
 def without_steps(evidence: RunEvidence) -> RunEvidence:
-    """Return the evidence as if every arm had been asked for zero steps."""
+    """Return the evidence as if every arm had been planned with zero steps."""
     arms = {arm: [_emptied(each) for each in executions] for arm, executions in evidence.arms.items()}
     return replace(evidence, arms=arms, ranks=tuple(map(without_steps, evidence.ranks)))
 
@@ -70,10 +72,8 @@ MISSING_RUN = EvidenceFault(
 
 @cache
 def evidence_faults() -> dict[str, EvidenceFault]:
-    """Return all evidence faults that kinds list, by name.
-
-    Raises KindError for a name that is used twice or a wrong reference.
-    """
+    """Return all evidence faults that the kinds of claims list, by name. Raises KindError if two faults have the same
+    name, or if a reference to a fault is wrong."""
     found: dict[str, EvidenceFault] = {}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -86,7 +86,7 @@ def evidence_faults() -> dict[str, EvidenceFault]:
 
 @cache
 def descriptions() -> dict[str, FaultDescription]:
-    """Return a description of each evidence fault: what it changes, and the verdict that it must cause, by kind."""
+    """Return a description of each evidence fault: what it changes, and the verdict that each kind must give."""
     breaks: dict[str, dict[str, Expectation]] = {name: {} for name in evidence_faults()}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -98,9 +98,11 @@ def descriptions() -> dict[str, FaultDescription]:
 
 
 def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescription]:
-    """Return all faults by name: evidence faults, faults of the harness's wrappers, and faults of the systems.
+    """Return all faults by name: evidence faults, faults in the harness's wrappers of systems, and faults of the
+    systems.
 
-    A system's fault replaces a fault of the harness with the same name. Earlier systems precede later ones.
+    A system's fault replaces a fault of the harness with the same name. If systems have faults with the same name, the
+    fault of the earlier system is used.
     """
     offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):
@@ -109,14 +111,15 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
 
 
 def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
-    """Return the faults that a contract may name. describe: returns the description of a system, or raises an error."""
+    """Return the faults that a contract may name, by name. describe: returns the description of a system, or raises an
+    error."""
     return offered_faults([describe(system) for system in contract.systems()])
 
 
 Scalar = bool | int | float | str
 
-# Reason codes for arms that differ in bits or by more than a bound. The sets below contain figures whose values change
-# from run to run because of noise.
+# Reason codes for arms that differ in bits, or by more than a bound. `_OF_BITS` names figures whose values vary from
+# run to run because of noise.
 _DIFFERENCES = frozenset({"differs", "end_differs", "ends_apart", "exceeds_tolerance"})
 _OF_BITS = frozenset(
     {"first_differing_step", "steps_differing", "final_parameters_equal", "state_differing"}
@@ -125,10 +128,11 @@ _OF_BITS = frozenset(
 
 
 def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
-    """Return the verdict that `fault` declares for a claim's id or, if there is none, for its kind; else None.
+    """Return the verdict that `fault` declares for the claim's id, else the verdict that it declares for the claim's
+    kind, else None.
 
-    For a composite claim, return the worst of the verdicts declared for its parts. If several are equally bad, return
-    the first. The judge of composite claims selects the deciding part in the same way.
+    For a composite claim, return the worst of the verdicts that are declared for its parts. If several are equally bad,
+    return the first, because the judge of composite claims selects the deciding part in the same way.
     """
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
@@ -139,10 +143,8 @@ def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | N
 
 
 def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
-    """Return an expectation that fits the part's `equality`.
-
-    Under `noise`, every difference has the same reason code.
-    """
+    """Return the expectation, changed to fit the part's `equality`. Under `equality: noise`, every difference has the
+    same reason code."""
     if part.value_at("equality") != "noise":
         return expected
     reason = "beyond_noise" if expected.reason in _DIFFERENCES else expected.reason
@@ -151,16 +153,17 @@ def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
 
 
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
-    """Return the verdict's values of the named figures. A value is None if the verdict does not have this figure.
+    """Return the verdict's values of the figures `names`. A value is None if the verdict does not have this figure.
 
-    In a composite claim, a figure's name begins with its part's name. A name without it belongs to the deciding part.
+    In a composite claim, the name of a figure begins with the name of its part. A name without a part belongs to the
+    part that decided the verdict.
     """
     deciding = deciding_part(verdict)
     return {name: _value(verdict.figures, name, deciding) for name in names}
 
 
 def deciding_part(verdict: Verdict) -> str | None:
-    """Return the first part of a composite claim that has the status of the claim, or None for a simple claim."""
+    """Return the first part of a composite claim whose status is the claim's status. Return None for a simple claim."""
     for name, figure in verdict.figures.items():
         if name.endswith(".status") and figure.value == str(verdict.status):
             return name.removesuffix(".status")
@@ -173,10 +176,8 @@ def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar
 
 
 def is_killed(expected: Expectation, verdict: Verdict) -> bool:
-    """Return True if the verdict is the expected verdict: status, reason and figures.
-
-    A verdict with the expected status is also accepted if its reason is in `or_reasons`.
-    """
+    """Return True if the verdict is the expected verdict: status, reason code and figures. If the status is the
+    expected one, the reason codes in `or_reasons` are accepted, too."""
     if verdict.status.value != expected.status:
         return False
     if verdict.reason != expected.reason:
@@ -186,16 +187,16 @@ def is_killed(expected: Expectation, verdict: Verdict) -> bool:
 
 
 def _equal(seen: Scalar | None, declared: Scalar) -> bool:
-    # in Python True == 1, but a boolean must not be equal to a number here
+    # in Python True == 1, but here True must not be equal to 1
     return isinstance(seen, bool) == isinstance(declared, bool) and seen == declared
 
 
 def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
     """Return True if the bound of the upstream project alone would not have detected the fault.
 
-    Return None if the claim has no such bound, or if the judge stopped before it checked the bound. A bitwise claim
-    reports separately whether upstream's bound holds. A `within` claim is judged by this bound, so the bound detects
-    the fault if a step exceeds it.
+    Return None if the claim has no such bound, or if the judge stopped before it checked the bound. A claim with
+    `equality: bitwise` reports separately whether the upstream bound holds. A claim with `equality: within` is judged
+    by this bound itself, which detects the fault if a step exceeds it.
     """
     prefixes = [""] if not isinstance(claim, CompositeClaim) else sorted(_prefixes(verdict))
     answers = [answer for prefix in prefixes if (answer := _within_bound(verdict.figures, prefix)) is not None]
@@ -216,13 +217,14 @@ def _within_bound(figures: Mapping[str, Figure], prefix: str) -> bool | None:
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A field that can turn PASS into FAIL although no fault of its claim tests the field."""
+    """A field that can turn PASS into FAIL although none of the planted faults of its claim tests the field."""
 
     part: int  # index of the part that has the field
     path: str
     value: object
     demand: Demand
-    offered: tuple[str, ...]  # faults that would test this field but are missing in the claim's list
+    # faults that would test this field, but that the claim's list `falsified_by` does not contain
+    offered: tuple[str, ...]
 
     def sentence(self, claim: str) -> str:
         """Return a warning about the field, with a remedy. claim: the id of the claim."""
@@ -236,7 +238,8 @@ class Unbroken:
 
 
 def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterator[Unbroken]:
-    """Yield the required fields of all parts that no fault in `falsified_by` tests, in the order of the fields."""
+    """Yield the fields of all parts that can turn PASS into FAIL and that no fault in `falsified_by` tests, in the
+    order of the fields."""
     planted = [expectation_for(claim, faults[name]) for name in claim.falsified_by if name in faults]
     for part, path, demand in demanded(claim):
         if any(breaks(claim, expected, part, demand) for expected in planted):
@@ -253,14 +256,14 @@ def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterato
 
 
 def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:
-    """Yield for each required field of the claim: the index of its part, its path, and its `Demand`."""
+    """Yield, for each field that can turn PASS into FAIL: the index of its part, its path, and its `Demand` mark."""
     for position, part in enumerate(parts_of(claim)):
         for path, demand in part.demanded().items():
             yield position, path, demand
 
 
 def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Demand) -> bool:
-    """Return True if a fault with this expectation must make the judge report that this demand is not met."""
+    """Return True if a fault with this expected verdict makes the judge report that this demand is not met."""
     if expected is None or expected.reason not in demand.reasons or not _concerns(claim, expected, part):
         return False
     return all(
@@ -270,7 +273,7 @@ def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Dem
 
 
 def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
-    """Return True if the figures of an expectation belong to this part, or to no named part."""
+    """Return True if the figures of the expected verdict belong to this part, or if their names contain no part."""
     if not isinstance(claim, CompositeClaim):
         return True
     names = part_names(claim)
@@ -279,10 +282,8 @@ def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
 
 
 def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
-    """Return a field that the fault would violate but the claim does not set, or "".
-
-    The result is also "" if the fault violates a field that the claim sets.
-    """
+    """Return the name of a field that the fault would violate if the claim had this field, or "". The result is also ""
+    if the fault violates a field that the claim has."""
     left_out, expected = "", expectation_for(claim, fault)
     for position, part in enumerate(parts_of(claim)):
         for path, demand in marks(type(part), Demand).items():

@@ -1,7 +1,7 @@
-"""Plan a drill: every fault of each claim is planted once, and there are controls, which are runs without a fault.
+"""Plan a drill: each fault of each claim is planted once. Controls are planned too, which are runs without a fault.
 
-Each fault and each control uses the smallest workload that this machine can run. The smallest workload needs the least
-memory and then has the least steps x tokens. If several are equally small, one on the accelerator is preferred.
+Each fault and each control uses the smallest workload that this machine can run: the one that needs the least memory
+and, among those, has the least steps x tokens. If several are equally small, one that runs on a GPU is preferred.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from harness.planning.run_builder import plan_fault
 from harness.run_directory.verdict_file import NotDrilled
 from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
-# The functions below plan only the arms that a fault can change. Other arms come from the control run without a fault.
-#
-# An arm without the fault is the same program on the same input as in the control run. Equal runs on one machine give
-# equal bits (claim FALSIFY-GPUTRAIN-006), so such an arm is executed once for all faults. If equal runs gave different
-# bits, the arms would differ from step 0 on and not from the step that the fault declares. The drill would then fail.
-# It would never pass by mistake. Gradients are compared on the device, so both arms then need one process.
+# The functions below plan only the arms that a fault can change. The other arms come from the control, a run without a
+# fault. An arm without the fault is the same program with the same input as in the control. Equal runs on one machine
+# give equal bits (claim FALSIFY-GPUTRAIN-006), so such an arm is executed once for all faults. If equal runs gave
+# different bits, the arms would differ from step 0 on and not from the step that the fault declares. The drill would
+# then fail. It would never pass by mistake. Gradients are compared on the device, so the compared arms must then be
+# executed in one process.
 
 
 def arms_to_execute(run: Run) -> set[str]:
-    """Return the arms that are executed with the fault: faulted arms, and arms compared with them in one process.
+    """Return the arms that are executed with the fault: arms that have it, and arms that must share a process with
+    them.
 
     Two arms must share a process if their gradients are compared, or if their end states may differ within a bound.
     """
     if not probe_named(run.probe).arm_by_arm or run.fault == SWAPPED_ARMS:
-        return set(run.arms)  # this fault exchanges arms, so it needs all of them
+        return set(run.arms)  # the fault exchanges two arms, so all arms are needed
     needed = _changed(run)
     pending = list(needed)
     while pending:
@@ -50,10 +51,10 @@ def arms_to_execute(run: Run) -> set[str]:
 
 
 def _bounded_apart(run: Run, arm: str) -> set[str]:
-    """Return the arms whose end state is compared with the end of `arm` within a bound. They must be executed together.
+    """Return the arms whose end state is compared with the end state of `arm` within a bound, and not by digests.
 
-    There is such a bound in two cases. Either only one of the two arms has several ranks, or the parameter changes of
-    `arm` are compared with those of an earlier arm. For all other arms, comparing digests and losses is enough.
+    Such arms must be executed in one process. There is such a bound in two cases: only one of the two arms has several
+    ranks, or the parameter changes of `arm` are compared with those of an earlier arm.
     """
     several = run.arms[arm].arm.ranks > 1
     apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
@@ -65,7 +66,7 @@ def _compared_with(run: Run, arm: str) -> set[str]:
 
 
 def _moved_after(run: Run, arm: str) -> set[str]:
-    """Return the later arms whose parameter changes are compared with the changes of this arm."""
+    """Return the arms that are executed after `arm` and whose parameter changes are compared with those of `arm`."""
     if not run.arms[arm].moves:
         return set()
     order = list(run.arms)
@@ -74,10 +75,8 @@ def _moved_after(run: Run, arm: str) -> set[str]:
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
-    """Return a control run with all arms that need not be executed for `run`, or None.
-
-    If the probe does not execute one arm after the other, the control run must be equal to `run`.
-    """
+    """Return a control (a run without a fault) that has all arms that need not be executed for `run`, or None. If the
+    run's probe does not execute one arm after the other, the control must have the same arms and settings as `run`."""
     if not probe_named(run.probe).arm_by_arm:
         return next((control for control in controls if serves(control, run, SAME)), None)
     left_out = {arm: arm for arm in run.arms.keys() - arms_to_execute(run)}
@@ -97,17 +96,20 @@ def reduced(run: Run) -> Run:
 
 
 def _changed(run: Run) -> set[str]:
-    """Return the arms whose evidence the fault can change: the faulted arms, and arms that are compared with them."""
+    """Return the arms whose evidence the fault can change: the arms that have the fault, and arms that are compared
+    with them."""
     faulted = set(run.fault_arms)
     moved = {other for arm in faulted & run.arms.keys() for other in _moved_after(run, arm)}
     return faulted | moved | {candidate for candidate, baseline in run.baseline_of.items() if baseline in faulted}
 
 
 def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
-    """Return the evidence of all arms. Arms that the fault can change come from `faulted`, others from `control`.
+    """Return the evidence of all arms. Arms that the fault can change come from `faulted`, the other arms from
+    `control`.
 
-    `run` may be the reduced run, because it has every comparison that the fault can change. Additional arms of the
-    control have no effect. If a run died, the result counts as dead, because half of the evidence decides nothing.
+    `run` may be a run that `reduced` returned, because it has every comparison that the fault can change. Further arms
+    of the control have no effect. If the worker of one of the two runs died, the result counts as died, too, because
+    incomplete evidence decides nothing.
     """
     whole = _merged_at_one_rank(run, faulted, control)
     number = max(len(faulted.ranks), len(control.ranks))
@@ -116,7 +118,7 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
 
 
 def _at_rank(seen: RunEvidence, other: int) -> RunEvidence:
-    """Return the evidence of rank `other` + 1, or of rank 0 if the run has fewer ranks."""
+    """Return the evidence of rank number `other` + 1. If the run has fewer ranks, return the evidence of rank 0."""
     return seen.ranks[other] if other < len(seen.ranks) else seen
 
 
@@ -138,10 +140,8 @@ def _merged_at_one_rank(run: Run, faulted: RunEvidence, control: RunEvidence) ->
 
 @dataclass(frozen=True)
 class FaultedRun:
-    """A run with a fault. planned: the whole run. executed: the part that is executed, or None.
-
-    donor: the id of the control run that provides the evidence of the other arms.
-    """
+    """A run with a planted fault. planned: the whole run. executed: the part of the run that is executed, or None.
+    donor: the id of the run without a fault from which the evidence of the other arms is taken."""
 
     planned: Run
     executed: Run | None
@@ -150,7 +150,7 @@ class FaultedRun:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the kill matrix, the table of faults and verdicts: a fault in a unit, and the expected verdict."""
+    """A fault that is planted in a unit, and the verdict that the fault must cause. A report has one row for it."""
 
     unit: Unit  # this unit's runs are the runs with the fault
     fault: str
@@ -159,10 +159,8 @@ class Case:
 
 @dataclass
 class DrillPlan:
-    """The plan of a drill.
-
-    controls: units and runs without a fault. faulted: runs with a fault, in the order of execution.
-    """
+    """The plan of a drill. controls: units and runs without a fault. faulted: runs with a fault, in the order in which
+    they are executed."""
 
     controls: Plan = field(default_factory=lambda: Plan([], []))
     cases: list[Case] = field(default_factory=list)
@@ -178,10 +176,8 @@ def plan_drill(
     machine: Machine,
     describe: Describe,
 ) -> DrillPlan:
-    """Plan a drill. Raises UsageError for unknown claims or faults.
-
-    Raises ContractError for a fault that declares no verdict for its claim.
-    """
+    """Plan a drill. Raises UsageError for unknown claims or faults. Raises ContractError if a fault declares no verdict
+    for a claim that names the fault."""
     named = {fault for loaded in contracts for claim in loaded.contract.claims for fault in claim.falsified_by}
     refuse_unknown("no claim names this fault", faults, named)
     everything = plan(contracts, claims=claims, machine=machine, describe=describe)
@@ -192,7 +188,7 @@ def plan_drill(
 
 
 class _ContractPlanner:
-    """Adds the rows, controls and runs of one contract to the plan."""
+    """Adds one contract to the plan: its planted faults, controls and runs."""
 
     def __init__(
         self,
@@ -210,7 +206,7 @@ class _ContractPlanner:
 
     def add(self) -> None:
         rows = list(self._rows())
-        controls: dict[str, list[str]] = {}  # workload -> ids of its claims
+        controls: dict[str, list[str]] = {}  # workload -> ids of the claims with a control on this workload
         for claim, workload, _ in rows:
             if claim.id not in controls.setdefault(workload, []):
                 controls[workload].append(claim.id)
@@ -222,7 +218,7 @@ class _ContractPlanner:
             self._add_faulted(workload, fault, group, planned[workload].runs)
 
     def _rows(self) -> Iterator[tuple[AnyClaim, str, str]]:
-        """Yield claim, workload and fault of each row that this machine can run. Record the other rows as not run."""
+        """Yield (claim, workload, fault) for each fault that this machine can plant. Record others as not run."""
         claims = {unit.claim for unit in self._units}
         for claim in self._loaded.contract.claims:
             for fault in claim.falsified_by:
@@ -258,10 +254,8 @@ class _ContractPlanner:
         return NotDrilled(contract=contract, claim=claim.id, fault=fault.name, reason=reason, message=message)
 
     def _groups(self, rows: Sequence[tuple[AnyClaim, str, str]]) -> dict[tuple[str, str, frozenset[str]], list[str]]:
-        """Group claims in which the same arms get a fault, so that the claims of a group share runs.
-
-        The keys are (workload, fault, arms). The values are lists of claim ids.
-        """
+        """Group the claims in which a fault is planted in the same arms. The claims of a group share runs. The keys are
+        (workload, fault, arms). The values are lists of claim ids."""
         groups: dict[tuple[str, str, frozenset[str]], list[str]] = {}
         for claim, workload, fault in rows:
             arms = plan_fault(fault, self._offered, [claim]).arms
@@ -301,10 +295,11 @@ class _ContractPlanner:
 
 
 def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> FaultedRun:
-    """Return a run with a fault, with its executed part and the control run that provides the other arms.
+    """Return a run with a planted fault, with the part to execute and the control (run without a fault) that has the
+    other arms.
 
-    Nothing is executed if the run is equal to a control, or if the fault is an evidence fault. An evidence fault is
-    planted when the evidence is read.
+    Nothing is executed if the run is equal to a control, or if the fault is an evidence fault, which is planted when
+    the evidence is read.
     """
     control = donor_for(run, controls)
     if in_evidence or (control is not None and not probe_named(run.probe).arm_by_arm):
@@ -315,13 +310,14 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
 
 
 def size_of(workload: Workload) -> tuple[float, float, bool]:
-    """Return a sort key that orders workloads by size. The required memory stands for the number of layers."""
+    """Return a key by which workloads are sorted by size. The memory that a workload requires stands for its number of
+    layers."""
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = workload.batch_size * sum(lengths) / len(lengths)
     return workload.needs.memory_gib or 0.0, workload.steps * tokens, workload.needs.device == "cpu"
 
 
 def runs_of(planned: DrillPlan) -> list[Run]:
-    """Return the runs to execute: first the controls, then the runs with faults."""
+    """Return the runs to execute: first the controls (runs without a fault), then the runs with faults."""
     faulted = [faulted_run.executed for faulted_run in planned.faulted.values() if faulted_run.executed is not None]
     return [*planned.controls.runs, *faulted]

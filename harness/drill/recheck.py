@@ -1,7 +1,8 @@
-"""Judge the directory of a drill again: every control and every row (a planted fault), by the directory's evidence.
+"""Judge the directory of a drill again: every control (unit without a fault) and every row (planted fault).
 
-Only two facts are taken from the record: which runs a row reads, and which arms were executed. Verdicts come from the
-evidence, contracts from the copies in the directory, and expected verdicts from the faults as they are declared now.
+The directory's record provides only two facts: which runs a row reads, and which arms were executed. Verdicts come from
+the evidence, contracts from the copies in the directory, and expected verdicts from the faults as they are declared
+now.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from harness.run_directory.verdict_file import FILE, Control, DrillRecord, NotDr
 
 
 def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
-    """Return the verdicts of units without a fault in the form of the drill's record."""
+    """Return the verdicts of units without a fault, in the form in which the drill's record contains them."""
     return [
         Control(
             contract=verdict.contract,
@@ -49,7 +50,8 @@ def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
 
 
 def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Source], bundle: Bundle) -> Row:
-    """Judge a case and return its row. contracts: the contracts of the drill. sources: the result of `sources_of`."""
+    """Judge a planted fault and return its row in the drill's record. contracts: the contracts of the drill. sources:
+    the result of `sources_of`."""
     unit, expected = case.unit, case.expected
     contract = next(contract for contract in contracts if contract.id == unit.contract)
     claim = next(claim for claim in contract.claims if claim.id == unit.claim)
@@ -71,10 +73,10 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
 
 
 def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
-    """Return rows that count, and the other rows as not run. A row counts unless its claim is NOT_RUN in both cases.
+    """Return the rows (planted faults) that count, and the other rows in the form of faults that were not run.
 
-    The two cases are: with the fault, and without it. Some obstacles are found only during a run. If a claim is decided
-    without the fault but not with it, the row counts, because no judge detected the fault.
+    A row does not count if its claim is NOT_RUN both with and without the fault. Some obstacles are found only during a
+    run. If a claim is decided without the fault but not with it, the row counts, because no judge detected the fault.
     """
     undecided = {(one.contract, one.claim, one.workload) for one in controls if one.status == Status.NOT_RUN}
     open_rows = [
@@ -90,7 +92,7 @@ def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Ro
 
 
 def sources_of(planned: DrillPlan) -> dict[str, Source]:
-    """Return the origin of the evidence of each run with a fault, by the name of the run."""
+    """Return where the evidence of each run with a fault comes from. The keys are the ids of these runs."""
     return {
         name: Source(
             probe=faulted.planned.probe,
@@ -103,16 +105,16 @@ def sources_of(planned: DrillPlan) -> dict[str, Source]:
 
 
 def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
-    """Return the evidence of a run with a fault, joined from the runs that its source names.
+    """Return the evidence of a run with a fault, joined from the runs that `source` names.
 
-    If arms were executed, the control run provides the evidence of the other arms. For an evidence fault, the result is
-    the control run's evidence with the fault planted in it.
+    If arms were executed with the fault, the evidence of the other arms comes from the run without a fault. For an
+    evidence fault, the result is the evidence of the run without a fault, with the fault planted in it.
     """
     planted = evidence_faults().get(fault)
     if planted is not None and planted.change is not None and source.donor is not None:
         return planted.change(bundle.evidence(source.donor))
     if planted is None and not source.executed_arms and source.donor is not None:
-        # the fault was planted in another run of the unit, so this run is equal to its donor
+        # the fault was planted in another run of the unit, so this run is equal to the run without a fault
         return bundle.evidence(source.donor)
     seen = bundle.evidence(name)
     if not source.executed_arms or source.donor is None:
@@ -120,7 +122,7 @@ def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvi
     try:
         executed = read_model(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)
     except Damaged:
-        return seen  # judges treat damaged evidence like the death of a worker
+        return seen  # judges treat damaged evidence as if the worker had died
     return merged(executed, seen, bundle.evidence(source.donor))
 
 
@@ -129,9 +131,10 @@ Describe = Callable[[str], SystemDescription]
 
 @dataclass(frozen=True)
 class RowAgain:
-    """A row that was judged again. difference: the difference from the recorded row.
+    """A row (planted fault) that was judged again. difference: a text about what differs from the recorded row, or
+    None.
 
-    not_judged: the reason why a row was not judged again, or only in part. A row without evidence stays as recorded.
+    not_judged: the reason why the row was not judged again, or only in part. A row without evidence stays as recorded.
     """
 
     row: Row
@@ -145,10 +148,8 @@ class RowAgain:
 
 @dataclass(frozen=True)
 class Recheck:
-    """A drill that was judged again.
-
-    record: has the new controls and rows. of_the_whole: problems that concern no single row.
-    """
+    """A drill that was judged again. record: the drill's record with the new controls and rows. of_the_whole: problems
+    that do not belong to a single row."""
 
     record: DrillRecord
     of_the_whole: list[str]
@@ -183,10 +184,8 @@ class Recheck:
 
 
 def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Verdict], describe: Describe) -> Recheck:
-    """Judge the drill again and compare the result with `drill.json`. verdicts: the verdicts of the controls.
-
-    Raises EvidenceError if there is no readable record.
-    """
+    """Judge the drill again and compare the result with the record in `drill.json`. verdicts: the verdicts of the units
+    without a fault. Raises EvidenceError if there is no readable record."""
     record = read_record(bundle.place.derived / FILE, shown=bundle.path / FILE)
     controls = controls_of(verdicts)
     same = [_facts(each) for each in record.controls] == [_facts(each) for each in controls]
@@ -204,10 +203,8 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
 
 
 def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
-    """Return a line for each drilled fault that does not have exactly one row.
-
-    A fault without a row may have survived.
-    """
+    """Return a line for each drilled fault that has no row in the record, or several rows. A fault without a row may be
+    one that no judge detected."""
     listed = [(row.contract, row.claim, row.fault) for row in record.rows]
     listed += [(item.contract, item.claim, item.fault) for item in record.not_run]
     drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
@@ -226,10 +223,11 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
 
 
 def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
-    """Return a line for each fault recorded as not run although a run with it was planned. It may have survived.
+    """Return a line for each fault that is recorded as not run although a run with it was planned. Such a fault may
+    have survived.
 
-    The name of a run consists of contract, workload and fault. If the claim was decided on this workload without the
-    fault, the fault must have a row.
+    The id of a run with a fault consists of contract, workload and fault. If the claim was decided on this workload
+    without the fault, the fault must have a row.
     """
     decided = {(one.contract, one.claim, one.workload) for one in record.controls if one.status != Status.NOT_RUN}
     found = []
@@ -245,10 +243,10 @@ def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
 
 
 def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:
-    if record.interrupted:  # an interrupted drill planned runs for rows that are missing in its record
+    if record.interrupted:  # when a drill is interrupted, its record lacks rows whose runs were planned
         return []
     read = {run for unit in bundle.header.units for run in unit.runs} | {run for row in record.rows for run in row.runs}
-    # A claim that is NOT_RUN without a fault gets no row (see `decidable`), although its runs were planned.
+    # A claim that is NOT_RUN without a fault has no row (see `decidable`), although its runs with faults were planned.
     undecided = {(one.contract, one.claim) for one in record.controls if one.status == Status.NOT_RUN}
     left = {item.fault for item in record.not_run if (item.contract, item.claim) in undecided}
     read |= {run for run in bundle.header.runs if left & set(run.split("+"))}
@@ -281,7 +279,8 @@ def _again(
 
 
 def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
-    """Return the runs with the evidence of a faulted run: the run, if arms were executed, and its control run."""
+    """Return the ids of the runs that contain the evidence of a run with a fault: the run itself, if arms were
+    executed, and the run without a fault."""
     source = record.sources[run]
     return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
 
@@ -291,7 +290,8 @@ def _was_recorded(run: str, bundle: Bundle) -> bool:
 
 
 def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Describe) -> tuple[Expectation, str | None]:
-    """Return the verdict that the fault declares now. If it cannot be found, return the recorded one and the reason."""
+    """Return the verdict that the fault declares now, and None. If this verdict cannot be found, return the recorded
+    expected verdict and the reason."""
     status = cast('Literal["FAIL", "INCONCLUSIVE", "ERROR"]', row.expected.status)
     figures = {name: value for name, value in row.expected.figures.items() if value is not None}
     recorded = Expectation(status, row.expected.reason, figures)
@@ -304,12 +304,12 @@ def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Descri
 
 
 def _difference(recorded: Row, today: Row) -> str | None:
-    """Return a text with every fact that differs and both its values, or None if all facts are equal."""
+    """Return a text with both values of every fact that differs, or None if no fact differs."""
     before, now = _facts(recorded), _facts(today)
     changed = [f"{key} is recorded as {before[key]}, but is now {now[key]}" for key in now if before[key] != now[key]]
     return "; ".join(changed) or None
 
 
 def _facts(of: Row | Control) -> dict[str, str]:
-    """Return all facts except the message, as text. As text, True is different from 1, and NaN is equal to NaN."""
+    """Return all facts except the message, as text. In text, True differs from 1, and NaN is equal to NaN."""
     return {key: dump_json(value) for key, value in of.model_dump(mode="json", exclude={"message"}).items()}

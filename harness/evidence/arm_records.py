@@ -9,57 +9,69 @@ from pydantic import Field
 from harness.evidence.base import ArmRecord, Record, Scalar
 from harness.numbers import Amount, Count, Real
 
-CAPTURES_ITSELF = "captures_itself"  # name of the fact which states that the arm's step makes the capture by itself
-RANDOM_WEIGHTS = "random_weights"  # name of the fact which states that no pretrained checkpoint was loaded
-RESUMES = "resumes"  # name of the fact which states that the arm's step function has `save` and `load`
+# name of the fact that the arm's step makes its capture by itself, and not the system
+CAPTURES_ITSELF = "captures_itself"
+# name of the fact that the model has random weights, because no pretrained checkpoint was loaded
+RANDOM_WEIGHTS = "random_weights"
+# name of the fact that the arm's step function has `save` and `load`, so that training can be resumed
+RESUMES = "resumes"
 FROZEN = "frozen"  # prefix in `State.forms` of the names of frozen parameters
 NOT_FINITE = "!"  # suffix of the digest of a tensor that holds NaN or infinity
 
 
-# The sketch of a tensor: the epsilon of its data type, its L2 norm, and its sums under four fixed sequences of signs.
+# The sketch of a tensor: six numbers that show how close two tensors are. They are the epsilon of the data type, the L2
+# norm, and the sums of the elements under four fixed sequences of signs.
 Sketch = tuple[Amount, Amount, Real, Real, Real, Real]
 
 
 class State(Record):
-    """The state that training may change: a digest of each tensor, by category and name, and the number of tensors."""
+    """The state that training may change: a digest of each tensor, by category (such as optimizer) and name, and the
+    number of tensors."""
 
     digests: dict[str, dict[str, str]]
     tensors: Count
-    # Values of tensors with one element, such as counters; key: `category name`. None: not recorded.
+    # Values of tensors with one element, such as counters. The keys are `category name`. None: not recorded.
     numbers: dict[str, float] | None = None
-    # Data type and shape of each tensor at the start, as `float32 [4, 2]`; key: `category name`. None: not recorded.
+    # Data type and shape of each tensor at the start, such as `float32 [4, 2]`. The keys are `category name`. None: not
+    # recorded.
     forms: dict[str, str] | None = None
-    # Number of bytes, at the end, of the optimizer's tensors with several elements; key: data type. None: not recorded.
+    # Bytes of the optimizer's tensors at the end, by data type, without tensors with a single element. None: not
+    # recorded.
     optimizer_bytes: dict[str, Count] | None = None
 
 
 class EndDifference(Record):
-    """Differences of parameters and buffers between the ends of this and of an earlier execution in the same run."""
+    """Differences of parameters and buffers between the end of this execution and the end of an earlier execution in
+    the same run."""
 
     arm: str
     replica: Count
     tensors: Count  # number of compared parameters: those with the same name and shape in both executions
-    largest: Amount | None  # largest absolute difference of any parameter; None: no parameter could be compared
+    # largest absolute difference in any compared parameter; None: no parameter could be compared
+    largest: Amount | None
     tensor: str | None  # name of the parameter with the largest difference
     buffers: Count | None = None  # number of compared floating-point buffers; None: not recorded
-    # The largest difference of a buffer, divided by its largest element in the earlier execution. None: none compared.
+    # The largest difference in a buffer, divided by that buffer's largest element in the earlier execution. None: no
+    # buffer could be compared.
     buffers_relative: Amount | None = None
     buffer: str | None = None  # name of the buffer with the largest difference
 
 
 class MovedApart(Record):
-    """Compares how this execution and another arm's first execution moved tensors from start to end.
+    """How far this execution and another arm's first execution moved tensors differently from start to end.
 
-    tensors: three L2 norms by `category name`: of the difference between the two movements, of the other arm's
-    movement, and of the tensor at the end of this execution. A tensor created by the first step starts as 0. An
-    optimizer's tensor is included if it has a parameter's shape. A data type other than float32 is added to its name.
+    tensors: three L2 norms for each tensor, by `category name`: of the difference between the two movements, of the
+    other arm's movement, and of the tensor at the end of this execution. A tensor that the first step created counts as
+    0 at the start. A tensor of an optimizer is included if it has the shape of a parameter. If the data type is not
+    float32, it is part of the name.
     """
 
     arm: str
     tensors: dict[str, tuple[Amount, Amount, Amount]]
-    # Tensors not compared: the other arm lacks them or has another shape, or they hold no floating-point number.
+    # Names of tensors that were not compared, because the other arm has no such tensor or one of another shape, or
+    # because they do not hold floating-point numbers.
     uncompared: list[str]
-    # Tensors of the other arm that this arm lacks or has in another shape. None: not recorded.
+    # Names of tensors of the other arm that this arm does not have, or has in another shape. None: not recorded.
     missing: list[str] | None = None
 
 
@@ -67,31 +79,35 @@ class Draws(Record):
     """The operators that drew random numbers in one step, in order, with the shapes of the drawn tensors."""
 
     step: Count  # index of the watched step
-    operators: list[str]  # operators that the host ran in the step; operators inside a graph are listed in `captured`
-    captured: list[list[str]]  # one list of operators for each capture that was made before the arm's end
-    generators: dict[str, str]  # for each generator that the step advanced: digest of its state after the step
+    # operators that the host ran in the step, without those inside a graph, which are listed in `captured`
+    operators: list[str]
+    # for each capture that was made before the arm's end: the operators in the captured graph that draw random numbers
+    captured: list[list[str]]
+    # for each generator that the step advanced, by name: digest of the generator's state after the step
+    generators: dict[str, str]
 
 
-# The role of a loose tensor in the training. A loose tensor was created by the steps outside the declared state.
-# `state`: a later step reads it, or it changes without an operator that shows the change. `table`: a later step reads
-# it, and no step changes it. `derived`: no step reads it, and it is computed only from parameters, such as an average.
-# `log`: no step reads it, and it is computed from batches and single numbers, such as losses. `mixed`: no step reads
-# it, and it is computed from parameters and batches, such as a sum of gradients. `left`: the last step created it, or
-# it was created between two steps, so that no step could read it. `unseen`: no step reads it, and no watched step shows
-# from what it is computed.
+# The role of a loose tensor in the training. A loose tensor was created by the steps and belongs to no module or
+# optimizer. `state`: a later step reads it, or it changes without an operator that shows the change. `table`: a later
+# step reads it, and no step changes it. `derived`: no step reads it, and it is computed only from parameters, such as
+# an average. `log`: no step reads it, and it is computed from batches and single numbers, such as losses. `mixed`: no
+# step reads it, and it is computed from parameters and batches, such as a sum of gradients. `left`: the last step
+# created it, or it was created between two steps, so that no step could read it. `unseen`: no step reads it, and no
+# watched step shows from what it is computed.
 Role = Literal["state", "table", "derived", "log", "mixed", "left", "unseen"]
 COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # only tensors with one of these roles are compared by value
 
 
 class Loose(Record):
-    """Roles of loose tensors (which belong to no module or optimizer) that exist only at an execution's end."""
+    """The roles of the loose tensors at the end of an execution. Loose tensors were created by the steps and belong to
+    no module or optimizer."""
 
-    # None: the steps could not be followed (see `failure`). Also None if the steps were timed; then the roles that
-    # another arm recorded are used (see `lent`).
+    # The role of each loose tensor, by name. None: the steps could not be followed (see `failure`), or they were timed.
+    # For timed steps, the roles that another arm recorded are used (see `lent`).
     roles: dict[str, Role] | None
-    unread: dict[str, str]  # tensors whose values are not compared -> their digests
+    unread: dict[str, str]  # names of tensors whose values are not compared -> digests of these tensors
     failure: str | None = None
-    lent: bool = False  # True: another arm recorded the roles, and they also apply to this arm
+    lent: bool = False  # True: the roles were recorded by another arm, and this arm has the same tensors
 
 
 class ArmStart(ArmRecord):
@@ -99,22 +115,27 @@ class ArmStart(ArmRecord):
     trainable_digest: str
     frozen_digest: str
     trainable_tensors: Count
-    facts: dict[str, Scalar]  # what the system reports about the arm: layers, device, dtype, parameters, text digest, …
-    state: State | None = None  # None: evidence from before states were recorded
-    trainable_names: list[str] | None = None  # None: evidence from before these names were recorded
+    # facts that the system reports about the arm: layers, device, dtype, parameters, digest of the text, …
+    facts: dict[str, Scalar]
+    # the state at the start; None: evidence of an older version, which did not record states
+    state: State | None = None
+    trainable_names: list[str] | None = None  # None: evidence of an older version, which did not record these names
     trainable_dtypes: list[str] | None = None  # data types of the trainable tensors; None: not recorded
-    # digest of the trainable tensors after they were rounded to `PlannedArm.rounded_to`
+    # digest of the trainable tensors, rounded to the data type `PlannedArm.rounded_to`
     rounded_digest: str | None = None
-    sketches: dict[str, Sketch] | None = None  # sketches of the parameters; key: `category name`; None: not requested
+    # sketches (see `Sketch`) of the parameters; the keys are `category name`; None: not requested
+    sketches: dict[str, Sketch] | None = None
 
 
 class Clip(Record):
-    """Gradient clipping in the watched steps. A clip is a bound on gradients that is computed from gradients."""
+    """Gradient clipping in the watched steps. A clip is recognized as a bound on gradients that is itself computed from
+    gradients."""
 
-    # True: a clip was seen; None: unknown, because code was compiled or the host read numbers computed from gradients
+    # True: a clip was seen. None: unknown, because code was compiled, or because the host read numbers that were
+    # computed from gradients.
     seen: bool | None
-    acted: bool  # True: the clip changed a gradient
-    operator: str = ""  # name of the operator that applies the bound
+    acted: bool  # True: the clip changed at least one gradient
+    operator: str = ""  # name of the operator that applies the bound to the gradients
 
 
 class ArmEnd(ArmRecord):
@@ -123,45 +144,53 @@ class ArmEnd(ArmRecord):
     frozen_digest: str
     skipped_steps: Count
     steps_called: Count
-    capture_attempts: Count | None = None  # number of captures whose beginning the harness observed; None: not watched
-    # errors of failed captures, including errors that user code caught; None: not watched
+    # number of captures that began while the harness observed the arm; None: not observed
+    capture_attempts: Count | None = None
+    # errors of failed captures, including errors that user code caught; None: not observed
     capture_errors: list[str] | None = None
     state: State | None = None  # state at the end; None: not recorded
     differences: list[EndDifference] | None = None
-    moved_apart: list[MovedApart] | None = None  # None: no claim reads these differences
-    # None: the steps were not watched for loose tensors, or the evidence is older than this field
+    moved_apart: list[MovedApart] | None = None  # None: no claim compares how tensors move
+    # None: the steps were not searched for loose tensors, or the evidence is of an older version
     loose: Loose | None = None
-    # Loose tensors that the first step created and no later step changed. Only in older evidence; None: not recorded.
+    # Loose tensors that the first step created and no later step changed. Only recorded by older versions. None: not
+    # recorded.
     still: list[str] | None = None
     # Loose tensors that the first step created and in which a NaN appeared in a later step. None: not recorded.
     spoiled: list[str] | None = None
-    # names of the last step's inputs; None: the system does not show its inputs, or older evidence
+    # names of the last step's inputs; None: the system does not show its inputs, or the evidence is of an older version
     input_names: list[str] | None = None
-    # number of different sets of shapes and types of the steps' inputs; None: the system does not show its inputs
+    # number of different combinations of shapes and types in the steps' inputs; None: the system does not show its
+    # inputs
     input_shapes: Count | None = None
-    # The different amounts by which the optimizers' own step counters increased. None: not recorded.
+    # The amounts by which the optimizers' own step counters increased, each amount once. None: not recorded.
     updates: list[Count] | None = None
-    # Operators that compute: in the captures of the arm, or in one step of an arm without a capture. None: not watched.
+    # Names of the operators that compute, in the captures of the arm, or, without a capture, in one step. None: not
+    # observed.
     operators: list[str] | None = None
-    # Operators that compute, in the first step after the warm steps of an arm without a capture. A capture records this
-    # step. None: the arm is captured, or older evidence.
+    # For an arm without a capture: names of the operators that compute, in the step that a captured arm would record
+    # (the first after the warm steps). None: the arm is captured, or the evidence is of an older version.
     first_operators: list[str] | None = None
-    draws: Draws | None = None  # None: no step was watched, or older evidence
-    sketches: dict[str, Sketch] | None = None  # sketches of the whole floating-point state; None: not requested
-    # The largest sum, over the watched steps, of the absolute values of the loss's terms. None: not watched.
+    draws: Draws | None = None  # None: no step was observed, or the evidence is of an older version
+    # sketches (see `Sketch`) of all floating-point tensors of the state; None: not requested
+    sketches: dict[str, Sketch] | None = None
+    # The sum of the absolute values of the terms that the loss adds up, largest over the observed steps. None: not
+    # observed.
     loss_terms: Amount | None = None
-    # Number of replays of graphs and of recorded steps that the harness observed. None: not watched.
+    # Number of replays, of CUDA graphs or of recorded steps, that the harness observed. None: not observed.
     replays: Count | None = None
-    # The distance between start and end, divided by the norm at the start, for the median trainable tensor. None: not
-    # recorded, or all tensors were zero at the start.
+    # For each trainable tensor, the distance between start and end is divided by the norm at the start. This is the
+    # median over these tensors. None: not recorded, or all tensors were zero at the start.
     moved: Amount | None = None
-    clip: Clip | None = None  # None: not watched
-    # Digest of the operators of the watched step, in order, with types, shapes and strides. None: not watched.
+    clip: Clip | None = None  # None: not observed
+    # Digest of the observed step's operators, in order, with the types, shapes and strides of their tensors. None: not
+    # observed.
     step_form: str | None = None
 
 
 class MicroBatches(ArmRecord):
-    """Digests of the micro-batches of consecutive steps: one list per step, one digest per micro-batch, in order."""
+    """Digests of the micro-batches of consecutive steps: a list for each step, with one digest for each micro-batch, in
+    order."""
 
     record: Literal["micro_batches"] = "micro_batches"
     key: ClassVar = ("arm", "replica", "first_step")
@@ -170,26 +199,28 @@ class MicroBatches(ArmRecord):
 
 
 class RankSteps(ArmRecord):
-    """The work of one rank in every step of one execution. Judges of data-parallel training read this record."""
+    """What one rank did in each step of one execution. Judges of data-parallel training read this record."""
 
     record: Literal["rank_steps"] = "rank_steps"
     parameters: list[str]  # digest of all trainable parameters: one before the first step, and one after each step
     rows: list[list[str]]  # for each step: one digest for every row of its batch, in order
-    # for each step: the number of collectives that the host began, in all process groups together
+    # for each step: the number of collectives that the host started, over all process groups
     collectives: list[Count]
-    # Collectives in the last step that has collectives: name -> number, from torch's flight recorder. Empty: unknown.
+    # Collectives of the last step that has any: name -> number, from torch's flight recorder. Empty: unknown.
     names: dict[str, Count]
-    parts: Count = 0  # number of sharded parameters, where each rank holds different elements
-    # For each category: the number of elements that this rank held at the end, and the number on all ranks together.
+    parts: Count = 0  # number of sharded parameters, of which each rank holds different elements
+    # For each category of state: the number of elements that this rank held at the end, and the number that all ranks
+    # held together.
     held: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
-    # For each generator that the step can reach, by name: digests of its state before the first step and after each
-    # step. The list has only the first digest if no step advanced the generator. It is empty if a step created or
-    # rebound the generator. None: older evidence.
+    # For each random generator that the step can reach, by name: digests of its state before the first step and after
+    # each step. If no step advanced the generator, the list has only the first digest. If a step created or replaced
+    # the generator, the list is empty. None: the evidence is of an older version.
     generators: dict[str, list[str]] | None = None
 
 
 class TensorReduction(Record):
-    """One gradient, reduced on the device to digest and maxima. Names with `baseline_`: the baseline arm's gradient."""
+    """One gradient, reduced on the device to a digest and maxima. A name with `baseline_` is about the baseline arm's
+    gradient."""
 
     name: str
     digest: str
@@ -198,7 +229,7 @@ class TensorReduction(Record):
     max_abs_difference: Amount | None = None
     baseline_digest: str | None = None
     baseline_max_abs: Amount | None = None
-    sketch: Sketch | None = None  # None: not requested, or the tensor holds no floating-point numbers
+    sketch: Sketch | None = None  # None: not requested, or the gradient holds no floating-point numbers
 
 
 class GroupNorm(Record):
@@ -221,29 +252,32 @@ class Gradients(ArmRecord):
     tensors: list[TensorReduction]
     groups: list[GroupNorm]
     without: list[str] = Field(default_factory=list)  # names of trainable tensors without a gradient in this step
-    # The gradients right after the backward pass, if one of the two arms changed a gradient before its step ended.
-    # None: no arm changed a gradient, or an arm could not be watched.
+    # The gradients right after the backward pass, if one of the two compared arms changed a gradient before its step
+    # ended. None: no arm changed a gradient, or an arm could not be observed.
     made: list[TensorReduction] | None = None
-    made_norm: Amount | None = None  # L2 norm of all gradients in `made` of this arm together; None: not seen
-    written: list[str] | None = None  # names of the gradients that the arm's optimizer overwrote; None: not seen
+    made_norm: Amount | None = None  # L2 norm of all gradients in `made` together, for this arm; None: unknown
+    written: list[str] | None = None  # names of the gradients that this arm's optimizer overwrote; None: unknown
 
 
 class StepReading(Record):
-    """The largest error of one quantity in one step, over its tensors or groups. `ComparedStep` defines the error."""
+    """The largest error in one step, over the tensors or groups of one kind, such as all gradients. `ComparedStep`
+    defines the error."""
 
     quantity: Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
     tensors: Count
     error: Amount
     tensor: str  # name of the tensor or group with the largest error
-    # The largest error of the yardstick arm (which shows what error is normal) in this quantity. None for an update.
+    # The largest error of the yardstick arm, a third arm that shows how large normal errors are. None for an update,
+    # which has no yardstick.
     yardstick: Amount | None = None
 
 
 class ComparedStep(ArmRecord):
-    """Errors of a candidate's step against a reference's step that starts from the same state.
+    """Errors of a candidate's step, measured against a reference's step that starts from the same state.
 
-    Errors are relative. For loss, norms and gradients, the L2 norm of the difference is divided by the reference's L2
-    norm. For moments and parameters, each element's difference is divided by the same update of absolute terms.
+    Errors are relative. For the loss, norms and gradients, the L2 norm of the difference is divided by the reference's
+    L2 norm. For moments and parameters, the difference in each element is divided by the update that the element would
+    have if all its terms were added with their absolute values.
     """
 
     record: Literal["compared_step"] = "compared_step"
@@ -255,22 +289,22 @@ class ComparedStep(ArmRecord):
 
 
 class GraphNodes(Record):
-    """Nodes of one captured graph, counted by type. kernels: number of launches by readable kernel name."""
+    """The nodes of one captured graph, counted by type. kernels: number of launches, by the kernel's readable name."""
 
     label: str
     by_type: dict[str, Count]
     kernels: dict[str, Count]
     device_to_host_copies: Count
-    # number of tensors that were clipped, read from the arguments of the clip kernels
+    # number of tensors that the graph clips, read from the arguments of its clip kernels; None: not counted
     clipped_tensors: Count | None = None
 
 
 class Launched(Record):
-    """Launches of one graph with equal work. by_type, kernels: the device activities of one such launch."""
+    """Launches of one graph that did equal work. by_type, kernels: the device activities of one of these launches."""
 
     launches: Count
     by_type: dict[str, Count]  # number of device activities of each type: kernel, memcpy, memset
-    # how often each kernel ran; a kernel that is also in `GraphNodes` has the same name there
+    # how often each kernel ran, by name; the names are those in `GraphNodes`
     kernels: dict[str, Count]
 
 
@@ -283,35 +317,34 @@ class OutsideWork(Record):
 
 
 class DeviceWork(Record):
-    """Device work that the profiler recorded in some steps. These steps were expected to be replays of graphs."""
+    """The device's work in some steps, as the profiler recorded it. Each step should be a replay of graphs."""
 
     steps: Count
     launched: list[Launched]
     launched_seconds: Amount
-    # seconds of the kernels that a step launched outside graphs; copies of a batch do not count
+    # seconds of the kernels that a step launched outside of graphs, without copies of the batch
     outside_kernel_seconds: Amount
-    # seconds of the kernels that were launched after the step; older evidence adds them to `outside_kernel_seconds`
+    # seconds of the kernels that were launched after the step; older versions added them to `outside_kernel_seconds`
     after_kernel_seconds: Amount = 0.0
-    outside: list[OutsideWork]  # kernels, copies and fills by name; the one that took longest comes first
+    outside: list[OutsideWork]  # kernels, copies and fills outside of graphs, by name; the longest time comes first
 
 
 class StepWatch(Record):
-    """ATen operations that reached the dispatcher in each step of the series. Steps that captured are left out."""
+    """Numbers of ATen operators that torch's dispatcher called in each step. Steps in which a capture was made are left
+    out."""
 
     steps: Count
     fewest_operations: Count  # smallest number of operations in one step
     most_operations: Count  # largest number of operations in one step
     busiest_step: Count  # index of the first step with `most_operations`
-    # smallest number of operations within a replay of a recorded step; None: older evidence
+    # smallest number of operations within a replay of a recorded step; None: evidence of an older version
     fewest_replayed: Count | None = None
-    most_after: Count = 0  # largest number of operations after a step; in older evidence part of `most_operations`
+    most_after: Count = 0  # largest number of operations after a step; older versions count them in `most_operations`
 
 
 class HostNumber(Record):
-    """A Python number that plain steps keep changing, but that no replay changes. name: the path to the number.
-
-    read: how and where the step uses the number; None if the step only increases it.
-    """
+    """A Python number that each step changes if it is executed as code, but that no replay changes. name: the path to
+    the number. read: how and where the step uses the number; None if the step only increases it."""
 
     name: str
     read: str | None
@@ -321,12 +354,14 @@ LOSS_OUTPUT = "loss"  # name of the loss among the outputs of a step; the other 
 
 
 class GhostReplay(Record):
-    """Results of a test after the arm's end. It runs a captured step without its replays, and these without the step.
+    """Results of a test after the arm's last step: the captured step runs without its replays, and the replays run
+    without the step.
 
-    The outputs of a step are its loss and the trainable parameters. None means that this was not tested.
+    The test shows whether the replays do the training. The outputs of a step are its loss and the trainable parameters.
+    None means that something was not tested.
     """
 
-    replays: Count  # number of replays in the last step, by torch's replay method or of recorded steps
+    replays: Count  # number of replays in the last step, by torch's replay method for graphs, or of recorded steps
     failure: str | None = None  # the error that ended the test
     moves: bool | None = None  # True: a step on another batch changed parameters
     # True: the replays alone, without a call of the step, changed parameters
@@ -335,58 +370,68 @@ class GhostReplay(Record):
     alone_reads: bool | None = None
     # True: a step without its replays did not change parameters and returned the loss of the previous step
     stays: bool | None = None
-    # True: an output of the step depends on its batch. Tested only if `stays` is not True or `alone_reads` is False.
-    # None: not tested, or all steps had the same batch.
+    # True: an output of the step depends on the batch. This is tested only if `stays` is not True or `alone_reads` is
+    # False. None: not tested, or all steps had the same batch.
     reads: bool | None = None
-    # In the test for `reads`: outputs that repeat their bits, depend on the batch, and stay equal without replays.
+    # In the test for `reads`: number of outputs that have equal bits when repeated, depend on the batch, and do not
+    # change if the replays are left out.
     outside: Count = 0
     named: list[str] = Field(default_factory=list)  # the first few names of the outputs that `outside` counts
-    # In the test for `reads`: outputs that are computed again without the replays and do not repeat their bits.
+    # In the test for `reads`: number of outputs that are computed without the replays, too, and whose bits differ when
+    # they are repeated.
     unsure: Count = 0
-    # Only if all steps had the same batch: the number of parameters, if all of them stay the same without the replays,
-    # although their gradients differ. Otherwise 0.
+    # The number of parameters if all steps had the same batch and every parameter stays the same without the replays
+    # although its gradient differs. In all other cases 0.
     alike: Count = 0
 
 
 class CaptureEvidence(ArmRecord):
-    """The system's report about an arm's capture, and the harness's own observations of this capture."""
+    """What the system reports about an arm's capture, and what the harness itself observed of this capture."""
 
     record: Literal["capture"] = "capture"
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
     captured: bool
-    failure: str | None  # why nothing was captured, in the words of the system; None: something was captured
+    failure: str | None  # the reason why nothing was captured, as the system gave it; None: something was captured
     captures: Count
     warmup_steps: Count
     replays: Count  # number of replays, as counted by the system
     uncaptured_steps: Count
     nodes: list[GraphNodes]
-    recorded_operations: Count  # for a traced step: number of recorded ATen operations
-    # For a traced step: True if its body ran under fake tensors without a host sync. None: unknown for some operators.
+    recorded_operations: Count  # for a traced step (a step recorded without a GPU): number of recorded ATen operations
+    # For a step recorded without a GPU: True if its code ran on fake tensors (without data) and no host sync was found.
+    # None: unknown for some operators.
     fake_pass_clean: bool | None
-    moved_buffers: list[str]  # names of the static buffers whose address changed
+    moved_buffers: list[str]  # names of the static buffers (memory that the graph uses) whose address changed
     static_buffers: Count
-    observed_steps: Count  # number of steps that the harness watched
+    observed_steps: Count  # number of steps that the harness observed
     observed_graph_launches: Count | None  # number of cudaGraphLaunch calls that the profiler recorded in these steps
-    # For a traced step: number of operations that a dispatch mode observed in the replays of the observed steps. Older
-    # evidence counts whole steps.
+    # For a step recorded without a GPU: number of operations in the replays of the observed steps, counted by a
+    # dispatch mode. Older versions count all operations of these steps.
     observed_replayed_operations: Count | None
-    device_work: DeviceWork | None = None  # None: no replay was watched by the profiler
-    every_step: StepWatch | None = None  # None: the steps of the series were not watched one by one
-    # True: the profiler recorded the host sync planted after the watched steps. None: no profiler, or old evidence.
+    device_work: DeviceWork | None = None  # None: the profiler recorded no replay
+    every_step: StepWatch | None = None  # None: the steps were not observed one by one
+    # True: the profiler recorded the host sync that the harness planted after the steps. None: there was no profiler,
+    # or the evidence is of an older version.
     profiler_sees_planted: bool | None = None
-    # Paths of Python values that the step changed during its capture and no replay changes. Empty in older evidence.
+    # Paths of Python values that the step changed during its capture, but that no replay changes. Empty if the evidence
+    # is of an older version.
     host_changes: list[str] = Field(default_factory=list)
-    host_numbers: list[HostNumber] | None = None  # None: the step makes its capture by itself, or older evidence
-    # For a traced step: places where the recorded step checked whether it was being captured. Empty in older evidence.
+    # None: the step makes its capture by itself, or the evidence is of an older version
+    host_numbers: list[HostNumber] | None = None
+    # For a step recorded without a GPU: places in the code where the step asked whether it is being captured. Empty if
+    # the evidence is of an older version.
     asked_whether_captured: list[str] = Field(default_factory=list)
-    # For a traced step: operators that fake tensors do not support, with unknown host syncs. Empty in older evidence.
+    # For a step recorded without a GPU: operators that do not support fake tensors (without data), so that their host
+    # syncs are unknown. Empty if the evidence is of an older version.
     unseen_operators: list[str] = Field(default_factory=list)
-    # For a traced step: places where it called compiled code, which was recorded uncompiled. Empty in older evidence.
+    # For a step recorded without a GPU: places in the code where compiled code was called, which was recorded without
+    # compiling it. Empty if the evidence is of an older version.
     as_written: list[str] = Field(default_factory=list)
-    # number of plain steps before the capture, which `uncaptured_steps` does not count; 0 in older evidence
+    # number of plain steps before the capture; `uncaptured_steps` does not include them; 0 if the evidence is of an
+    # older version
     warm_steps: Count = 0
-    ghost: GhostReplay | None = None  # None: not tested, or older evidence
+    ghost: GhostReplay | None = None  # None: not tested, or the evidence is of an older version
 
 
 class SyncPlace(Record):
@@ -397,27 +442,30 @@ class SyncPlace(Record):
 
 
 class DetectorReading(Record):
-    """One detector's count of host syncs over `steps` steps. sees_planted: whether it detects a planted sync."""
+    """The number of host syncs that one detector counted in `steps` steps. sees_planted: True if it detected a host
+    sync that the harness planted."""
 
     detector: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode", "waiting_calls"]
     steps: Count
     count: Count
     places: list[SyncPlace]
     sees_planted: bool
-    first_step: Count | None = None  # in a series: index of the first step with a host sync
-    most: Count | None = None  # in a series: the largest number of host syncs in one step; None: not recorded
-    busiest_step: Count | None = None  # in a series: index of the first step with `most` host syncs
+    first_step: Count | None = None  # if the steps were counted one by one: index of the first step with a host sync
+    # if the steps were counted one by one: the largest number of host syncs in one step; None: not recorded
+    most: Count | None = None
+    # if the steps were counted one by one: index of the first step with `most` host syncs
+    busiest_step: Count | None = None
 
 
 class OnAGpu(Record):
-    """The behavior of a step on a GPU, predicted on a CPU: findings with source lines. No verdict depends on them."""
+    """A prediction, made on a CPU, of what a step would do on a GPU, with source lines. No verdict depends on it."""
 
-    copies: list[str]  # copies of tensors or Python numbers from host to device; no capture can contain such a copy
-    changes: list[str]  # changes of host tensors; no replay repeats such a change
+    copies: list[str]  # copies of tensors or Python numbers from host to device, which make a capture fail
+    changes: list[str]  # changes of tensors on the host, which no replay repeats
     unknown: list[str]  # copies to the device whose source may already be on the device
-    unrepeated: list[str]  # operators whose results on CUDA are not equal in bits when they are repeated
-    # Updates by optimizers of torch that were created without `capturable=True`. In older evidence, only those updates
-    # that also read a value on a CPU.
+    unrepeated: list[str]  # operators that give different bits on CUDA when they are repeated
+    # Updates by optimizers of torch that were created without `capturable=True`. Older versions list only updates that
+    # also read a value on the CPU.
     of_cpu: list[str]
     failure: str | None = None  # why nothing could be predicted
 
@@ -427,28 +475,28 @@ class HostSyncEvidence(ArmRecord):
     layers: Count
     replayed: bool  # True: the observed steps were replays of a capture
     readings: list[DetectorReading]
-    # Readings over all judged steps. Empty: these steps were not watched.
+    # Counts over all judged steps. Empty: the detectors did not observe all steps.
     every_step: list[DetectorReading] = Field(default_factory=list)
-    # why the step did not run under fake tensors; None: it did run, or this was not tried
+    # why the step could not run on fake tensors (tensors without data); None: it did run, or was not tried
     fake_tensors_error: str | None = None
-    # None: the arm requests no capture or was executed on a GPU, or older evidence.
+    # None: the arm requests no capture, ran on a GPU, or the evidence is of an older version
     on_a_gpu: OnAGpu | None = None
 
 
 class Saved(ArmRecord):
-    """An arm's training was saved. The `ArmEnd` of this execution has the state at the time of the save."""
+    """The training of an arm was saved in a checkpoint. The execution's `ArmEnd` has the state at this moment."""
 
     record: Literal["saved"] = "saved"
     steps: Count  # number of steps before the save
     process: Count  # number of the process that saved the state
-    files: Count  # number of files of the checkpoint, counted after the saving process had ended its threads
+    files: Count  # number of files in the checkpoint, counted after the threads of the saving process had ended
     bytes: Count
-    # Number of steps that this process made after the save. They are not in any series. None: not recorded.
+    # Number of steps that this process made after saving. No series contains them. None: not recorded.
     steps_after: Count | None = None
 
 
 class Loaded(ArmRecord):
-    """An arm's training was loaded from a checkpoint. Steps before the load are not in the series."""
+    """The training of an arm was resumed from a checkpoint. The series lacks the steps before it was loaded."""
 
     record: Literal["loaded"] = "loaded"
     process: Count  # number of the process that loaded the state
@@ -459,7 +507,7 @@ class Loaded(ArmRecord):
 
 
 class Evaluated(ArmRecord):
-    """One evaluation between two steps, with digests of the state before and after the evaluation, by category."""
+    """One evaluation between two steps. before, after: digests of the state before and after it, by category."""
 
     record: Literal["evaluated"] = "evaluated"
     key: ClassVar = ("arm", "replica", "steps")
@@ -485,16 +533,16 @@ class MemoryEvidence(ArmRecord):
 
 
 class MemoryPeak(Record):
-    """Peak memory of an arm's process during one phase.
+    """Peak memory of an arm's process during one phase of the run.
 
-    The figures of the allocator are torch's own statistics. The figures of the device are samples of the used memory
-    that the driver reports, minus the memory used before this process used the device. None: not read.
+    The allocator's figures are torch's own statistics. The device's figures are samples of the used memory that the
+    driver reports, minus the memory that was used before this process used the device. None: unknown.
     """
 
     allocated_bytes: Count
     reserved_bytes: Count
     device_bytes: Count | None
-    outside_bytes: Count | None  # largest device memory, in bytes, in use outside torch's allocator at one moment
+    outside_bytes: Count | None  # largest number of bytes in use outside of torch's allocator at one moment
     samples: Count  # number of samples of the device's memory
 
 
@@ -504,45 +552,50 @@ class PeakMemoryEvidence(ArmRecord):
     steps: MemoryPeak  # peak during the steps, including warm-up and capture
     # how often user code reset torch's peak statistics; the recorded peaks include the values before each reset
     resets: Count
-    # How often the statistics fell without a reset that the harness observed. An earlier peak may have been higher.
+    # How often torch's peak statistics fell without a reset that the harness observed. A peak before may then be lost.
     lost_peaks: Count
-    foreign_processes: Count | None  # largest number of other processes on the device at one time; None: unknown
+    foreign_processes: Count | None  # largest number of other processes that used the device at one time; None: unknown
     allocator: str  # name of torch's allocator backend
     allocator_settings: str  # allocator settings, from the environment variables
 
 
 class ReplayBlock(Record):
-    """Consecutive steps of a long run: digests to compare with the other arm's block, the time, and used memory."""
+    """Consecutive steps of a long run: digests that are compared with those of the other arm's block, seconds, and used
+    memory."""
 
     first_step: Count
     steps: Count
     losses: str  # digest of the losses of all steps, in order
     batches: str  # digest of the batches of all steps, in order
     first_non_finite: Count | None  # index of the first step whose loss is NaN or infinite
-    # seconds between two device synchronizations, including the time in which the harness records each step
+    # seconds of the block, from synchronized device to synchronized device, including the harness's own work after each
+    # step
     seconds: Amount
-    yardstick_seconds: Amount  # seconds of a fixed piece of work that was executed right after the block
+    # seconds of a fixed piece of work that was executed right after the block; they show whether the machine was slower
+    yardstick_seconds: Amount
     allocated_bytes: Count | None  # bytes allocated after the block; None: no CUDA
     reserved_bytes: Count | None
 
 
 class ReplayRound(Record):
-    """Seconds per step of four blocks that were timed after the last step, in the order old, fresh, fresh, old arm."""
+    """Seconds per step of four blocks that were timed after the run's last step, by the arms old, fresh, fresh and old,
+    in this order."""
 
-    old: tuple[Amount, Amount]  # the first and the last block, executed by the arm of the long run
+    old: tuple[Amount, Amount]  # the first and the fourth block, executed by the arm of the long run
     # the second and the third block, executed by an arm that was opened and captured after the run
     fresh: tuple[Amount, Amount]
 
 
 class LongReplayEvidence(ArmRecord):
-    """A long run in blocks of `every` steps. The arm's series has one row for each block: the block's last step."""
+    """A long run, divided into blocks of `every` steps. The arm's series has one row for each block's last step."""
 
     record: Literal["long_replay"] = "long_replay"
     every: Count
     distinct_batches: Count  # number of different batches among all steps
     blocks: list[ReplayBlock]
-    # Alternating blocks of the arm and of a second arm that was opened and captured after the last step. None: the arm
-    # is a baseline, or older evidence.
+    # Timings in which the arm takes turns with a fresh arm, which was opened and captured after the last step. None:
+    # the arm is a baseline, or the evidence is of an older version.
     rounds: list[ReplayRound] | None = None
     no_rounds: str | None = None  # why a fresh arm could not be opened in addition to the old one
-    ended: str | None = None  # the error that the trainer raised after its last step; None: the trainer made all steps
+    # the error that the trainer raised instead of training all steps; None: it trained all steps
+    ended: str | None = None

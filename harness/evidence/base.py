@@ -30,9 +30,11 @@ class Record(BoundedModel):
 
 
 class RunRecord(Record):
-    """One line of `records.jsonl`: an observation of a run. Each record type is a subclass with another `record`.
+    """One line of `records.jsonl`: one observation in a run. Each type of record is a subclass with a different
+    `record`.
 
-    key: the fields that identify a record among those of its type in a run. Two records with one key count as damage.
+    key: the fields that identify a record among the run's records of its type. If two records have equal values in
+    these fields, the evidence counts as damaged.
     """
 
     key: ClassVar[tuple[str, ...]] = ()
@@ -48,7 +50,7 @@ class ArmRecord(RunRecord):
 
 
 class Obstacle(Record):
-    """Why a unit is not run: a stable reason code, and a sentence that says what is missing or broken."""
+    """The reason why a unit is not run: a reason code, and a sentence about what is missing or broken."""
 
     reason: str
     message: str

@@ -27,7 +27,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class FaultDescription:
-    """A fault that can be planted: a small, readable change of a system or of evidence, made only on request."""
+    """A fault that can be planted: a small change of a system or of evidence, made only when a drill requests it."""
 
     name: str
     summary: str
@@ -38,12 +38,13 @@ class FaultDescription:
 
 @dataclass(frozen=True)
 class SystemDescription:
-    """A system's description of itself, available without importing torch."""
+    """What a system states about itself. To read it, torch need not be imported."""
 
     name: str
     summary: str
     models: Sequence[str]  # model names that a workload may use; empty: any name
-    arm_options: Mapping[str, Sequence[Scalar] | type]  # name of a setting -> its choices, or the type of a free value
+    # name of a setting -> its possible values, or the type if any value of this type is possible
+    arm_options: Mapping[str, Sequence[Scalar] | type]
     workload_options: Mapping[str, Sequence[Scalar] | type]
     capabilities: frozenset[str]
     captures: frozenset[str] = frozenset({"none"})  # values of an arm's `capture` that the system supports

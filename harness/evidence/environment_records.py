@@ -1,4 +1,4 @@
-"""Define the records in `run.json` that describe the machine (its fingerprint) and the commits that a run compares."""
+"""Define the records in `run.json` about the machine, its software, and the commits that a run compares."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic import ConfigDict, Field
 from harness.evidence.base import Record
 from harness.numbers import Count, Real, counted
 
-# Every fact may be missing, because there is no GPU or no checkout, or because an older version of the harness wrote
-# the record. A fact that this version does not know is kept. Therefore a report about a run directory of another
-# version still shows all collected facts.
+# Every fact may be missing, because there is no GPU or no checkout, or because another version of the harness wrote the
+# record. A fact that this version does not know is kept. A report about a run directory of another version therefore
+# shows all its facts.
 
 CHANGES = "+changes"  # suffix of a commit whose checkout has changed source files
 UNCOMMITTED = "uncommitted changes"  # the meaning of `CHANGES` in words
@@ -20,7 +20,7 @@ SHORT = 12  # number of hex digits of a commit in texts
 
 
 def quoted(commit: str) -> str:
-    """Return the first digits of a commit. If the sources differ from it, `with uncommitted changes` follows."""
+    """Return the first digits of a commit. If it ends in `+changes`, add `with uncommitted changes`."""
     digits = commit.removesuffix(CHANGES)
     return f"{digits[:SHORT]} with {UNCOMMITTED}" if commit.endswith(CHANGES) else digits[:SHORT]
 
@@ -32,7 +32,7 @@ class Facts(Record):
 
 
 class CpuFacts(Facts):
-    """The processor. usable_cores: number of cores on which the process may run."""
+    """Facts about the processor. usable_cores: number of cores on which this process may run."""
 
     cores: int | None = None
     model: str | None = None
@@ -40,22 +40,20 @@ class CpuFacts(Facts):
 
 
 class GitFacts(Facts):
-    """The checkout: its commit. If the sources differ from the commit, `+changes` follows."""
+    """The commit of a checkout. It ends in `+changes` if source files differ from the commit."""
 
     commit: str | None = None
 
 
 class TrainerFacts(GitFacts):
-    """The checkout of a trainer, and the name that the trainer gives itself."""
+    """The commit of a trainer's checkout, and the name that the trainer gives itself."""
 
     name: str | None = None
 
 
 class GpuFacts(Facts):
-    """The GPU that workers use, the number of GPUs, and the driver. problem: why no GPU can be used.
-
-    names: names of all GPUs, in the order of their numbers. Ranks use the GPUs in this order.
-    """
+    """The GPU that worker processes use, the number of GPUs, and the driver. problem: why no GPU can be used. names:
+    the names of all GPUs in the order of their numbers, in which ranks use them."""
 
     architecture: str | None = None
     count: int | None = None
@@ -87,12 +85,14 @@ class CiFacts(Facts):
 
     @property
     def page(self) -> str | None:
-        """Return the link to the job's page; None if it is not http(s), or has characters that could end a link."""
+        """Return the link to the page of the CI job. Return None if it is not an http(s) link, or contains characters
+        that could break out of a link on a page."""
         return self.link if self.link and re.fullmatch(r"https?://[^\s<>\"'()\[\]]{1,400}", self.link) else None
 
 
 class Environment(Facts):
-    """The machine and its software. versions: of Python, of torch's CUDA, and of each relevant installed package."""
+    """The machine and its software. versions: the versions of Python, of the CUDA for which torch was built, and of
+    relevant packages."""
 
     ci: CiFacts = CiFacts()
     cpu: CpuFacts = CpuFacts()
@@ -101,8 +101,9 @@ class Environment(Facts):
     host_memory_gib: Real | None = None
     job: JobFacts = JobFacts()
     platform: str | None = None
-    redacted: str | None = None  # description of what was removed from the header and the evidence; None: nothing
-    # facts about the repository of each system; key: `module:attribute`
+    # what was removed from the header and the evidence, such as names of users; None: nothing was removed
+    redacted: str | None = None
+    # facts about the repository of each system; the keys are the systems' names (`module:attribute`)
     trainers: dict[str, TrainerFacts] = Field(default_factory=dict)
     source_digest: str = ""  # SHA-256 digest of the sources, see `harness.evidence.sources.source_digest`
     variables: dict[str, str] = Field(default_factory=dict)
@@ -110,11 +111,8 @@ class Environment(Facts):
 
 
 class CommitFacts(Record):
-    """A commit of the system's repository.
-
-    changes: number of changed or new files; always 0 for a baseline.
-    lacks: things that a checkout of the commit does not contain, such as submodules.
-    """
+    """A commit of the repository that contains the system. changes: number of changed or new files in the working tree;
+    always 0 for a baseline. lacks: contents that a checkout of the commit does not have, such as submodules."""
 
     commit: str
     subject: str  # first line of the commit's message
@@ -123,7 +121,7 @@ class CommitFacts(Record):
     lacks: list[str] = Field(default_factory=list)
 
     def line(self) -> str:
-        """Return `1a2b3c4d5e6f with uncommitted changes in 2 files "Subject" (main)`."""
+        """Return the commit as a line, such as `1a2b3c4d5e6f with uncommitted changes in 2 files "Subject" (main)`."""
         notes = [self.named] if self.named and not self.commit.startswith(self.named) else []
         notes += self.lacks
         changed = f" with {UNCOMMITTED} in {counted(self.changes, 'file')}" if self.changes else ""
@@ -131,9 +129,11 @@ class CommitFacts(Record):
 
 
 class AcceptedRecord(Record):
-    """An accepted baseline, as it was when the run started. expires: its last day (UTC).
+    """An accepted baseline (a commit that a reviewer accepted as the baseline of a claim), as it was when the run
+    started.
 
-    state: `in_force`, `expired`, or `contained` if the run's own baseline contains the commit.
+    expires: the last day (UTC) on which it is valid. state: `in_force`, `expired`, or `contained` if the baseline of
+    the run already contains the commit.
     """
 
     contract: str
@@ -145,12 +145,13 @@ class AcceptedRecord(Record):
     state: Literal["in_force", "expired", "contained"]
 
     def signed(self) -> dict[str, object]:
-        """Return the entry in the form of `AcceptedBaseline.record`."""
+        """Return the fields of the entry, in the same form as `AcceptedBaseline.record` returns them."""
         fields = self.model_dump(include={"contract", "claim", "reviewer", "reason", "expires"})
         return {**fields, "commit": self.commit.commit, "expired": self.state == "expired"}
 
     def line(self) -> str:
-        """Return a sentence with the claim's baseline, who accepted it, and what to do if the entry has no effect."""
+        """Return a sentence: which commit is the claim's baseline, who accepted it, and what to do if the entry has no
+        effect."""
         short = self.commit.commit[:SHORT]
         if self.state == "expired":
             ended = f"the acceptance of {short} by {self.reviewer} ended on {self.expires}"
@@ -161,34 +162,33 @@ class AcceptedRecord(Record):
 
 
 class TwoCommits(Record):
-    """The commit of the candidate's working tree, and the commit of every arm that a claim names as its `baseline`.
-
-    accepted: commits that reviewers accepted for the baselines of single claims.
-    """
+    """The commit of the candidate's working tree, and the commit with the code of the arms that claims call `baseline`.
+    accepted: commits that reviewers accepted as the baselines of single claims."""
 
     candidate: CommitFacts
     baseline: CommitFacts
     accepted: list[AcceptedRecord] = Field(default_factory=list)
 
     def in_force(self) -> dict[tuple[str, str], CommitFacts]:
-        """Return the accepted commits that are valid for this run, by (contract, claim)."""
+        """Return the accepted commits that are valid for this run. The keys are (contract, claim)."""
         return {(one.contract, one.claim): one.commit for one in self.accepted if one.state == "in_force"}
 
     def trained(self) -> set[str]:
-        """Return every commit whose code runs may train."""
+        """Return all commits whose code may be executed in the runs."""
         return {each.commit for each in (self.candidate, self.baseline, *self.in_force().values())}
 
     def baseline_of(self, contract: str, claim: str) -> CommitFacts:
-        """Return the commit of a claim's baselines."""
+        """Return the commit with the code of a claim's baseline arms."""
         return self.in_force().get((contract, claim), self.baseline)
 
     @property
     def equal(self) -> bool:
-        """Return True if both commits are the same and the candidate has no uncommitted changes."""
+        """Return True if candidate and baseline are the same commit and the candidate has no uncommitted changes."""
         return self.candidate.commit == self.baseline.commit and not self.candidate.changes
 
     def lines(self) -> dict[str, str]:
-        """Return, by name, a line per commit and per claim with an accepted baseline. Equal commits add a line."""
+        """Return one line for the candidate's commit, for the baseline's commit, and for each claim with an accepted
+        baseline, by name. If candidate and baseline are the same commit, add a line that says so."""
         both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
         for one in self.accepted:
             name = f"baseline of {one.claim}"

@@ -1,7 +1,5 @@
-"""Read and write single files of a run directory.
-
-Reading a damaged file raises `Damaged` with one short line, and never another exception. Writing is all or nothing.
-"""
+"""Read and write single files of a run directory. If a file is damaged, reading it raises `Damaged` with one short
+line, and no other exception. A file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
-# These names are imported before any system. Otherwise a system could replace the functions in their modules.
+# These functions are imported before user code, which could replace them in their modules.
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -23,12 +21,13 @@ from pydantic import BaseModel, ValidationError
 from harness.evidence.base import Record
 from harness.numbers import Count
 
-# Prepare the paths of the harness's own files and folders in a run directory. A system may have created something else
-# at such a path. It is examined and removed, but never opened, because opening could block on a pipe or follow a link.
+# The functions below prepare the paths of the harness's files and folders in a run directory. User code may have
+# created something else at such a path. What exists there is removed, but never opened, because opening could block on
+# a pipe or follow a link.
 
 
 def kind(path: Path) -> str:
-    """Return a text that says what exists at the path, such as "a file" or "nothing". Links are not followed."""
+    """Return in words what exists at the path, such as "a file" or "nothing". Links are not followed."""
     try:
         mode = path.lstat().st_mode
     except OSError:  # this error also occurs if a parent of the path is no longer a folder
@@ -38,7 +37,7 @@ def kind(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever exists at the path: a file, a link or a folder."""
+    """Remove what exists at the path: a file, a link, or a folder with its content."""
     found = kind(path)
     if found == "a folder":
         shutil.rmtree(path)
@@ -47,20 +46,21 @@ def remove(path: Path) -> None:
 
 
 def make_way(path: Path) -> None:
-    """Remove anything at the path that is not a plain file, so that a plain file can be written there."""
+    """Remove what exists at the path unless it is a plain file, so that a plain file can be written there."""
     if kind(path) != "a file":
         remove(path)
 
 
 def own_folder(path: Path) -> None:
-    """Create a folder at `path` unless one exists. Remove anything else that exists at the path."""
+    """Create a folder at `path`, unless there is one. Anything else at the path is removed first."""
     if kind(path) != "a folder":
         remove(path)
         path.mkdir(parents=True)
 
 
 def empty_folder(path: Path) -> None:
-    """Create an empty folder at the path. Remove anything that exists there, and each parent that is not a folder."""
+    """Create an empty folder at the path. Whatever exists there is removed first, and so is each parent that is not a
+    folder."""
     remove(path)
     for parent in path.parents:
         if kind(parent) != "nothing" and not parent.is_dir():
@@ -73,11 +73,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Damaged(Exception):  # noqa: N818 - a finding about a file; callers turn it into a Death or an EvidenceError
-    """A file does not have the content that it should have."""
+    """A file of a run directory does not have the content that it should have."""
 
 
 class RepeatedKey(ValueError):  # noqa: N818 - a finding about a file
-    """The same key occurs twice in an object of a JSON file."""
+    """The same key occurs twice in an object of a JSON file, so that readers could use different values."""
 
     def __str__(self) -> str:
         return "a key occurs twice in one object"
@@ -102,14 +102,16 @@ def read_model(path: Path, model: type[Model], limit: int = 64 * 2**20) -> Model
 
 
 def readable(path: Path, model: type[Model]) -> Model | None:
-    """Return a JSON file as a model; None if the file is missing, damaged, or of a version that is too new."""
+    """Return a JSON file as a model. Return None if the file is missing or damaged, or was written by a newer, unknown
+    version."""
     with suppress(Damaged):
         return read_model(path, model)
     return None
 
 
 def parse(text: bytes, model: type[Model], name: str) -> Model:
-    """Return JSON text as a model. Raise `Damaged` with the unknown version, or with the place of the first error."""
+    """Return JSON text as a model. Raises `Damaged` with the place of the first error, or with the file's version if it
+    is unknown."""
     try:
         require_keys_once(text)
         return model.model_validate_json(text, strict=True)
@@ -118,12 +120,10 @@ def parse(text: bytes, model: type[Model], name: str) -> Model:
 
 
 def require_keys_once(text: str | bytes) -> None:
-    """Raise ValueError if an object in the JSON text repeats a key. Different readers would use different values.
-
-    A key in two Unicode forms counts as repeated.
-    """
+    """Raise ValueError if an object in the JSON text has the same key twice, because readers could then use different
+    values. Two keys that differ only in their Unicode form count as the same key."""
     raw = text.encode() if isinstance(text, str) else text
-    # If every character is ASCII, no key can have a second Unicode form.
+    # If every character is ASCII, a key has only one Unicode form, so a quicker check is enough.
     one_form = raw.isascii() and b"\\u" not in raw
     json.loads(text, object_pairs_hook=_once if one_form else _once_in_any_form)
 
@@ -139,7 +139,8 @@ def _once_in_any_form(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
-    """Return a message if the file's version is unknown, which explains all other errors in the file; else None."""
+    """Return a message if the version of the file is unknown, because this explains all other errors in it. Otherwise
+    return None."""
     if not isinstance(error, ValidationError) or "format_version" not in model.model_fields:
         return None
     seen: list[Any] = [one["input"] for one in error.errors(include_url=False) if one["loc"] == ("format_version",)]
@@ -154,10 +155,8 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all: no reader sees half of it. A link or pipe at the path is not opened.
-
-    A half-written file remains only if the process is killed. `half_written` finds such files by their names.
-    """
+    """Write a file completely or not at all, so that nobody reads half of it. A link or pipe at the path is not opened.
+    A half-written file remains only if the process is killed. `half_written` finds such files by their names."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     remove(temporary)
     try:
@@ -165,7 +164,7 @@ def write_text(path: Path, text: str) -> None:
             file.write(text.encode("utf-8"))
         temporary.replace(path)
     except BaseException as error:
-        with suppress(OSError):  # the first error is reported, and not an error of the cleanup
+        with suppress(OSError):  # the first error is raised again, and an error of the cleanup is ignored
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # the error of a full disk does not name a file
@@ -173,7 +172,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def half_written(folder: Path, names: str) -> Iterator[Path]:
-    """Yield the half-written files that killed processes left in a folder. names: a pattern of the final file names."""
+    """Yield the half-written files that killed processes left in a folder. names: a pattern for the names of the
+    complete files."""
     for path in folder.glob(f".{names}.*"):
         if path.name.rpartition(".")[2].isdecimal():
             yield path
@@ -189,7 +189,7 @@ def first_error(error: Exception) -> str:
 
 
 class Segment(Record):
-    """Consecutive bytes that one process wrote into one file of its run's directory."""
+    """A part of a file in the run's directory: consecutive bytes that one process wrote."""
 
     name: str
     start: Count
@@ -198,12 +198,13 @@ class Segment(Record):
 
 
 class Written(Record):
-    """All files that a worker wrote. A file has several segments if another process wrote between them."""
+    """All files that a worker wrote. A file has several segments if another process wrote to it in between."""
 
     segments: list[Segment]
 
     def changed(self, directory: Path) -> str | None:
-        """Return the name of the first file whose content differs from what was written; None if no file changed."""
+        """Return the name of the first file whose content is not what the worker wrote. Return None if all are
+        unchanged."""
         ends = {each.name: each.start + each.length for each in self.segments}
         for each in self.segments:
             try:
@@ -219,7 +220,7 @@ class Written(Record):
 
 
 class DigestedFile:
-    """A file to which this process appends. Computes digests of the written text. Each write is flushed."""
+    """A file to which this process appends, and the digests of its text. Each write is flushed at once."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self._name, self._file = path.name, path.open(mode)
@@ -231,7 +232,7 @@ class DigestedFile:
         self._digest = sha256()
 
     def write(self, text: str) -> None:
-        # If the file is longer than this object's text, another process has written to it.
+        # If the file is longer than the text that this object wrote, another process has written to it.
         if os.fstat(self._file.fileno()).st_size != self._end:
             self._segments = self.segments()
             self._begin()
@@ -242,14 +243,14 @@ class DigestedFile:
         self._digest.update(written)
 
     def restart(self) -> None:
-        """Empty the file, and drop the digests of the earlier text."""
+        """Empty the file, and forget the digests of the text that was written before."""
         self._file.seek(0)
         self._file.truncate()
         self._segments = []
         self._begin()
 
     def segments(self) -> list[Segment]:
-        """Return the segments that this process has written so far, with their digests."""
+        """Return the parts of the file that this process has written so far, with their digests."""
         length = self._end - self._start
         last = Segment(name=self._name, start=self._start, length=length, sha256=self._digest.hexdigest())
         return [*self._segments, last]

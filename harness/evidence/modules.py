@@ -1,4 +1,5 @@
-"""Find the files of modules without importing them. Tell whether a file is the user's, the harness's or a library's."""
+"""Find the files of modules without importing them. Decide whether a file belongs to the user, to the harness or to a
+library."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _HARNESS = Path(os.path.realpath(__file__)).parents[1]
 
 
 def module_spec(name: str) -> ModuleSpec | None:
-    """Return a module's spec; None if it is not found. Neither the module nor a package around it is imported."""
+    """Return a module's spec, or None if the module is not found. Neither the module nor a package that contains it is
+    imported."""
     package, *inner = name.split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -24,19 +26,20 @@ def module_spec(name: str) -> ModuleSpec | None:
     for part in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        # The search uses the last part of the name. For a folder without `__init__.py`, a search by the full name works
-        # only if the parent package has been imported.
+        # Search by the last part of the name. For a folder without `__init__.py`, a search by the full name works only
+        # if the parent package has been imported.
         spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec
 
 
 def module_installed(name: str) -> bool:
-    """Return True if a module can be found. Neither the module nor a package around it is imported."""
+    """Return True if a module can be found. Neither the module nor a package that contains it is imported."""
     return module_spec(name) is not None
 
 
 def places_of(package: str) -> list[Path]:
-    """Return the folders of a package, or the file of a module; empty if not found. package: a name without dots."""
+    """Return the folders of a package or the file of a module; an empty list if it is not found. package: a name
+    without dots."""
     spec = module_spec(package)
     if spec is None:
         return []
@@ -46,7 +49,7 @@ def places_of(package: str) -> list[Path]:
 
 
 def place_in(folder: Path, package: str) -> Path | None:
-    """Return the path at which Python would find a package or module in this folder; None if Python would find none."""
+    """Return the path at which Python would find a package or module in this folder, or None if it would not."""
     below, file = folder / package, folder / f"{package}.py"
     module = os.path.isfile(file)  # noqa: PTH113 - no error where the folder may not be read
     if os.path.isfile(below / "__init__.py") or (os.path.isdir(below) and not module):  # noqa: PTH112, PTH113
@@ -83,8 +86,8 @@ def is_installed(place: Path) -> bool:
 def is_recorded(place: Path) -> bool:
     """Return True if an installer recorded this path as installed.
 
-    The record is in a folder above the path. This folder can have any name, such as the target of `pip install
-    --target`, or the folder of an unpacked wheel.
+    The record is in one of the folders above the path. This folder can have any name, for example the target of `pip
+    install --target`, or the folder of an unpacked wheel.
     """
     above = reversed(place.parents)  # the root first
     return any(name in recorded_in(folder) for folder, name in zip(above, place.parts[1:], strict=False))
@@ -92,9 +95,11 @@ def is_recorded(place: Path) -> bool:
 
 @cache
 def recorded_in(folder: Path) -> frozenset[str]:
-    """Return the names in a folder that belong to packages installed there, according to their `RECORD` files.
+    """Return the names in a folder that belong to installed packages, according to the `RECORD` files of these
+    packages.
 
-    See https://packaging.python.org/specifications/recording-installed-packages.
+    See https:
+    packaging.python.org/specifications/recording-installed-packages.
     """
     names: set[str] = set()
     with suppress(OSError):  # a folder that this user may not read counts as empty

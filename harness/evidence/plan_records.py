@@ -1,4 +1,5 @@
-"""Define what is planned: units (one verdict each), and the runs that decide them. Each run is stored as `run.json`."""
+"""Define what is planned: units, each with one verdict, and the runs that decide them. The directory of each run stores
+the run as `run.json`."""
 
 from __future__ import annotations
 
@@ -10,38 +11,43 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.base import Obstacle, ProbeName, Record
 from harness.numbers import Real
 
-SPENT = "spent_s"  # name of a setting of a run: the seconds of earlier executions whose evidence was not kept
+# name of a setting of a run: the seconds that earlier executions took, if their evidence was not kept
+SPENT = "spent_s"
 
 
 class PlannedArm(Record):
-    """One arm to execute, how often, and what to record about it. Repeated executions (replicas) show the noise."""
+    """One arm to execute, how often, and what to record. If an arm is executed several times, the differences between
+    its executions show the noise."""
 
     arm: Arm
     system: str
-    commit: str | None = None  # the baseline commit whose code this arm's system uses; None: the working tree
+    # the commit with the code of this arm's system, if it is the baseline's; None: the working tree
+    commit: str | None = None
     replicas: int = 1
-    first_replica: int = 0  # greater than 0 only in a lane, if another process executes the earlier replicas
+    first_replica: int = 0  # number of the first execution; not 0 only if another process makes the earlier executions
     observe_syncs: bool = False
-    watch_every_step: bool = False  # True: watch each step for host syncs, because a claim judges them
-    # number of micro-batches into which the inputs are split for their digests; None: do not split
+    watch_every_step: bool = False  # True: look for host syncs in each step, because a claim judges all steps
+    # number of micro-batches into which the inputs are split to compute their digests; None: the inputs are not split
     micro_batches: int | None = None
     # True: record the parameters after each step, the rows of each batch, and the collectives
     watch_ranks: bool = False
-    rounded_to: str | None = None  # data type to which the initial parameters are rounded for an additional digest
-    # True: record how the arm changes each tensor, compared with the arms that were executed before it
+    # data type to which the initial parameters are rounded before an additional digest of them is recorded
+    rounded_to: str | None = None
+    # True: record how the arm moves each tensor from start to end, compared with the arms that were executed before
     moves: bool = False
-    # True: record sketches of the gradients, and of the state at the start and the end, in every replica
+    # True: record sketches (a few numbers about each tensor) of the gradients, and of the state at the start and the
+    # end, in every execution
     sketches: bool = False
-    nudged: bool = False  # True: change the parameters by about one rounding before the arm starts
+    nudged: bool = False  # True: before the arm starts, change its parameters by about one rounding error
 
     @property
     def indices(self) -> range:
-        """Return the numbers of the replicas that this run executes."""
+        """Return the numbers of the arm's executions that this run makes."""
         return range(self.first_replica, self.first_replica + self.replicas)
 
 
 class Run(Record):
-    """The work of one fresh process. `arms` are executed in order, baselines first."""
+    """The work of one fresh process. The arms in `arms` are executed in this order, baselines first."""
 
     id: str
     contract: str
@@ -49,14 +55,14 @@ class Run(Record):
     workload_name: str
     workload: Workload
     arms: dict[str, PlannedArm]
-    # Name of a candidate -> name of the baseline with whose gradients the candidate's gradients are compared.
+    # Name of a candidate -> name of the arm with whose gradients the candidate's gradients are compared.
     baseline_of: dict[str, str] = Field(default_factory=dict)
     gradient_steps: list[int] = Field(default_factory=list)
-    gradient_arms: list[str] | None = None  # arms whose gradients at least one claim reads; None: all arms
-    process: int = 0  # number of this process, if a throughput claim requires several equal processes
-    # number of the measurement to which this process belongs; measurements are made one after another
+    gradient_arms: list[str] | None = None  # names of the arms whose gradients a claim reads; None: all arms
+    process: int = 0  # number of this process, if a claim about speed requires several processes with the same work
+    # number of the measurement to which this process belongs; one measurement is made after the other
     measurement: int = 0
-    # The claim's settings for the probe, such as numbers of blocks or the operations to compare.
+    # The claim's settings for the run's probe, such as numbers of blocks, or operations to compare.
     settings: dict[str, object] = Field(default_factory=dict)
     fault: str | None = None
     fault_arms: list[str] = Field(default_factory=list)
@@ -64,36 +70,37 @@ class Run(Record):
     heartbeat_s: Real = 120.0
     data: str | None = None
     model_directory: str | None = None
-    # Groups of arms. One judgement needs all arms of its group. If an arm fails, the groups that contain it cannot be
-    # judged. Only for paired runs.
+    # Groups of arms that are judged together. If an arm fails, no group that contains it can be judged. Only for runs
+    # that compare arms.
     groups: list[list[str]] = Field(default_factory=list)
-    # Arms whose execution ended an earlier worker of this run. The run was then repeated without these arms.
+    # Arms that ended an earlier worker of this run. The run was then repeated without them.
     without: list[str] = Field(default_factory=list)
-    # Groups of executions that must share a process: the first executions of several arms, or all executions of one
-    # arm. None: all arms share a process.
+    # Groups of executions that must happen in one process: the first executions of several arms, or all executions of
+    # one arm. None: all arms are executed in one process.
     compared: list[list[str]] | None = None
 
     def executions(self) -> list[tuple[str, int]]:
-        """Return every planned execution as (arm, replica), in the order of execution."""
+        """Return every planned execution as (arm, number of the execution), in the order of execution."""
         return [(arm, replica) for arm, planned in self.arms.items() for replica in planned.indices]
 
     @property
     def repeats(self) -> bool:
-        """Return True if the run only repeats arms, because another process makes their first executions."""
+        """Return True if this run contains only repetitions of arms. Another process then executes each arm for the
+        first time."""
         return bool(self.arms) and all(planned.first_replica > 0 for planned in self.arms.values())
 
     @property
     def ranks(self) -> int:
-        """Return the number of processes that execute the run, which is the number of ranks of its largest arm."""
+        """Return the number of processes that execute the run: the largest number of ranks that one of its arms has."""
         return max((planned.arm.ranks for planned in self.arms.values()), default=1)
 
     @property
     def commits(self) -> set[str | None]:
-        """Return the commits from which the arms' systems are taken. None stands for the working tree."""
+        """Return the commits whose code the arms use. None stands for the working tree."""
         return {planned.commit for planned in self.arms.values()}
 
     def needed(self, failed: Collection[str]) -> set[str]:
-        """Return the arms that can still be judged: the arms of all groups in which no arm has failed."""
+        """Return the arms that can still be judged: the arms in groups in which no arm has failed."""
         groups = self.groups or [[arm] for arm in self.arms]
         alive = (group for group in groups if not set(group) & set(failed))
         return {arm for group in alive for arm in group if arm in self.arms}

@@ -1,7 +1,5 @@
-"""Read the files of one worker: records, death, and the series of each arm, a CSV file that keeps every bit of a loss.
-
-Damaged files become a death with the cause `garbage`, and never an exception with a traceback.
-"""
+"""Read the files of one worker: its records, how it died, and the series of each arm, a CSV file that keeps every bit
+of a loss. If files are damaged, the worker counts as dead with the cause `garbage`, and no exception is raised."""
 
 from __future__ import annotations
 
@@ -31,11 +29,13 @@ _HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """Return a series from its CSV file, with every bit. Raise `Damaged`. A million rows take half a second."""
+    """Return an arm's series from its CSV file, with every bit. Raises `Damaged`. To read a million rows takes half a
+    second."""
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
-    text = text[: text.rfind(b"\n") + 1]  # the worker's death may have cut off the last line
+    # the last line may be incomplete, because the worker died while it wrote the line
+    text = text[: text.rfind(b"\n") + 1]
     rows = max(0, text.count(b"\n") - 1)
     read = _read_whole(path, text, rows, metrics) or _read_field_by_field(path.name, text[end + 1 :], rows, metrics)
     if np.any(read.steps[1:] <= read.steps[:-1]):
@@ -44,7 +44,7 @@ def read_series(path: Path) -> Series:
 
 
 def _metrics(name: str, header: bytes) -> list[str]:
-    """Return the names of the metrics in the header. They follow the names of the columns that every series has."""
+    """Return the names of the metrics in the header of a series. They follow the columns that every series has."""
     columns = header.decode("ascii", "replace").split(",")
     own = len(layout.SERIES_COLUMNS)
     metrics = columns[own:]
@@ -60,20 +60,22 @@ class _Read(NamedTuple):
 
 
 def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read | None:
-    """Return the rows, read with numpy's reader, which rounds correctly; None for an unusual or damaged file."""
-    # Numpy would treat a carriage return as the end of a line, and would drop text after the last counted row.
+    """Return the rows, read with numpy, which rounds correctly. Return None for an unusual or damaged file."""
+    # Leave such files to the slower reader: numpy would treat a carriage return as the end of a line, and would ignore
+    # text after the last row.
     if rows == 0 or not text.isascii() or b"\0" in text or b"\r" in text:
         return None
     names = (*layout.SERIES_COLUMNS, *metrics)
     start = text.index(b"\n") + 1
     first = text[start : text.index(b"\n", start)].split(b",")
-    # The width is one character more than the first digest, so that a longer digest in another row is noticed.
+    # Allow one character more than the first digest has. Otherwise numpy would cut a longer digest in another row
+    # without an error.
     width = len(first[2]) + 1 if len(first) == len(names) else 1
     kinds = (np.int64, np.float64, f"S{width}", np.int64, np.int64, *[np.float64] * len(metrics))
     columns = np.dtype(list(zip(names, kinds, strict=True)))
     try:
         with warnings.catch_warnings():
-            # Numpy only warns about an integer that is written as a float. Here it must be an error.
+            # Numpy only warns if an integer is written as a float. Here this must be an error.
             warnings.simplefilter("error")
             table = np.loadtxt(str(path), columns, comments=None, delimiter=",", skiprows=1, max_rows=rows, ndmin=1)
     except (ValueError, Warning):
@@ -87,10 +89,10 @@ def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read
 
 
 def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) -> _Read:
-    """Return the rows, read with Python's own conversions. Raise `Damaged` with a description of the problem."""
+    """Return the rows, each field read by Python's own conversions. Raises `Damaged` and describes the problem."""
     own = len(layout.SERIES_COLUMNS)
     width = own + len(metrics)
-    # Newlines become commas, so that one split returns all fields of all rows.
+    # Replace newlines by commas. One split then returns all fields of all rows.
     fields = body[:-1].replace(b"\n", b",").decode("ascii", "replace").split(",") if rows else []
     if len(fields) != rows * width:
         raise Damaged(f"{name}: {len(fields)} fields in {counted(rows, 'row')}, but each row must hold {width}")
@@ -109,7 +111,8 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
 
 
 class DigestColumn(Sequence[str]):
-    """A column of ASCII digests without NUL bytes. Columns of a million rows are compared as blocks in 10 ms."""
+    """A column of ASCII digests without NUL bytes. To compare two columns of a million rows takes 10 ms, because they
+    are compared as bytes."""
 
     def __init__(self, encoded: NDArray[np.bytes_]) -> None:
         self._encoded = encoded
@@ -127,7 +130,7 @@ class DigestColumn(Sequence[str]):
         return bytes(self._encoded[index]).decode("ascii")
 
     def __iter__(self) -> Iterator[str]:
-        # Decoding all digests at once takes a tenth of the time of decoding them one by one.
+        # To decode all digests at once takes a tenth of the time that it takes to decode them one by one.
         return iter(self._encoded.astype(np.str_).tolist())
 
     def __contains__(self, digest: object) -> bool:
@@ -139,7 +142,8 @@ class DigestColumn(Sequence[str]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def distinct(self) -> int:
-        """Return how many different digests there are. They are counted as bytes, because texts take twice the time."""
+        """Return how many different digests there are. They are counted as bytes, because counting them as texts takes
+        twice as long."""
         return len(set(self._encoded.tolist()))
 
     def __hash__(self) -> int:
@@ -154,13 +158,14 @@ def distinct(digests: Sequence[str]) -> int:
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-OPENED = ": open"  # suffix of the name of the first phase of each execution
+OPENED = ": open"  # suffix of the name of the first phase of each execution of an arm
 
 
 def read_records(directory: Path) -> tuple[list[Record], str | None]:
-    """Return the records before the first damage, and a description of the damage; None without damage.
+    """Return the records before the first damage, and a description of the damage, or None if there is no damage.
 
-    If the last line has no newline, the worker's death cut it off. It is left out and does not count as damage.
+    If the last line has no newline, the worker died while it wrote the line. The line is left out and does not count as
+    damage.
     """
     path = directory / layout.RECORDS
     if not path.exists():
@@ -181,7 +186,8 @@ def read_records(directory: Path) -> tuple[list[Record], str | None]:
 
 
 def read_run(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return a run and its evidence, from `evidence/<run id>/`. Raise EvidenceError if its `run.json` is unreadable."""
+    """Return a run and its evidence, from the folder `evidence/<run id>/`. Raises EvidenceError if its `run.json`
+    cannot be read."""
     try:
         run = read_model(directory / layout.RUN, Run)
     except Damaged as damage:
@@ -198,9 +204,10 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return a run and its evidence as `read_run` does. If the run is still executing, include only ended executions.
+    """Return a run and its evidence as `read_run` does. If the run is still executing, only ended executions of arms
+    are included.
 
-    An execution has ended when the next one begins. Raise EvidenceError if the run's `run.json` cannot be read.
+    An execution has ended when the next one begins. Raises EvidenceError if the run's `run.json` cannot be read.
     """
     try:
         if has_ended(directory):
@@ -223,7 +230,7 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
-    """Return one worker's evidence. If the worker still runs, return only the executions that have ended."""
+    """Return one worker's evidence. While the worker is running, return only the executions of arms that have ended."""
     if has_ended(directory):
         return _of_worker(run, directory)
     records, _ = read_records(directory)
@@ -233,7 +240,7 @@ def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvidence:
-    """Return the evidence of a later rank. For arms with fewer ranks, use the executions of the first rank."""
+    """Return the evidence of a rank after the first. For arms with fewer ranks, use the first rank's executions."""
     own = _of_worker(run, directory / layout.rank_name(rank))
     its = {arm for arm, planned in run.arms.items() if planned.arm.ranks > rank}
     seen = {arm: (own if arm in its else first).arms.get(arm) for arm in run.arms}
@@ -242,10 +249,8 @@ def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvi
 
 
 def host_of(directory: Path) -> Path | None:
-    """Return the folder of the run whose process also executed this run; None if this run has its own evidence.
-
-    Raise `Damaged` if `shared.json` cannot be read, or does not name a run in the same folder.
-    """
+    """Return the folder of the run whose process also executed this run. Return None if this run has its own evidence.
+    Raises `Damaged` if `shared.json` cannot be read, or does not name a run in the same folder."""
     if not (directory / layout.SHARED).exists():
         return None
     shared = read_model(directory / layout.SHARED, Shared)
@@ -256,7 +261,7 @@ def host_of(directory: Path) -> Path | None:
 
 
 def has_ended(directory: Path) -> bool:
-    """Return True if the end of every process of a run is recorded: its completion or its death."""
+    """Return True if, for every process of the run, it is recorded that the process completed its work or died."""
     folders = lane_folders(directory)
     try:
         if (host := host_of(directory)) is not None:
@@ -270,8 +275,8 @@ def has_ended(directory: Path) -> bool:
 
 
 def _of_host(run: Run, directory: Path) -> RunEvidence:
-    """Return this run's evidence from its host, the run that executed its arms. If the host did not execute them,
-    return a death with the cause `garbage`."""
+    """Return this run's evidence from its host, the run whose process executed the arms of this run. If the host did
+    not execute them, the worker counts as dead with the cause `garbage`."""
     try:
         host, shared = host_of(directory), read_model(directory / layout.SHARED, Shared)
         if host is None or (host / layout.SHARED).exists():
@@ -292,7 +297,8 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
-    """Return the joined evidence of lanes (processes for parts of a run). Damage elsewhere becomes the run's death."""
+    """Return the joined evidence of lanes (processes that each executed a part of the run). If the lanes do not fit
+    together, or there are records outside of them, the whole run counts as damaged."""
     lanes: list[Lane] = []
     unreadable: list[str] = []
     for folder in folders:
@@ -315,7 +321,7 @@ def _garbage(run: Run, detail: str) -> RunEvidence:
 
 
 def _of_worker(run: Run, directory: Path) -> RunEvidence:
-    """Return the evidence that one worker wrote into a directory."""
+    """Return the evidence that one worker wrote into the folder `directory`."""
     records, damage_found = read_records(directory)
     phases = [record.name for record in records if isinstance(record, Phase)]
     phase = phases[-1] if phases else None
@@ -323,7 +329,7 @@ def _of_worker(run: Run, directory: Path) -> RunEvidence:
         evidence = assemble(run, records, directory)
     except Damaged as damage:
         evidence, damage_found = RunEvidence(run.id, run.probe, {}), damage_found or str(damage)
-    # Telemetry may be missing. The judge never gives PASS to a timing without telemetry.
+    # Telemetry may be missing: a timing without telemetry never gets the verdict PASS.
     evidence = replace(evidence, telemetry=readable(directory / layout.TELEMETRY, Telemetry))
     return replace(evidence, death=_death(directory, records, damage_found, phase))
 
@@ -339,7 +345,7 @@ def _death(directory: Path, records: list[Record], damage: str | None, phase: st
 
 
 def death_from_records(records: list[Record], damage: str | None, phase: str | None) -> Death | None:
-    """Return how the worker died, according to its records alone; None if the records are complete and undamaged."""
+    """Return how the worker died, as its own records show it, or None if the records are complete and not damaged."""
     raised = next((record for record in records if isinstance(record, Raised)), None)
     if raised is not None:
         return Death(cause=raised.cause, detail=raised.error, phase=phase, stack=raised.stack)
@@ -351,13 +357,14 @@ def death_from_records(records: list[Record], damage: str | None, phase: str | N
 
 
 def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
-    """Return a run's evidence: records and series by arm and replica. Raise `Damaged` if these do not fit together."""
+    """Return the evidence of a run: its records and series, by arm and number of the execution. Raises `Damaged` if
+    they do not fit together."""
     executions: dict[tuple[str, int], list[RunRecord]] = {}
     of_run: list[RunRecord] = []
     seen: set[str] = set()
     for record in (record for record in records if isinstance(record, RunRecord)):
         whose = ", ".join(f"{name} {getattr(record, name)}" for name in record.key) or "the run"
-        # A second record with the same key would replace the first record or count twice.
+        # A second record with the same key would replace the first record, or would count twice.
         if (named := f"`{record.record}` of {whose}") in seen:
             raise Damaged(f"{layout.RECORDS}: {named} was recorded twice")
         seen.add(named)
@@ -388,7 +395,8 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
 
 
 def _series(path: Path, known: dict[Path, Series]) -> Series:
-    """Return a series. Files with equal bytes are parsed only once, as parsing a million steps takes half a second."""
+    """Return a series. Files with equal bytes are parsed only once, because it takes half a second to parse a million
+    steps."""
     size = path.stat().st_size
     for other, series in known.items():
         if other.stat().st_size == size and read_bytes(other) == read_bytes(path):
@@ -397,34 +405,37 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
     return known[path]
 
 
-# The beginnings of the records that are needed here, written as `dump_json` writes them.
+# The beginnings of the lines to parse, as `dump_json` writes them. Other lines are skipped to save time.
 _OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')
 
 
 class ProcessTimes(Record):
-    """`process.json`: times of a worker process, noted by its supervisor, in seconds of the machine's monotonic clock.
+    """`process.json`: times of a worker's process, recorded by the process that started it, in seconds of the machine's
+    monotonic clock.
 
-    An interpreter started in advance is `ready` before it gets a run. The run holds its GPU from `given_run` on.
+    A process that was started in advance is `ready` before it gets a run. The run holds its GPU from `given_run` on.
     """
 
     started: Real
     ended: Real
-    given_run: Real | None = None  # time at which the process got its run; None: it got its run when it was started
-    ready: Real | None = None  # time at which the process began to wait for its run; None: it did not wait
-    # time at which the process requested a GPU; None: it requested no GPU, or already held one
+    given_run: Real | None = None  # time at which the process got its run; None: when it was started
+    ready: Real | None = None  # time at which the process began to wait for a run; None: it did not wait
+    # time at which the process requested a GPU; None: it needed no GPU, or had one already
     asked_for_gpu: Real | None = None
-    commit: str | None = None  # commit of the checkout at the time `given_run`; None: no checkout, or older evidence
+    # commit of the checkout at the time `given_run`; None: there was no checkout, or the evidence is of an older
+    # version
+    commit: str | None = None
     # with --baseline: the commits whose source trees the arms of this process used
     trained: list[str] = Field(default_factory=list)
     gpu: str | None = None  # UUID of the GPU that the process held; None: it held no GPU
-    gpu_alone: bool | None = None  # True: no other run could use that GPU at the same time
+    gpu_alone: bool | None = None  # True: no other run could use the GPU at the same time
     # intervals in which the process was stopped, each from SIGSTOP to SIGCONT
     stopped: list[tuple[Real, Real]] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class WorkerTimes:
-    """One worker of a run. process: None in older evidence, which does not record the times of processes."""
+    """One worker of a run. process: None if the evidence is of an older version, without times of processes."""
 
     run: Run
     phases: Sequence[Phase]
@@ -433,19 +444,18 @@ class WorkerTimes:
 
     @property
     def clocked(self) -> bool:
-        """Return True if all times are on the machine's clock. All runs of a directory share this clock."""
+        """Return True if all times are times of the machine's clock, so that they can be compared with those of other
+        runs in the directory."""
         return self.process is not None and all(phase.began is not None for phase in self.phases)
 
 
 def read_times(directory: Path) -> list[WorkerTimes]:
-    """Return the workers of one run in order, from `evidence/<run id>/`. Leave out workers without a readable run.
-
-    For a run in lanes, return the workers of all lanes, because only the lanes executed the run.
-    """
+    """Return the workers of one run in order, from the folder `evidence/<run id>/`. Workers without a readable run are
+    left out. If the run was divided into lanes (processes for parts of it), return the workers of all lanes."""
     try:
         folders = lane_folders(directory)
         earlier = sorted(directory.glob(f"{layout.ATTEMPT}*"), key=lambda path: (len(path.name), path.name))
-    except OSError:  # This user may not read the folder. Code that reads the evidence reports this error.
+    except OSError:  # the folder may not be readable for this user; the code that reads the evidence reports this
         return []
     if folders:
         return [times for folder in folders for times in read_times(folder)]
@@ -466,7 +476,8 @@ def _of_one(directory: Path) -> WorkerTimes | None:
 
 
 def _records(path: Path) -> list[Record]:
-    """Return the `phase` and `complete` records. Other lines are not parsed. Damaged or cut-off lines are ignored."""
+    """Return the `phase` and `complete` records of the file. Other lines are not parsed. Damaged or incomplete lines
+    are ignored."""
     try:
         lines = read_bytes(path).split(b"\n")
     except Damaged:

@@ -1,7 +1,7 @@
-"""Remove names of this machine, its user and its folders from everything that is published.
+"""Remove the names of this machine, its user and its folders from everything that is published.
 
-Names are removed while evidence is collected, before anything is judged or sealed. Therefore verdicts, pages and
-digests are computed from the redacted text, and a later judgement reads the same text.
+Names are removed while evidence is collected, before anything is judged and before the manifest is written. Verdicts,
+pages and digests are therefore computed from the text without names, and a later judgement reads the same text.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from pydantic import BaseModel
 
 from harness.evidence.files import Damaged, read_bytes
 
-NOTE = "names of host, user and folders"  # the text in the header that says what was removed
+NOTE = "names of host, user and folders"  # what was removed, as the header of the run states it
 HOST, USER, FOLDER = "<host>", "<user>", "<folder>/"
-# Names that identify no person. In addition, `root` is a word in many messages.
+# Names that identify no person. They are not removed. `root` is also a word in many messages.
 COMMON = {"root", "localhost", "user", "runner"}
 SHORTEST = 3
-# Matches the folders of an absolute path, unless the character before the path shows that it is part of a longer word.
+# Matches the folders in an absolute path. A slash inside a longer word does not start a path.
 _FOLDERS = re.compile(r"""(?:(?<=file://)|(?<![\w.~<>/-]))~?/(?:[^\s/'"\\:;,<>()\[\]{}|=]+/)+""")
-# Matches a string in JSON. If the string is a key, also matches the colon after it.
+# Matches a string in JSON, and also the colon after it if the string is a key.
 _TEXT_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def wanted(asked: bool | None) -> bool:
-    """Return True if texts are to be redacted. asked: the user's choice; with None, only texts in CI are redacted."""
+    """Return True if names must be removed. asked: the user's choice; None means that names are removed only in CI."""
     return os.environ.get("CI", "").lower() not in {"", "0", "false"} if asked is None else asked
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """The names to remove. kept: values that are not redacted, because evidence and contract must agree on them."""
+    """The names to remove from texts. kept: texts that stay unchanged, as evidence and contract must agree on them."""
 
     hosts: frozenset[str]
     users: frozenset[str]
     kept: frozenset[str] = frozenset()
 
     def text(self, text: str) -> str:
-        """Return the text with each name replaced by a placeholder."""
+        """Return the text with a placeholder in place of each name."""
         if text in self.kept:
             return text
         text = _FOLDERS.sub(FOLDER, text)
@@ -57,7 +57,7 @@ class Redaction:
         return text
 
     def json(self, text: str) -> str:
-        """Return JSON text with its text values redacted. Keys, numbers and spaces do not change."""
+        """Return JSON text with the names removed from its text values. Keys, numbers and spaces stay unchanged."""
 
         def one(found: re.Match[str]) -> str:
             if found[2]:
@@ -69,11 +69,12 @@ class Redaction:
         return _TEXT_IN_JSON.sub(one, text)
 
     def model(self, record: Model) -> Model:
-        """Return the record with its texts redacted."""
+        """Return the record with the names removed from its texts."""
         return type(record).model_validate_json(self.json(record.model_dump_json()))
 
     def directory(self, directory: Path) -> None:
-        """Redact the files of a run's evidence in place. Files that are not text or are too large do not change."""
+        """Remove the names from the files of a run's evidence, in place. Files that are no text, or are too large, stay
+        unchanged."""
         for path in sorted(directory.rglob("*")):
             try:
                 before = read_bytes(path).decode("utf-8")
@@ -88,7 +89,8 @@ class Redaction:
                 path.write_text(after, encoding="utf-8", newline="")
 
     def _json_or_text(self, text: str) -> str:
-        """Return JSON text with its text values redacted. Redact other text, such as a cut-off line, as plain text."""
+        """Remove the names from JSON text, only from its text values. Any other text, such as an incomplete line, is
+        treated as plain text."""
         try:
             json.loads(text)
         except (ValueError, RecursionError):
@@ -97,22 +99,22 @@ class Redaction:
 
 
 def of_this_machine(kept: Collection[str] = ()) -> Redaction:
-    """Return a redaction of the names of this machine and this user. kept: values that are not redacted."""
+    """Return an object that removes the names of this machine and this user. kept: texts that stay unchanged."""
     host = socket.gethostname()
     users = {os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.expanduser("~").rpartition("/")[2]}  # noqa: PTH111 - without a home folder it raises no error
-    with suppress(KeyError, OSError):  # the user id may have no name, as in a container
+    with suppress(KeyError, OSError):  # the user id may have no name, for example in a container
         users.add(getpass.getuser())
     hosts = {host, host.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
     return Redaction(_names(hosts, kept), _names(users, kept), frozenset(kept))
 
 
 def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:
-    """Return the names to remove, without short names, common names, and words of the contract (`kept`)."""
+    """Return the names to remove: not short ones, not common ones, and none that the contract uses (`kept`)."""
     return frozenset(name for name in names if len(name) >= SHORTEST and name not in COMMON and name not in kept)
 
 
 def texts_in(value: Any) -> set[str]:
-    """Return every text in nested plain values, including keys."""
+    """Return every text in nested lists and mappings, including their keys."""
     if isinstance(value, str):
         return {value}
     if isinstance(value, dict):

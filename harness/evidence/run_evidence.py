@@ -1,8 +1,9 @@
-"""Define the evidence of a run, as judges read it. Evidence contains no decisions. This module registers record types.
+"""Define the evidence of a run, as judges read it, and register the types of its records. Evidence contains no
+decisions.
 
-A record type is a class and the field of `ArmEvidence` or `RunEvidence` that holds its records. The field holds one
-record (`X | None`), several (`list[X]`), or one for each value of its last key field (`dict[str, X]`). Code that reads,
-renames or joins records uses these fields.
+Each type of record is a class, and a field of `ArmEvidence` or `RunEvidence` holds the records of this class. The field
+holds one record (`X | None`), several (`list[X]`), or one for each value of its last key field (`dict[str, X]`). Code
+that reads, renames or joins records uses these fields.
 
 A folder `evidence/<run id>/` contains `run.json` (the Run), `records.jsonl` (a worker's records, each with its `record`
 tag, ending with `complete`), and `<arm>.<replica>.csv` (the series). Judges read `RunEvidence`.
@@ -65,7 +66,7 @@ JOURNAL = (Phase, Unavailable, Raised, Complete)
 
 
 class Death(Record):
-    """The end of a worker that did not complete its run, as recorded by the worker's supervisor."""
+    """The end of a worker that did not complete its run, as recorded by the process that started the worker."""
 
     cause: Cause
     detail: str  # the name of the signal, the exit code, the limit, or the type and message of the exception
@@ -79,27 +80,28 @@ class Series:
 
     loss: NDArray[np.float64]
     batch_digest: Sequence[str]
-    # number of parameter groups whose gradient norm exceeded the clip's threshold; -1: not reported
+    # number of parameter groups whose gradient norm exceeded the clip's threshold, for each step; -1: not reported
     clip_active_groups: NDArray[np.int64]
     tokens: NDArray[np.int64]
-    # Values that the system reports in addition to its loss; key: name of the metric. Empty in older evidence.
+    # Values that the system reports for each step in addition to its loss, by the metric's name. Empty if the evidence
+    # is of an older version.
     metrics: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithPackages:
-    """Evidence that also has records of types from installed packages. All these records are in `of_packages`."""
+    """Evidence that also has records whose types come from installed packages. `of_packages` has all these records."""
 
     of_packages: list[RunRecord] = field(default_factory=list)
 
     def records(self, kind: type[OfPackage]) -> list[OfPackage]:
-        """Return the records of one package type, in the order in which they were written."""
+        """Return the records of one type from an installed package, in the order in which they were written."""
         return [record for record in self.of_packages if isinstance(record, kind)]
 
 
 @dataclass(frozen=True)
 class ArmEvidence(WithPackages):
-    """All evidence of one execution of an arm. A field is None if the probe did not observe it."""
+    """All evidence of one execution of an arm. A field is None if the run did not observe what the field is for."""
 
     start: ArmStart
     end: ArmEnd | None
@@ -116,7 +118,7 @@ class ArmEvidence(WithPackages):
     saved: Saved | None = None
     loaded: Loaded | None = None
     evaluations: list[Evaluated] = field(default_factory=list)
-    # Detectors and recorders that raised an error. The key is the field to be filled.
+    # Detectors and recorders that ended with an error. The keys are the fields that they should have filled.
     failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
 
 
@@ -126,7 +128,7 @@ class RunEvidence(WithPackages):
 
     run_id: str
     probe: ProbeName
-    arms: dict[str, list[ArmEvidence]]  # name of an arm -> its evidence, one entry for each replica
+    arms: dict[str, list[ArmEvidence]]  # name of an arm -> its evidence, one entry for each execution of the arm
     timing: TimingEvidence | None = None
     telemetry: Telemetry | None = None
     kernels: dict[str, KernelsEvidence] = field(default_factory=dict)
@@ -134,33 +136,34 @@ class RunEvidence(WithPackages):
     kernel_match: dict[str, KernelMatchEvidence] = field(default_factory=dict)
     step_errors: list[StepErrors] = field(default_factory=list)
     observed_steps: list[ObservedStep] = field(default_factory=list)
-    # name of an arm -> the error that ended the arm; the other arms continued
+    # name of an arm -> the error that ended this arm; the other arms continued
     failed: dict[str, ArmFailed] = field(default_factory=dict)
     death: Death | None = None
-    # The evidence of each rank after the first, in order. If an arm has fewer ranks, the first rank's executions are
-    # used for the missing ranks.
+    # The evidence of each rank after the first, in order. For an arm with fewer ranks, the first rank's executions take
+    # the place of the missing ranks.
     ranks: tuple[RunEvidence, ...] = ()
-    # Why this machine cannot execute the run. The run's units are then NOT_RUN.
+    # The reason why this machine cannot execute the run, whose units are then NOT_RUN.
     obstacle: Obstacle | None = None
 
     def capture_failed(self, arm: str) -> bool:
-        """Return True if a capture of the arm was requested and none succeeded, so that its steps ran uncaptured."""
+        """Return True if the arm should be captured and no capture succeeded, so that its steps ran uncaptured."""
         seen = [one.capture for one in self.arms.get(arm, []) if one.capture is not None]
         return any(capture.requested and not capture.captured for capture in seen)
 
 
-# List the record types, parse a line of records, and put each record into its field of the evidence. The harness's own
-# record types are the types of the fields of `ArmEvidence` and `RunEvidence`. A package adds a record type with an
-# entry point in the group `contract_harness.records` (`module:attribute`). The entry point names a subclass of
-# `ArmRecord` or `RunRecord`.
+# The code below lists the record types, parses a line of records, and puts each record into its field of the evidence.
+# The harness's own record types are the types of the fields of `ArmEvidence` and `RunEvidence`. A package adds a record
+# type with an entry point in the group `contract_harness.records` (`module:attribute`). The entry point names a
+# subclass of `ArmRecord` or `RunRecord`.
 
 GROUP = "contract_harness.records"
-_OTHER = ("of_packages", list)  # field and field type for records whose type has no separate field
-_Row = tuple[str, object]  # the name of a field, and the field's type: a list, a mapping, or one record
+# field, and its form, for records of packages, which have no separate field for each type
+_OTHER = ("of_packages", list)
+_Row = tuple[str, object]  # the name of a field, and its form: a list, a mapping, or one record
 
 
 def _rows(evidence: type) -> dict[type[RunRecord], _Row]:
-    """Return the record types that have a field in a class of evidence, each with the name and form of the field."""
+    """Return the record types for which a class of evidence has a field, each with the field's name and form."""
     hints = get_type_hints(evidence).items()
     named = [(one, (field, get_origin(hint))) for field, hint in hints for one in (hint, *get_args(hint))]
     types = [(one, row) for one, row in named if isinstance(one, type) and issubclass(one, RunRecord)]
@@ -178,18 +181,19 @@ def _adapter(packages: tuple[type[RunRecord], ...]) -> TypeAdapter[Record]:
     return TypeAdapter(Annotated[types, Field(discriminator="record")])  # type: ignore[arg-type]
 
 
-_adapter(())  # The models are built at import. When a thread built them first, Python 3.13.0 crashed.
+_adapter(())  # Build the models while this module is imported. When a thread built them first, Python 3.13.0 crashed.
 
 
 def tag(kind: type[Record]) -> str:
-    """Return the `record` value in the lines of a record type; "" if the class is not a record type."""
+    """Return the value of `record` in the lines of a record type, or "" if the class is not a record type."""
     field = kind.model_fields.get("record")
     return field.default if field is not None and get_args(field.annotation) == (field.default,) else ""
 
 
 @cache
 def of_packages() -> tuple[type[RunRecord], ...]:
-    """Return the record types of installed packages. Raise KindError for an entry point without a valid type."""
+    """Return the record types of installed packages. Raises KindError if a package names something that is not a valid
+    type."""
     types: dict[str, type[RunRecord]] = {}
     taken = {*map(tag, BUILT_IN), *_FIELDS}
     what = "a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of its fields as its `key`"
@@ -223,7 +227,8 @@ def parsed(line: str | bytes) -> Record:
 
 
 def parts() -> set[str]:
-    """Return the names of the parts of an execution whose recording may fail without ending it (`PartFailed.part`)."""
+    """Return the names of the parts of an execution whose recording may fail while the execution continues
+    (`PartFailed.part`)."""
     return {*_FIELDS, *map(tag, of_packages())}
 
 
@@ -236,15 +241,13 @@ def recorded_in(execution: ArmEvidence) -> Iterator[RunRecord]:
 
 
 def execution_of(series: Series, records: Iterable[RunRecord]) -> ArmEvidence:
-    """Return the evidence of an execution: its series, and its records in the fields of their types."""
+    """Return the evidence of an execution: its series, and its records, each in the field of its type."""
     return ArmEvidence(series=series, **{"end": None, **held(ArmEvidence, records)})
 
 
 def held(evidence: type, records: Iterable[RunRecord]) -> dict[str, Any]:
-    """Return the records as values for the fields of a class of evidence.
-
-    A value is one record, a list of records, or a mapping by the last field of the records' key.
-    """
+    """Return the records as values for the fields of a class of evidence, by the field's name. A value is one record, a
+    list of records, or a mapping by the last field of the records' key."""
     fields: dict[str, Any] = {}
     for record in records:
         field, shape = _ROWS[evidence].get(type(record), _OTHER)

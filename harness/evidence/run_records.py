@@ -9,13 +9,14 @@ from pydantic import Field, model_validator
 from harness.evidence.base import ArmRecord, Cause, Obstacle, Record, RunRecord
 from harness.numbers import Amount, Count, Real
 
-# The field of `ArmEvidence` that a detector or recorder fills, or the `record` value of a package's record type.
+# A part of the evidence: the field of `ArmEvidence` that a detector or recorder fills, or the `record` value of a
+# package's record type.
 Part = str
 # A block counts as disturbed if its pace exceeds this multiple of the smallest pace on the machine. The pace is the
-# time of a fixed piece of work. In 320 blocks of 20 processes on the host of an H200, six paces were neither up to 1.35
-# times the smallest pace, nor 1.5 to 2 times. The larger values are the effect of a second thread on the same core.
+# time of a fixed piece of work. In 320 blocks of 20 processes on the host of an H200, all but six paces were up to 1.35
+# times the smallest pace, or 1.5 to 2 times. The larger values are the effect of a second thread on the same core.
 DISTURBED = 1.35
-# A throughput probe enters this phase at its first timed block. Telemetry is kept from then on.
+# A process that times arms enters this phase at its first timed block. Telemetry is kept from then on.
 TIMED_PHASE = "timed"
 
 
@@ -29,11 +30,12 @@ class Phase(Record):
 
 
 class Block(Record):
-    """One timed block of `steps` steps. The host clock is read at start and end, after the device has finished."""
+    """One timed block of `steps` steps. The host's clock is read at its start and end, each time after the device has
+    finished its work."""
 
     arm: str
     round: Count
-    position: Count  # position of the block in its ABBA round, 0 to 3
+    position: Count  # position of the block in its round of four blocks (arms in the order A, B, B, A), 0 to 3
     steps: Count
     seconds: Amount
     first_step: Count
@@ -41,11 +43,13 @@ class Block(Record):
     began: Real | None = None  # time at which the block began, in seconds on the machine's monotonic clock
     # number of graph launches in the block's steps, counted by the harness's callback; None: not counted
     graph_launches: Count | None = None
-    # Seconds until the first step returned. The device was idle before, so the step did not wait for the device.
+    # Seconds until the call of the first step returned. The device was idle before, so the step did not wait for the
+    # device.
     enqueue_seconds: Amount | None = None
-    # Processor seconds of a fixed piece of work. The larger value before or after the block counts. None: unknown.
+    # Processor seconds of a fixed piece of work before or after the block, whichever is larger. None: unknown.
     pace: Amount | None = None
-    # Processor seconds that threads and child processes of the arm used since the arm's previous block. None: unknown.
+    # Processor seconds that the arm's threads and child processes used between its previous block and this block. None:
+    # unknown.
     untimed_helper_seconds: Amount | None = None
 
 
@@ -63,33 +67,37 @@ class Telemetry(RunRecord):
     record: Literal["telemetry"] = "telemetry"
     samples: list[TelemetrySample]
     began: Real | None = None  # the time at which `seconds` was 0, on the same clock as `Block.began`
-    timed_seconds: Amount | None = None  # seconds of the timed phase, measured by the supervisor's clock
+    # seconds of the timed phase, on the clock of the process that started the worker
+    timed_seconds: Amount | None = None
 
 
 class TimingEvidence(RunRecord):
-    """The measurements of one process of a timing. Losses and digests of timed steps are in the arms' series."""
+    """What one process measured in a timing. Losses and digests of the timed steps are in the series of the arms."""
 
     record: Literal["timing"] = "timing"
     process: Count
     candidate: str
     baseline: str
     blocks: list[Block]
-    # number of steps in a block that was observed but not timed; 0: launches were counted in the timed blocks
+    # number of steps in an additional block that was observed and not timed; 0: launches were counted in the timed
+    # blocks
     observed_steps: Count
-    observed_graph_launches: dict[str, Count]  # name of an arm -> number of its graph launches in the observed block
-    # Name of an arm -> its kernel seconds per step in the observed block. Empty without CUDA.
+    observed_graph_launches: dict[str, Count]  # name of an arm -> number of its graph launches in the additional block
+    # Name of an arm -> seconds of its kernels per step in the additional block. Empty without CUDA.
     observed_device_seconds: dict[str, Amount] = Field(default_factory=dict)
     processors: Count | None = None  # number of processors that this process may use
-    # True: the profiler recorded the host sync planted after the observed block. None: no profiler, or old evidence.
+    # True: the profiler recorded the host sync that the harness planted after the additional block. None: no profiler,
+    # or evidence of an older version.
     profiler_sees_planted: bool | None = None
-    # True: the counter counted the graph launches planted before and after the timed blocks. None: no counter.
+    # True: the counter also counted the graph launches that the harness planted before and after the timed blocks.
+    # None: no counter.
     counter_sees_planted: bool | None = None
     own_processes: bool = False  # True: each arm ran in its own process, because the arms use two commits
     counter_failure: str | None = None  # why launches could not be counted reliably
 
 
 class JitEvent(Record):
-    """One compile, disk-cache hit or module load of a kernel. phase: prewarm, upload or train."""
+    """One compilation of a kernel, one disk-cache hit, or one load of a module. phase: prewarm, upload or train."""
 
     key: str
     event: Literal["compile", "disk_hit", "load"]
@@ -98,12 +106,12 @@ class JitEvent(Record):
 
 
 class KernelRecord(Record):
-    """One kernel that a run or a plan uses."""
+    """One kernel that a run uses, or that was planned for it."""
 
     key: str
     name: str
     ptx_digest: str
-    targets: list[str]  # the architecture in each `.target` line; empty: no such line
+    targets: list[str]  # the architectures in the `.target` lines of the PTX text; empty: there is no such line
     versions: list[str]
     entries: list[str]
     load_route: str | None = None
@@ -118,7 +126,7 @@ class KernelsEvidence(RunRecord):
     device: str | None  # the device's architecture, such as "sm_90"; None: no device
     device_readable: bool
     driver_ptx_version: str | None
-    compiled_for: str | None  # the target of an offline compilation
+    compiled_for: str | None  # the target for which kernels were compiled without a device
     planned: list[KernelRecord]
     used: list[KernelRecord]
 
@@ -137,7 +145,8 @@ class PrewarmEvidence(RunRecord):
 
 
 class KernelErrors(Record):
-    """The largest errors of output elements. Each is divided by the sum of the element's absolute terms."""
+    """The largest errors of output elements. Each error is divided by the sum of the absolute values of the element's
+    terms."""
 
     vs_naive: Amount
     vs_fp64: Amount
@@ -145,15 +154,15 @@ class KernelErrors(Record):
 
 
 class PeerErrors(Record):
-    """The largest errors against fp64 in the outputs that a peer's kernel has, for the peer's and our kernel."""
+    """The largest errors against fp64, of a peer's kernel and of our kernel, in the outputs of the peer's kernel."""
 
     vs_fp64: Amount
     own_vs_fp64: Amount
 
 
 class KernelPeer(Record):
-    """The kernel of another project for the same operation. errors: its largest errors, by data type of our outputs.
-    They are relative to the sum of the terms' absolute values."""
+    """The kernel of another project (a peer) for the same operation. errors: the largest errors, by data type of our
+    outputs. Each error is divided by the sum of the absolute values of the element's terms."""
 
     name: str
     outputs: list[str]
@@ -171,16 +180,18 @@ class KernelCase(Record):
     error_vs_fp64: Amount
     naive_error_vs_fp64: Amount
     finite: bool
-    # number of output elements that still hold the poison value, because the kernel did not write them
+    # number of output elements that the kernel did not write: they still have the value with which the harness filled
+    # them
     unwritten: Count
     repeat_equal: bool
-    # outputs that do not have the declared type or shape, each with its actual type and shape
+    # outputs that do not have the declared type or shape, each with the type and shape that it has
     mistyped: list[str] = Field(default_factory=list)
     # The following fields are None in older evidence.
-    overwritten: Count | None = None  # number of changed elements in the guard areas around the outputs
-    zero_references: Count | None = None  # number of outputs whose reference is zero in every element
+    # number of elements that the kernel changed in the guard areas, which are memory before and after the outputs
+    overwritten: Count | None = None
+    zero_references: Count | None = None  # number of outputs for which all elements of the reference are zero
     outputs: dict[str, str] | None = None  # name of each output -> its data type
-    # data type of the outputs -> the kernel's errors relative to the sum of the terms' absolute values
+    # data type of the outputs -> the kernel's errors, divided by the sum of the absolute values of the terms
     terms: dict[str, KernelErrors] | None = None
     peer: KernelPeer | None = None
 
@@ -191,11 +202,11 @@ class KernelMatchEvidence(RunRecord):
     arm: str
     cases: list[KernelCase]
     compiled: list[KernelRecord]
-    constants: dict[str, Count]  # names and values of constants in the kernel's source: tile, unroll, …
+    constants: dict[str, Count]  # names and values of constants in the source of the kernel, such as tile and unroll
 
 
 class TensorErrors(Record):
-    """L2 norms for one trained tensor: the norm of the reference's gradient, and of two arms' differences from it."""
+    """L2 norms for one trained tensor: of the reference's gradient, and of two arms' differences from it."""
 
     name: str
     reference_norm: Amount
@@ -204,7 +215,7 @@ class TensorErrors(Record):
 
 
 class StepErrors(RunRecord):
-    """Gradient errors of one step of the candidate, and of two other arms with the candidate's parameters and batch."""
+    """The gradient errors of one step, for the candidate and two other arms with the same parameters and batch."""
 
     record: Literal["step_errors"] = "step_errors"
     key: ClassVar = ("seed", "step")
@@ -218,14 +229,15 @@ class StepErrors(RunRecord):
 
 
 class Unavailable(Record):
-    """Machine or system lacks something that the run requires (`NotAvailable` was raised). Its units are NOT_RUN."""
+    """The machine or the system lacks something that the run requires (`NotAvailable` was raised). The run's units are
+    NOT_RUN."""
 
     record: Literal["unavailable"] = "unavailable"
     obstacle: Obstacle
 
 
 class ArmFailed(RunRecord):
-    """One arm ended early. Claims naming it cannot be judged. Evidence of the run's other arms remains valid."""
+    """One arm ended early. Claims that name it cannot be judged. The evidence of the run's other arms stays valid."""
 
     record: Literal["arm_failed"] = "arm_failed"
     key: ClassVar = ("arm",)
@@ -234,13 +246,13 @@ class ArmFailed(RunRecord):
     detail: str  # type and message of the exception, the signal, the exit code, or the limit
     phase: str | None
     stack: str
-    # what this machine lacks, as the arm's system reported it; the units are then NOT_RUN
+    # what this machine lacks, as the arm's system reported it; None: the arm failed for another reason
     obstacle: Obstacle | None = None
     steps: int | None = None  # number of steps that the arm made before it ended; None: not recorded
 
 
 class PartFailed(ArmRecord):
-    """A detector or recorder of one execution raised an error. Claims that need its evidence cannot be judged."""
+    """A detector or recorder in one execution of an arm raised an error. Claims that need it cannot be judged."""
 
     record: Literal["part_failed"] = "part_failed"
     key: ClassVar = ("arm", "replica", "part")
@@ -249,7 +261,8 @@ class PartFailed(ArmRecord):
     detail: str  # type and message of the exception
     phase: str | None
     stack: str
-    obstacle: Obstacle | None = None  # what this machine lacks, as the system reported it; the units are then NOT_RUN
+    # what this machine lacks, as the system reported it; None: the part failed for another reason
+    obstacle: Obstacle | None = None
 
 
 class Raised(Record):
@@ -258,7 +271,7 @@ class Raised(Record):
     record: Literal["raised"] = "raised"
     error: str  # type and message of the exception
     stack: str
-    # Another value means that the process that watches the ranks recorded the end of a rank's process.
+    # Any other value means that a rank's process ended, and that the process which watches the ranks recorded its end.
     cause: Cause = "exception"
 
 
@@ -267,27 +280,29 @@ class Complete(Record):
 
     record: Literal["complete"] = "complete"
     seconds: Amount
-    # processor seconds of the process and of those of its child processes that have ended
+    # processor seconds of this process, and of its child processes that have ended
     processor_seconds: Amount | None = None
 
 
 def disturbed(pace: float, least: float) -> bool:
-    """Return True if a pace exceeds `DISTURBED` times the machine's smallest pace (`least`), or is not a number."""
+    """Return True if a pace (seconds of a fixed piece of work) exceeds `DISTURBED` times the smallest pace, `least`, or
+    is not a number."""
     return not pace <= DISTURBED * least
 
 
-# The first word of the name of each gradient. For a tensor of the state, the first word is the category.
+# The first word in the name of each gradient. In the name of a tensor of the state, the first word is its category.
 GRADIENT = "gradient"
 
-UNOBSERVED, OBSERVED = 0, 1  # index of an arm's execution without observation, and of its execution with observation
+# index of an arm's execution without observation, and of its execution in which each operator is recorded
+UNOBSERVED, OBSERVED = 0, 1
 
 
 class ReadTensor(Record):
     """A tensor that an operator reads.
 
-    digest: of the tensor's bits; None if the bits were not readable or never written.
-    source: number of the operator of this step that last wrote the tensor's memory.
-    name: the tensor's name in the state or the inputs, if it has one.
+    digest: of the tensor's bits; None if the bits could not be read or were never written. source: number of the
+    operator of this step that wrote the tensor's memory last. name: the tensor's name in the state or the inputs, if it
+    has one.
     """
 
     digest: str | None
@@ -298,31 +313,30 @@ class ReadTensor(Record):
 
 
 class ObservedOperator(Record):
-    """One operator of a step. `line` and `module` are empty if no user code called the operator."""
+    """One operator of a step. `line` and `module` are empty if user code did not call the operator."""
 
     name: str
     phase: Literal["between", "forward", "backward"]
     module: str
     line: str
     code: str
-    arguments: list[str]  # the arguments as text; a point stands for each tensor
+    arguments: list[str]  # the arguments as text, with a point in place of each tensor
     reads: list[ReadTensor]
     makes: list[str | None]  # digests of the tensors that the operator returns
-    # digest of each input that the operator changed, after the change; None for an unchanged input
+    # digest of each input after the operator, if the operator changed the input; otherwise None
     leaves: list[str | None]
     writes: list[str] = Field(default_factory=list)  # names of the tensors of the state that the operator changes
     replayed: bool = False
-    captured_as: Count | None = None  # index of the operator among the operators of its graph
-    values: list[list[float]] | None = None  # values of the tensors that the operator returns, if these were requested
+    captured_as: Count | None = None  # index of the operator among the operators of the graph that contains it
+    values: list[list[float]] | None = None  # values of the tensors that the operator returns; None: not requested
 
 
 class ObservedStep(RunRecord):
-    """One step of one execution of an arm: digests of named tensors, and the operators if they were observed.
+    """One step of one execution of an arm: digests of tensors by name, and the step's operators if they were recorded.
 
-    unseen: number of kernels that were captured outside of operators, and of replays of graphs without observed
-        operators.
-    seconds: from the opening of the arm to the end of the step.
-    bytes: size of the digests kept during observation.
+    unseen: number of kernels that were captured but belong to no operator, and of replays of graphs whose operators
+    were not recorded. seconds: from the opening of the arm to the end of the step. bytes: size of the digests that were
+    kept during the recording.
     """
 
     record: Literal["observed_step"] = "observed_step"
@@ -342,7 +356,7 @@ class ObservedStep(RunRecord):
 
     @model_validator(mode="after")
     def _made_before(self) -> Self:
-        """Refuse a tensor whose source is no earlier operator. Otherwise code that follows sources may never end."""
+        """Refuse a tensor whose source is not an earlier operator. Otherwise following sources might never end."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
                 raise ValueError(f"operator {number} reads the result of a later operator")

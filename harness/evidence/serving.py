@@ -1,7 +1,8 @@
-"""Define when evidence of run A (the host) also decides run B (the guest): if A's process executed all that B requires.
+"""Decide when the evidence of one run (the host) can be used for another run (the guest), which is then not executed.
 
-A table has one rule for every field of a run and of a planned arm. Tables for other purposes replace single rules. This
-module also builds a run's evidence from lanes (processes that execute parts of a run) or from a host.
+The host's process must have executed all that the guest requires. A table has one rule for every field of a run and of
+a planned arm. Tables for other purposes replace single rules. This module also builds a run's evidence from lanes
+(processes that execute parts of a run) or from a host.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from harness.evidence.run_records import ArmFailed
 from harness.kinds import probe_named
 
 AN_ARM, NONE = "an arm", "none"
-# Settings of kernel comparisons for which the host may try more values than the guest requires. If bounds are given for
-# each data type, only the data types are compared here. A judge reads the bounds in its own claim.
+# Settings of comparisons of kernels in which an executed run (host) may have more entries than the run that uses its
+# evidence (guest) requires. If a setting gives a bound for each data type, only the data types are compared here,
+# because a judge reads the bounds from the claim.
 _TRIED = frozenset({"operations", "magnitudes", "max_relative_error"})
 
 
@@ -40,12 +42,13 @@ class Difference:
         return f"{self.field}: {self.demanded} in the contract, {self.made} in the evidence"
 
 
-# Tuples of a path inside the field, the value that the guest requires, and the value of the host.
+# Tuples of three: a path inside the compared field, the value that the guest requires, and the value of the host.
 Unmet = Iterator[tuple[str, Any, Any]]
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
-    """Yield the unequal entries of two mappings, or the two values if they are not equal. True differs from 1."""
+    """Yield the entries in which two mappings differ, or the two values if they are not mappings and differ. True
+    differs from 1."""
     if isinstance(host, Mapping) and isinstance(guest, Mapping):
         pairs = [(f".{key}", guest.get(key), host.get(key)) for key in {**guest, **host}]
     else:
@@ -54,7 +57,8 @@ def _unequal(host: Any, guest: Any) -> Unmet:
 
 
 def _missing(host: Any, guest: Any) -> Unmet:
-    """Yield what the guest requires but the host lacks: entries of a mapping, a list, or a value."""
+    """Yield what a run requires (`guest`) and an executed run lacks (`host`): entries of a mapping, a whole list, or a
+    value."""
     if isinstance(guest, Mapping):
         yield from ((f".{key}", value, host.get(key)) for key, value in guest.items() if host.get(key) != value)
     elif isinstance(guest, list):
@@ -96,11 +100,11 @@ def _with(host: list[Any], guest: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Rule:
-    """How one field is compared.
+    """How one field is compared between a run that was executed (the host) and a run that could use its evidence (the
+    guest).
 
-    unmet: yields what the guest's value requires and the host's value does not provide.
-    joined: returns a value that meets both requirements, if there is one.
-    seen: returns the part of a value that is compared.
+    unmet: yields what the guest's value requires and the host's value does not provide. joined: returns a value that
+    meets both requirements, or else the host's value. seen: returns the part of a value that is compared.
     """
 
     unmet: Callable[[Any, Any], Unmet]
@@ -109,19 +113,21 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return the fields that influence training, by name. `needs.device` is one; other needs only select a machine."""
+    """Return the fields of a workload that influence training, by name. Of its `needs`, only the device does, because
+    the others only select a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
 
 
 def _settings(arm: Arm) -> dict[str, object]:
-    """Return all settings of an arm except its system, which is a field of the planned arm."""
+    """Return all settings of an arm except its system. The planned arm has a separate field for the system."""
     return {**{name: getattr(arm, name) for name in Arm.model_fields if name != "system"}, **arm.settings()}
 
 
 def _with_needs(host: Workload, guest: Workload) -> Workload:
-    """Return the host's workload with the needs of both: all modules, and the larger memory (None if one is None)."""
+    """Return the host's workload with the needs of both runs: all modules, and the larger memory, or None if one run
+    names none."""
     memory = [workload.needs.memory_gib for workload in (host, guest)]
     most = None if None in memory else max(each for each in memory if each is not None)
     modules = list(dict.fromkeys([*host.needs.modules, *guest.needs.modules]))
@@ -135,14 +141,15 @@ def _nothing(_host: Any, _guest: Any) -> Unmet:
 
 EQUAL = Rule(_unequal)
 INCLUDES = Rule(_missing, _union)
-HAS = Rule(_missing)  # like INCLUDES, but the host's value cannot be extended
+HAS = Rule(_missing)  # like INCLUDES, but no requirement of the guest can be added to the host
 AT_LEAST = Rule(_fewer, max)
 IGNORED = Rule(_nothing)
 TRIED = Rule(_untried)
 ASKED = Rule(lambda host, guest: _missing(host, {arm: one for arm, one in guest.items() if one is not None}))
 
 Rules = Mapping[str, Rule]
-# Rules for a guest that reads the host's evidence under its own arm names. Differences are reported in this order.
+# Rules for a guest that reads the host's evidence under other arm names. Differences are reported in the order of this
+# table.
 SHARED: Rules = {
     "id": IGNORED,
     "contract": IGNORED,
@@ -151,7 +158,7 @@ SHARED: Rules = {
     "process": EQUAL,
     "measurement": EQUAL,
     "workload": Rule(_unequal, _with_needs, trained_on),
-    "arms": INCLUDES,  # the guest's arms by name; the following rules are for the fields of each arm
+    "arms": INCLUDES,  # the guest's arms, by name; the rules that follow are for the fields of each arm
     "arm": Rule(_unequal, seen=_settings),
     "system": EQUAL,
     "commit": EQUAL,
@@ -160,7 +167,7 @@ SHARED: Rules = {
     "observe_syncs": INCLUDES,
     "watch_every_step": INCLUDES,
     "watch_ranks": INCLUDES,
-    # The host cannot be extended here, because an arm's movements are compared with those of the arms before it.
+    # the host's value cannot be changed here, because movements are compared with those of the arms executed before
     "moves": HAS,
     "sketches": INCLUDES,
     "nudged": EQUAL,
@@ -180,20 +187,22 @@ SHARED: Rules = {
     "without": IGNORED,
     "compared": Rule(_nothing, lambda host, guest: None if None in (host, guest) else _with(host, guest)),
 }
-# Rules for probes that do not execute arm after arm, and for the comparison of costs. Both must execute the same.
+# Rules for runs that do not execute one arm after the other, and for comparing costs. Host and guest must execute the
+# same.
 SAME: Rules = {
     **{name: replace(EQUAL, seen=rule.seen) for name, rule in SHARED.items()},
     **dict.fromkeys(("id", "contract", "workload_name", "wall_limit_s", "heartbeat_s"), IGNORED),
 }
-# Rules for a lane of a run. Each execution of the lane is compared separately.
+# Rules for a lane, a process that executed a part of a run. Its executions are compared separately, one by one.
 PART: Rules = {
     **dict.fromkeys(SHARED, EQUAL),
     "arms": INCLUDES,
     **dict.fromkeys(("replicas", "first_replica", "without"), IGNORED),
 }
-# Rules for the arms that a fault does not change. The host may make comparisons that the guest does not require.
+# Rules for arms that a planted fault does not change. The host may make comparisons that the guest does not require.
 DONATED: Rules = {**SHARED, "workload_name": EQUAL, "baseline_of": ASKED, "fault": IGNORED}
-# Rules for a run that a contract requires. A contract determines neither the data nor the time limits.
+# Rules for a run that a contract requires, compared with an executed run. A contract determines neither data nor time
+# limits.
 DEMANDED: Rules = {
     **DONATED,
     "contract": EQUAL,
@@ -202,7 +211,7 @@ DEMANDED: Rules = {
     **dict.fromkeys(("fault_arms", "data", "model_directory", "wall_limit_s", "heartbeat_s"), IGNORED),
 }
 _OF_RUN, _OF_ARM = tuple(Run.model_fields), tuple(PlannedArm.model_fields)
-# Rules for comparing two runs while their arms are ignored.
+# Rules for two runs whose arms are ignored in the comparison.
 ALIKE: Rules = {
     name: rule if rule.unmet is _unequal and name in _OF_RUN and name != "fault_arms" else IGNORED
     for name, rule in SHARED.items()
@@ -212,15 +221,14 @@ if SHARED.keys() != {*_OF_RUN, *_OF_ARM}:
 
 
 def serves(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> bool:
-    """Return True if the host's run has everything that the guest's run requires. Arguments: see `differences`."""
+    """Return True if the executed run `host` does everything that the run `guest` requires. arms: an arm's name in
+    `guest` -> its name in `host`."""
     return not any(True for _ in differences(host, guest, rules, arms))
 
 
 def differences(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> Iterator[Difference]:
-    """Yield each field in which the host's run does not meet what the guest's run requires.
-
-    arms: the guest's name of each arm to compare -> the host's name. None means all arms, under equal names.
-    """
+    """Yield each field in which the executed run `host` does not meet what the run `guest` requires. arms: the arms to
+    compare: an arm's name in `guest` -> its name in `host`. None means all arms, under equal names."""
     if arms is not None:
         host, guest = of_arms(host, {there: there for there in arms.values()}), of_arms(guest, arms)
     for name in rules:
@@ -243,7 +251,8 @@ def _of_arms(host: Run, guest: Run, rules: Rules) -> Iterator[Difference]:
 def _of_field(place: str, name: str, host: Record, guest: Record, rules: Rules) -> Iterator[Difference]:
     rule = rules[name]
     for key, demanded, there in rule.unmet(rule.seen(getattr(host, name)), rule.seen(getattr(guest, name))):
-        # Messages use the contract's names: `workload` for this field, and no `arm` before the settings of an arm.
+        # Messages use the names of the contract: `workload` for `workload_name`. The settings of an arm get no prefix
+        # `arm`.
         called = {"workload_name": "workload", "arm": ""}.get(name, name)
         yield Difference(f"{place.removesuffix(name)}{called}".removesuffix(".") + key, _text(demanded), _text(there))
 
@@ -253,7 +262,7 @@ def _text(value: object) -> str:
 
 
 def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
-    """Return the run with only the arms in `arms`, renamed. arms: an arm's name in the run -> its new name."""
+    """Return the run with only the arms named in `arms`, under new names. arms: an arm's name -> its new name."""
     return run.model_copy(
         update={
             "arms": {arms[name]: arm for name, arm in run.arms.items() if name in arms},
@@ -266,7 +275,7 @@ def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
 
 
 def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
-    """Return the run's fields about gradients, only for the arms in `arms` and with their new names."""
+    """Return the run's fields about gradients, reduced to the arms in `arms` and with their new names."""
     read = {name: new for name, new in arms.items() if name in reads_gradients(run)}
     return {
         "baseline_of": {new: _renamed(run.baseline_of.get(name), arms) for name, new in read.items()},
@@ -276,10 +285,8 @@ def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
 
 
 def widened(host: Run, guest: Run) -> Run:
-    """Return the host's run, extended by what the guest's run requires. If no value meets both, keep the host's value.
-
-    guest: a run whose arms have the host's names (see `of_arms`).
-    """
+    """Return the run `host`, extended by what the run `guest` requires, so that one execution serves both. Where no
+    value meets both, the value of `host` is kept. guest: a run that names its arms as `host` does (see `of_arms`)."""
     whole = host.model_copy(update=_gradients(host, {name: name for name in host.arms}))
     changes = {name: SHARED[name].joined(getattr(whole, name), getattr(guest, name)) for name in _OF_RUN}
     changes["arms"] = {
@@ -298,7 +305,7 @@ def _joined(host: PlannedArm, guest: PlannedArm) -> PlannedArm:
 
 
 def reads_gradients(run: Run) -> Collection[str]:
-    """Return the arms whose gradients at least one claim of the run reads."""
+    """Return the arms whose gradients a claim of the run reads."""
     if not run.gradient_steps:
         return frozenset()
     return run.arms.keys() if run.gradient_arms is None else set(run.gradient_arms)
@@ -312,11 +319,11 @@ def _named(groups: Sequence[Sequence[str]], arms: Mapping[str, str]) -> list[lis
     return [[arms[name] for name in group if name in arms] for group in groups]
 
 
-# Join the evidence of a run's lanes. A lane is a process that executed a part of the run. `run.json` describes the
-# whole run, and the `run.json` in the folder of each lane describes the lane's part. Together, the parts contain every
-# execution of the run exactly once. If a lane died or is missing, only the arms of this lane fail.
+# The code below joins the evidence of a run's lanes. A lane is a process that executed a part of the run. `run.json`
+# describes the whole run, and the `run.json` in each lane's folder describes the part of the lane. Together, the lanes
+# contain every execution of the run exactly once. If a lane died or is missing, only the arms of this lane fail.
 
-Execution = tuple[str, int]  # the name of an arm, and the index of a replica
+Execution = tuple[str, int]  # the name of an arm, and the number of its execution
 
 
 @dataclass(frozen=True)
@@ -329,7 +336,8 @@ class Lane:
 
 
 def lane_folders(directory: Path) -> list[Path]:
-    """Return the folders of a run's lanes, in the order of their numbers; none if the run was not split into lanes."""
+    """Return the folders of a run's lanes (processes for parts of the run), in the order of their numbers. Return none
+    if the run has no lanes."""
     folders = [path for path in directory.glob(f"{layout.LANE}*") if path.is_dir() and not path.is_symlink()]
     numbered = {path: path.name.removeprefix(layout.LANE) for path in folders}
     return sorted(
@@ -338,10 +346,8 @@ def lane_folders(directory: Path) -> list[Path]:
 
 
 def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvidence:
-    """Return the evidence of `run`, as if one process had executed it.
-
-    unreadable: messages about unreadable lanes. Raise `Damaged` if a lane is not part of this run, or lanes overlap.
-    """
+    """Return the evidence of `run`, joined from its lanes, as if one process had executed the run. unreadable: messages
+    about lanes that cannot be read. Raises `Damaged` if a lane is not part of this run, or if lanes overlap."""
     executed: dict[Execution, ArmEvidence] = {}
     failed: dict[str, ArmFailed] = {}
     for lane in lanes:
@@ -360,7 +366,8 @@ def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvi
 
 
 def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
-    """Return executions that no lane has. Raise `Damaged` for an execution that is unplanned or in two lanes."""
+    """Return the planned executions that no lane contains. Raises `Damaged` for an execution that was not planned or is
+    in two lanes."""
     held = [execution for lane in lanes for execution in lane.executions()]
     for arm, replica in held:
         if held.count((arm, replica)) > 1:
@@ -371,7 +378,7 @@ def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
 
 
 def _require_part(lane: Lane, run: Run) -> None:
-    """Raise `Damaged` unless the lane's run equals `run`, except that it may have fewer executions."""
+    """Raise `Damaged` unless the lane's run equals `run`, except that the lane may have fewer executions."""
     if not serves(run, lane.run, PART):
         raise Damaged(f"{lane.name}/{layout.RUN} is not a part of this run")
     for arm, executions in lane.evidence.arms.items():
@@ -380,7 +387,7 @@ def _require_part(lane: Lane, run: Run) -> None:
 
 
 def _failures(lane: Lane) -> dict[str, ArmFailed]:
-    """Return, by arm, what ended the arm: its own failure, or the death of its lane."""
+    """Return what ended each failed arm of a lane, by arm: its own failure, or the death of the lane's process."""
     death = lane.evidence.death
     if death is None:
         return lane.evidence.failed
@@ -392,7 +399,8 @@ def _failures(lane: Lane) -> dict[str, ArmFailed]:
 
 
 def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidence]]:
-    """Return each arm's replicas in order. Replicas after a missing one are left out: they would get its number."""
+    """Return each arm's executions in order. If one is missing, the later ones are left out, because they would get
+    wrong numbers."""
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(executed):
         if replica == len(arms.get(arm, [])):
@@ -400,25 +408,24 @@ def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidenc
     return arms
 
 
-# Let a run that was not executed (the guest) use the evidence of a run that was executed (the host). The guest's
-# directory has only two files. `run.json` states what the guest's claims require. `shared.json` names the host and maps
-# each arm of the guest to an arm of the host.
+# The code below lets a run that was not executed (the guest) use the evidence of a run that was executed (the host).
+# The guest's directory has only two files. `run.json` states what the guest's claims require. `shared.json` names the
+# host and maps each arm of the guest to an arm of the host.
 
 Named = TypeVar("Named", bound=RunRecord)
 
 
 class Shared(Record):
-    """`shared.json`: the run whose process executed this run's arms. arms: name in this run -> name in that run."""
+    """`shared.json`: names the run whose process executed this run's arms. arms: an arm's name in this run -> its name
+    in the other run."""
 
     run: str
     arms: dict[str, str]
 
 
 def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
-    """Return a text about what the guest's run requires and the host's run lacks; None if the host has everything.
-
-    arms: the guest's name of each arm -> the host's name.
-    """
+    """Return in words what the run `guest` requires and the run `host` did not execute. Return None if nothing is
+    missing. arms: an arm's name in `guest` -> its name in `host`."""
     if not probe_named(guest.probe).arm_by_arm:
         return None if serves(host, guest, SAME) and all(map(eq, arms, arms.values())) else "an equal run"
     if set(arms) != set(guest.arms) or len(set(arms.values())) < len(arms) or not set(arms.values()) <= set(host.arms):
@@ -434,7 +441,8 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
-    """Return the host's evidence with the guest's names, as if the guest had been executed. arms: see `lacks`."""
+    """Return the evidence of the run `host` under the names of the run `guest`, as if `guest` had been executed. arms:
+    an arm's name in `guest` -> its name in `host`."""
     if not probe_named(guest.probe).arm_by_arm:
         return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}
@@ -444,7 +452,8 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
             for one in host.arms[there]
             if one.start.replica in planned.indices
         ]
-        for name, planned in sorted(guest.arms.items())  # in the order in which arms are read from a directory
+        # sorted, because arms are read from a directory in this order, too
+        for name, planned in sorted(guest.arms.items())
         if (there := arms[name]) in host.arms
     }
     failed = {
@@ -459,7 +468,8 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
 
 
 def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
-    """Return a host's execution with the guest's name of the arm, without records that the guest did not request."""
+    """Return an execution from a host (an executed run) as evidence of the run `guest`: with the name that the arm has
+    in `guest`, and without records that `guest` did not request."""
     steps = guest.gradient_steps if name in reads_gradients(guest) else []
     asked = [
         record
@@ -471,7 +481,8 @@ def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[s
 
 
 def _record_named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
-    """Return a host's record with the guest's name of the arm, without comparisons with arms that the guest lacks."""
+    """Return a record from a host (an executed run) with the name that the arm has in the run that uses it (the guest),
+    without comparisons with arms that the guest does not have."""
     changes: dict[str, object] = {"arm": name}
     if isinstance(record, ArmEnd):
         for field, seen in (("differences", record.differences), ("moved_apart", record.moved_apart)):

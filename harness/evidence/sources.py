@@ -1,10 +1,10 @@
 """Find the files and owners of modules, and compute digests of the sources of a run, without importing any module.
 
-Sources are the Python and CUDA C++ files of the harness, of the packages that contain systems, and of every user module
-that these import directly or indirectly. Digests are computed from files, because a copied tree may have no git.
-Imports are found in the text, so that an import inside a function counts, too. Libraries (below `site-packages`) and
-Python's own modules are left out, except a system's own package. Each file is listed with its path inside its package,
-so that a digest does not depend on the location of the tree.
+Sources are the Python and CUDA C++ files of the harness, of the packages that contain the tested systems, and of every
+user module that these packages import directly or indirectly. Digests are computed from files, because a copied tree
+may not be a git repository. Imports are found in the text of the files, so that an import inside a function counts,
+too. Libraries (below `site-packages`) and Python's own modules are left out, except the package of a tested system.
+Each file is listed with its path inside its package, so that a digest does not depend on the location of the tree.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from harness.evidence.modules import INSTALLED, is_library, module_spec, place_i
 if TYPE_CHECKING:
     from harness.evidence.environment_records import TrainerFacts
 
-# Find the imports of Python sources in their text, without executing the sources. An import names a module, or uses a
-# folder that the source adds to the import path, or loads a file by its path.
-#
-# Imports count wherever they stand, also in functions. A path is known only if the source composes it from constants,
-# `__file__`, `Path` and `os.path`. Relative imports are not searched for, because all files of a package count anyway.
+# The code below finds the imports of Python sources in their text, without executing them. An import names a module,
+# uses a folder that the source adds to the import path, or loads a file by its path. Imports count wherever they stand,
+# also in functions. A path is known only if the source composes it from constants, `__file__`, `Path` and `os.path`.
+# Relative imports are not searched for, because all files of a package count anyway.
 
 _START = r"(?:^|[;:])[ \t\f]*"
 _FROM = re.compile(rf"{_START}from[ \t]+([^\W\d]\w*)[\w.]*[ \t]+import\b", re.MULTILINE)
@@ -47,12 +46,8 @@ _REAL = {"resolve", "realpath"}
 
 @dataclass
 class Imports:
-    """Imports found in the added sources.
-
-    names: top-level packages.
-    folders: folders to search in addition to the import path.
-    files: files that are loaded by their paths.
-    """
+    """Collects the imports of the sources that are added to it. names: top-level packages. folders: folders that the
+    sources add to the import path. files: files that the sources load by their paths."""
 
     names: set[str] = field(default_factory=set)
     folders: set[Path] = field(default_factory=set)
@@ -63,7 +58,7 @@ class Imports:
         self.names.update(name for name in imported_names(text) if name)
         if not any(word in text for word in _BY_PATH):
             return
-        # Python could not import a source that raises one of these errors here.
+        # a source that raises one of these errors here cannot be imported by Python either
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             tree = ast.parse(source)
             paths = _Paths(tree, file.absolute())
@@ -73,7 +68,7 @@ class Imports:
 
 
 def imported_names(text: str) -> Iterator[str]:
-    """Yield packages that the text imports, by import statements and by calls of `import_module` with a constant."""
+    """Yield the packages that the text imports, by import statements or by `import_module` with a constant name."""
     lines = "\n".join(_lines_with("import", text))
     yield from (found[1] for found in _FROM.finditer(lines))
     if any(word in lines for word in _CALLED):
@@ -86,7 +81,8 @@ def imported_names(text: str) -> Iterator[str]:
 
 
 def _lines_with(word: str, text: str) -> Iterator[str]:
-    """Yield the lines that contain a word. This takes a tenth of the time of matching a pattern on the whole text."""
+    """Yield the lines that contain a word. To search for the word takes a tenth of the time of matching a pattern on
+    the whole text."""
     at = text.find(word)
     while at >= 0:
         end = text.find("\n", at)
@@ -122,7 +118,7 @@ def _elements(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _loaded_files(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expression for the path of a file that a call loads as a module or executes."""
+    """Yield the expression of a file's path for each file that the call `node` loads as a module or executes."""
     if isinstance(node, ast.Call) and (position := _FILE_ARGUMENT.get(_called(node))) is not None:
         yield from node.args[position : position + 1]
         yield from (each.value for each in node.keywords if each.arg in {"location", "path", "path_name"})
@@ -133,7 +129,7 @@ def _called(node: ast.Call) -> str:
 
 
 class _Paths:
-    """Evaluates path expressions in one source file, as far as the file itself determines their values."""
+    """Computes the values of path expressions in one source file, as far as the file itself determines them."""
 
     def __init__(self, tree: ast.Module, file: Path) -> None:
         self._file = file
@@ -146,7 +142,8 @@ class _Paths:
                 yield Path(os.path.normpath(Path.cwd() / os.path.expanduser(path)))  # noqa: PTH111 - raises nothing
 
     def _of(self, node: ast.expr, within: frozenset[str]) -> Path | None:
-        """Return an expression's path; None if unknown. within: names under evaluation, to end loops."""
+        """Return the path that an expression stands for, or None if it is unknown. within: names that are being
+        evaluated; a name in it ends the evaluation, so that it cannot loop."""
         found: Path | None = None
         match node:
             case ast.Constant(value=str(text)) if "\0" not in text:
@@ -168,7 +165,8 @@ class _Paths:
     def _of_call(self, node: ast.Call, within: frozenset[str]) -> Path | None:
         name, args = _called(node), list(node.args)
         if isinstance(node.func, ast.Attribute) and (name == "joinpath" or not args):
-            args = [node.func.value, *args]  # a method of a path: the path itself is the first argument
+            # in a call of a path's method, the path itself counts as the first argument
+            args = [node.func.value, *args]
         if name in {"cwd", "getcwd"}:
             return Path.cwd()
         if name == "with_name" and isinstance(node.func, ast.Attribute) and args:
@@ -192,15 +190,15 @@ class _Paths:
 
 
 _TIMEOUT_S = 10.0
-# Git sets these variables for the processes that it starts, such as hooks. They name the repository in which git was
-# called, so that a git command here would use the wrong repository.
+# Git sets these variables for processes that it starts, such as hooks. They name the repository of the running git
+# command. A git command here would then use that repository instead of the one in `folder`.
 OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-# Without these options, the settings of an untrusted repository could make git start programs.
+# With these options, git starts no programs that the settings of an untrusted repository name.
 _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """Return git's output for a command in a folder; None if git fails, is missing or takes longer than 10 s."""
+    """Return git's output for a command in a folder. Return None if git fails, is missing, or takes over 10 s."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_A_CALL}
     try:
         done = subprocess.run(
@@ -217,12 +215,14 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def trainers(systems: Iterable[str]) -> dict[str, TrainerFacts]:
-    """Return, by system (`module:attribute`), the commit of its repository. `+changes` follows if files changed.
+    """Return the commit of each system's repository. It ends in `+changes` if files differ from the commit.
 
-    A system whose file is not tracked counts as changed. A system has no commit if its module is not found, if its file
-    is in no repository, or if it belongs to an installed package. No system is imported.
+    The keys are the systems' names (`module:attribute`). A system whose file is not tracked counts as changed. A system
+    has no commit if its module is not found, if its file is in no repository, or if it belongs to an installed package.
+    No system is imported.
     """
-    from harness.evidence.environment_records import TrainerFacts  # `check` does without these models
+    # import late, because `harness check` does not need these models
+    from harness.evidence.environment_records import TrainerFacts
 
     return {system: TrainerFacts(commit=_commit(system.partition(":")[0])) for system in systems}
 
@@ -248,21 +248,23 @@ _CUDA = (".cu", ".cuh")  # suffixes of kernel sources that a package compiles wh
 
 
 def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
-    """Return the SHA-256 digest of the sources of the harness and the systems. listed: result of `listed_sources`."""
+    """Return one SHA-256 digest of all sources of the harness and the systems. listed: the result of `listed_sources`,
+    if known."""
     lines = listed_sources(systems) if listed is None else listed
     return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
 
 
 def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
-    """Return, by package, the SHA-256 digest over the package's sources. listed: a result of `listed_sources`."""
+    """Return the SHA-256 digest of each package's sources, by package. listed: the result of `listed_sources`."""
     return {package: hashlib.sha256(lines.encode()).hexdigest() for package, lines in listed.items()}
 
 
 def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
-    """Return, for each package in sorted order, a text with one line for each source file: its inner path and SHA-256.
+    """Return, for each package, a text with one line for each source file: the path inside the package, and the
+    SHA-256.
 
-    A system's package that cannot be found has an empty text. Raise HarnessError for a file that cannot be read or has
-    more than `SOURCE_LIMIT` bytes.
+    The packages are sorted. The text is empty for a system's package that cannot be found. Raises HarnessError for a
+    file that cannot be read or has more than `SOURCE_LIMIT` bytes.
     """
     named = {_OURS, *(name.partition(":")[0].partition(".")[0] for name in systems)}
     listed: dict[str, set[tuple[str, str]]] = {package: set() for package in named}
@@ -282,10 +284,10 @@ def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
 
 
 def broken_modules(systems: Iterable[str]) -> Iterator[tuple[Path, SyntaxError]]:
-    """Yield each module that the systems import and that Python cannot compile, and the error. Nothing is executed.
+    """Yield each module that the systems import and that Python cannot compile, with the error. Nothing is executed.
 
-    The modules are those of one file each that are no library. The files of a package are not compiled, because it may
-    have files that nothing imports. Raises HarnessError as `listed_sources` does.
+    Only modules that consist of one file and are not in a library are compiled, because a package may have files that
+    nothing imports. Raises HarnessError for a file that cannot be read or is too large.
     """
     named = {name.partition(":")[0].partition(".")[0] for name in systems}
     reached, read, places = Imports(), set[Path](), cache(places_of)
@@ -303,7 +305,7 @@ def broken_modules(systems: Iterable[str]) -> Iterator[tuple[Path, SyntaxError]]
 
 
 def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list[Path]]) -> Iterator[tuple[str, Path]]:
-    """Yield each package with its folders and files. Libraries are skipped, unless they contain a named system."""
+    """Yield each package with its folders and files. Libraries are left out, unless they contain a tested system."""
     yield from ((package, place) for package in named for place in places(package))
     for package in reached.names - {_OURS}:
         beside = [place_in(folder, package) for folder in reached.folders]
@@ -315,10 +317,8 @@ def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list
 
 
 def _below(root: str) -> Iterator[tuple[str, Path]]:
-    """Yield every source file below a folder. Leave out dangling links, which are editors' lock files, and pipes.
-
-    Reading a pipe would never end.
-    """
+    """Yield every source file below a folder, without pipes (to read one would never end) and without links to missing
+    files, which editors create as locks."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in INSTALLED]
         for name in names:

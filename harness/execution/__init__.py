@@ -1,1 +1,2 @@
-"""Start worker processes under a supervisor. The workers execute the runs: a run's probe, its arms and the watchers."""
+"""Start the worker processes that execute runs, and end them when they exceed a limit. A worker executes the arms of a
+run and observes them."""

@@ -33,19 +33,20 @@ from harness.system.replay.found_state import plain_name
 from harness.system.replay.operations import OperatorWatch
 
 Digest = Callable[[Mapping[str, Tensor]], str]
-# the observations of a few steps of a captured arm, and the observations of every step (None if there are none)
+# the observations of a few steps of a captured arm, and the observations of every step (None if they were not observed)
 Seen = tuple[Watched, StepWatch | None]
 _NO_WATCHER = nullcontext()
-# Largest number of earlier steps that the test of replays (`ghost_replay`) tries. Each of these steps replayed the same
-# graphs as the last step. The test needs one step whose batch differs from the last step's batch.
+# Largest number of earlier steps that the test of replays (`ghost_replay`) tries, until one has another batch than the
+# last step. Each of these steps replayed the same graphs as the last step.
 TRIED = 4
 
 
 class ArmLife:
-    """One execution of an arm: a context manager that opens the arm, and on exit returns its memory to the device.
+    """One execution of an arm: a context manager that opens the arm, and closes it at the end, so that its memory is
+    free.
 
     Call the methods in this order: `start`, `steps`, `end`, `census`. Instead of `steps` you may call `begin`, and then
-    `step` for each step. `train` makes all of these calls, and also watches the steps of a captured arm.
+    `step` for each step. `train` makes all of these calls, and also observes the steps of a captured arm.
     """
 
     training: TrainingRun
@@ -65,11 +66,12 @@ class ArmLife:
     ) -> None:
         """Prepare an execution of `arm`. `__enter__` opens the arm.
 
-        replica: number of this execution; None if the probe executes each arm once, because the names of phases then
+        replica: number of this execution; None if the arm is executed only once, because the names of its phases then
         need no number. ends: the final tensors of earlier executions, with which this execution's end is compared.
-        facts: more facts to record with the system's facts. digest: computes the digest of the trainable parameters.
-        follows: True to find out for each tensor that the steps create whether it is training state or, for example, a
-        log; False to apply what another arm found out about its tensors; None to decide by `ends` and the probe.
+        facts: facts to record in addition to the system's facts. digest: computes the digest of the trainable
+        parameters. follows: True to find out, for each tensor that the steps create, whether it is training state or,
+        for example, a log; False to use what another arm found out about its tensors; None to decide by `ends` and the
+        probe.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
@@ -79,11 +81,12 @@ class ArmLife:
         self.input_names: list[str] | None = None  # names of the last step's inputs
         self.input_shapes: int | None = None
         self._drawing: DrawWatch | None = None
-        self._first: OperatorWatch | None = None  # of the step that another arm would capture
+        # watches the step that another arm would capture; None while no such step runs
+        self._first: OperatorWatch | None = None
         self.last_loss: Tensor | None = None
-        self.loss_terms: float | None = None  # the largest value that a watcher saw
-        self.clip: Clip | None = None  # the observations of a watcher that looks for gradient clipping
-        # The watchers are nested. The first watcher in the list is called first before a step, and last after a step.
+        self.loss_terms: float | None = None  # the largest value that a watcher observed
+        self.clip: Clip | None = None  # what a watcher observed about gradient clipping
+        # The watchers are nested: the first one in the list is called first before a step, and last after a step.
         self.watchers: list[Watcher] = []
         self._block: SeriesBlock | None = None
         self._announced = 0
@@ -101,17 +104,18 @@ class ArmLife:
     ) -> None:
         close = self._opened.__exit__
         self.recorder.failed_after = None if error is None else self.steps_called
-        vars(self).clear()  # free the arm's memory even if a caller still holds this object
+        vars(self).clear()  # this frees the arm's memory even if a caller still holds this object
         close(kind, error, trace)
 
     def anew(self, replica: int, facts: Mapping[str, Scalar]) -> ArmLife:
-        """Return an `ArmLife` for one more execution of this arm. The new object uses the training run that is open."""
+        """Return an `ArmLife` for one more execution of this arm. The new object uses the arm that is open and does not
+        open it again."""
         life = ArmLife(self.run, self.arm, self.recorder, replica, facts=facts, digest=self._digest)
         life.training = self.training
         return life
 
     def phase(self, name: str) -> None:
-        """Record a phase of this execution, unless the execution or its worker is already in this phase."""
+        """Record that this execution enters a phase, unless the execution or its worker is already in this phase."""
         if self.recorder.current_phase not in (name, f"{self._named}: {name}"):
             self.recorder.phase(f"{self._named}: {name}")
 
@@ -123,10 +127,8 @@ class ArmLife:
     def train_on(
         self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
     ) -> CaptureWatch:
-        """Make the steps of the started arm, end the arm, and record its capture. Return the watch of the steps.
-
-        after: called after each step with the number of steps made so far. watched: False to watch no step.
-        """
+        """Make the steps of the started arm, end the arm, and record its capture. Return the observations of the steps.
+        after: called after each step with the number of steps made so far. watched: False to observe no step."""
         with self.watched(indices, asked=watched) as watch:
             self.steps(indices, after)
         self.end()
@@ -135,7 +137,8 @@ class ArmLife:
 
     @contextmanager
     def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
-        """Within the block, watch steps `indices` if the probe watches steps and `asked` is true. Yield the watch."""
+        """Within the block, observe the steps `indices`, if the run's probe requires it and `asked` is true. Yield the
+        object that observes them."""
         of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
         probe = probe_named(self.run.probe)
         watches = asked and probe.watches_steps
@@ -191,22 +194,21 @@ class ArmLife:
         block.write()
 
     def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
-        """Begin a series of `steps` steps. Return the block, which collects the results of steps until they are
-        written. rows: receives the rows instead of the arm's series file; None to write the rows into the file."""
+        """Begin a series (a table of steps) for `steps` steps. Return the block, which collects the results of steps
+        until they are written. rows: receives the rows instead of the arm's series file; None to write the rows into
+        the file."""
         rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
         self._announced = steps
         self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
         return self._block
 
     def step(self, index: int, step: Callable[[int], Tensor] | None = None) -> Tensor:
-        """Make one step under all watchers, add its figures to the series, and return its loss.
-
-        step: a function to call instead of the run's own `step`.
-        """
+        """Make one step while all watchers observe it, add its figures to the series, and return its loss. step: a
+        function to call instead of the run's own `step`."""
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        # Watch the second step after the warm steps, because lazy initialization is over by then. If there are fewer
-        # steps, watch the last step.
+        # Watch the second step after the warm steps, because libraries have prepared everything they need by then. If
+        # there are fewer steps, watch the last step.
         warm = self.planned.arm.warm_steps
         is_second = self.steps_called == min(1 + warm, max(self._announced, 1) - 1)
         drawing = self.watch_of_draws(index) if is_second else None
@@ -231,7 +233,7 @@ class ArmLife:
         return loss
 
     def watch_of_draws(self, index: int) -> DrawWatch:
-        """Return a watch of the operators that draw random numbers in step `index`. `end` records these operators."""
+        """Return a watcher that lists the operators that draw random numbers in step `index`. `end` records it."""
         self._drawing = DrawWatch(index)
         return self._drawing
 
@@ -246,7 +248,7 @@ class ArmLife:
         self.recorder.write(self._end_record())
 
     def _end_record(self) -> ArmEnd:
-        """Return the record of the arm's end state, its differences from other arms of this run, and its captures."""
+        """Return the record of the arm's end: its end state, differences from other arms, and captures."""
         state = self.state.at_end()
         trainable, frozen = digests_of(self.training, self._digest)
         differences, apart = self._from_other_arms()
@@ -282,10 +284,11 @@ class ArmLife:
         )
 
     def _from_other_arms(self) -> tuple[list[EndDifference], list[MovedApart] | None]:
-        """Return how far this execution's end state and movement (end minus start) differ from those of other arms.
+        """Return how far this execution's end state, and its movement (end minus start), differ from those of other
+        arms.
 
-        Keep this execution's end state and movement, so that later arms can be compared with them. The second result is
-        None if no movement is compared.
+        The end state and the movement are kept, so that later arms can be compared with them. The second result is None
+        if movements are not compared.
         """
         ends, watch = self._ends, self.state
         if ends is None:
@@ -299,7 +302,7 @@ class ArmLife:
         return differences, apart
 
     def capture(self) -> CaptureRecord:
-        """Return the system's current report of its capture."""
+        """Return what the system reports about its capture now."""
         return capture_record(self.training, self.planned)
 
     def census(
@@ -309,10 +312,11 @@ class ArmLife:
         *,
         asked: bool = False,
     ) -> None:
-        """Record the capture if the arm requests one or `asked` is true.
+        """Record the capture, if the arm should be captured or `asked` is true.
 
-        An error is not raised: only the part `capture` of the evidence fails. seen: returns the observations of the
-        steps. record: the system's report of its capture; None to request the report now.
+        An error is recorded as the failure of the evidence's part `capture`, and is not raised. seen: a function that
+        returns the observations of the steps. record: what the system reported about its capture; None to ask the
+        system now.
         """
 
         def recorded() -> None:
@@ -327,7 +331,8 @@ class ArmLife:
             self.parts.ask(recorded, "capture")
 
     def _ghost_replay(self) -> GhostReplay | None:
-        """Test which outputs of the last step its replays compute. Return the result; None if no replay was watched."""
+        """Test which outputs of the last step are computed by its replays. Return the result, or None if no replay was
+        observed."""
         if not self._replays:
             return None
         *earlier, last = self._replays
@@ -354,8 +359,9 @@ class ArmLife:
 
     @contextmanager
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Watch the block with the context manager that `around` returns. An error of the watch is recorded as the
-        failure of `parts` and not raised; without `parts` it is raised. An error of the block is always raised."""
+        """Within the block, use the context manager that `around` returns, which observes the block. If observing
+        fails, record this as the failure of `parts` of the evidence; raise the error only if `parts` is empty. An error
+        of the block itself is always raised."""
         if not parts:
             with around():
                 yield
@@ -373,7 +379,7 @@ class ArmLife:
         try:
             yield
         except BaseException:
-            # raise the error of the block below, even if closing the watch raises another error
+            # raise the error of the block, even if closing the watcher raises another error
             with suppress(BaseException):
                 watch.__exit__(*sys.exc_info())
             raise

@@ -1,7 +1,7 @@
-"""Define the messages between a worker and its child processes, how such a process ends, and how it writes its stacks.
+"""Define the messages between a worker and its child processes, how a process ends, and how it writes its stacks.
 
-This module also manages the folder in a run's directory into which the run's system saves checkpoints. Checkpoints are
-not evidence. The harness does not read their content, and removes them when the run ends.
+This module also manages the folder in a run's directory into which a training system saves checkpoints. Checkpoints are
+not evidence: the harness does not read them, and removes them when the run ends.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from harness.processes.child import Child, Ending, Line
 from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
-# The following functions end a process that has executed a system (user code). `end_process` ends it immediately, with
-# the exit status that fits the process's evidence.
-#
-# A system may close the standard streams, or replace them by objects whose `flush` is missing or raises an error. The
-# process must end normally in all these cases, so that the evidence on disk counts as complete.
+# The following functions end a process that has executed user code. `end_process` ends it immediately, with the exit
+# status that belongs to its evidence. User code may close the standard streams, or replace them by objects whose
+# `flush` is missing or raises an error. In all these cases the process must end normally, so that the evidence on disk
+# counts as complete.
 
 _end_threads = threading._shutdown  # type: ignore[attr-defined]
-_exit = os._exit  # save the function here, because a system may replace `os._exit`
+_exit = os._exit  # save the function here, because user code may replace `os._exit`
 # names in `sys`; those with `__` are the interpreter's original streams
 _STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process with exit status `status`, without the interpreter's cleanup. A crash of CUDA during the cleanup
-    would make the evidence invalid."""
+    """End this process with exit status `status`, without the cleanup of the interpreter. CUDA may crash during that
+    cleanup, and the crash would make the evidence invalid."""
     for name in _STREAMS:  # Write out buffered output, if the streams still allow it.
         with suppress(BaseException):
             getattr(sys, name).flush()
@@ -55,18 +54,17 @@ def end_threads() -> None:
     _end_threads()
 
 
-# A process writes its stacks into the directory of its run when it crashes, when it gets SIGTERM, and whenever its
-# supervisor requests the stacks.
-#
-# faulthandler writes the stacks from a signal handler. A process that hangs in C code and never returns to Python can
-# therefore still write its stacks.
+# A process writes its Python stacks into the directory of its run when it crashes, when it gets SIGTERM, and when the
+# process that started it requests the stacks. faulthandler writes the stacks from a signal handler. A process that
+# hangs in C code and never returns to Python can therefore still write its stacks.
 
 STACKS = "stack.txt"
-STACK_EXCERPT = 8000  # number of characters of the stacks that are shown
+STACK_EXCERPT = 8000  # largest number of characters of the stacks that are shown
 STACKS_LIMIT = 2**20  # largest size of a file of stacks, in bytes
 # `threads.<process id>` is the file into which a process writes the stacks of its threads on request
 THREADS = "threads"
-# The signal with which a supervisor requests the stacks. Other programs do not use this signal. None on macOS.
+# The signal by which the process that started a worker requests the worker's stacks. Other programs do not use it. None
+# on macOS.
 SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
 
 
@@ -75,27 +73,27 @@ def leave_stacks(directory: Path) -> None:
     # keep this file open until the process ends, because faulthandler writes to the file from signal handlers
     stacks = (directory / STACKS).open("a", encoding="utf-8")
     faulthandler.enable(stacks)
-    # A process that hangs first gets SIGTERM: faulthandler writes its stacks, then the signal's default action ends it.
+    # The harness first sends SIGTERM to a process that hangs: faulthandler writes its stacks, and then the signal ends
+    # it.
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
     if SHOW is not None:
         shown = directory / f"{THREADS}.{os.getpid()}"
-        # the file's name contains the process id, because other processes of the run write files in the same folder
+        # the name contains the process id, because several processes of the run write such files into the same folder
         unnamed = directory / f"new-{shown.name}"
-        # Without `chain`, faulthandler's handler changes errno: a system call of user code that failed just before the
-        # signal would raise OSError with errno 0. `chain` needs an earlier handler; the default one ends the process.
+        # Pass `chain`. Otherwise faulthandler's handler changes errno, and a system call that failed just before the
+        # signal would raise OSError with errno 0. `chain` then calls the earlier handler, whose default would end the
+        # process. Therefore ignore the signal first.
         faulthandler.unregister(SHOW)  # a forked process has its parent's handler
         signal.signal(SHOW, signal.SIG_IGN)
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"), chain=True)
-        # Rename the file only after the signal's handler is installed. The supervisor may send the signal as soon as it
-        # finds a file with the final name.
+        # Rename the file only after the signal's handler is installed, because the other process may send the signal as
+        # soon as the file has its final name.
         unnamed.rename(shown)
 
 
 class LeftStacks:
-    """Reads the stacks that a process writes. Create this object before the process begins.
-
-    The file may already contain stacks of earlier processes. `read` skips them.
-    """
+    """Reads the stacks that a process writes into a file. Create this object before the process begins. The file may
+    already contain stacks of earlier processes, which `read` leaves out."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / STACKS
@@ -113,10 +111,8 @@ class LeftStacks:
 
 
 class Job(Record):
-    """The input of a process that works in a run's folder.
-
-    folder: the bytes of the folder's path in hexadecimal, because JSON cannot hold every path as text.
-    """
+    """The input of a process that writes into the folder of a run. folder: the bytes of the folder's path in
+    hexadecimal, because JSON cannot hold every path as text."""
 
     folder: str
 
@@ -143,14 +139,14 @@ class Answer(Record):
 
     @classmethod
     def of(cls, error: BaseException, **more: Any) -> Self:
-        """Return the answer of a process whose system raised `error`. more: other fields of the answer."""
+        """Return the answer of a process in which user code raised `error`. more: further fields of the answer."""
         if isinstance(error, NotAvailable):
             return cls(failed=message_of(error), obstacle=obstacle_of(error), **more)
         return cls(failed=message_of(error), stack=stack_of(error), **more)
 
 
 def leave(line: Line, answer: Answer) -> NoReturn:
-    """Send `answer` as this process's last message, then end the process at once."""
+    """Send `answer` as the last message of this process, and end the process at once."""
     line.send(answer.model_dump_json())
     end_process(0)
 
@@ -159,14 +155,16 @@ Answered = TypeVar("Answered", bound=Answer)
 
 
 class ProcessFailed(Exception):  # noqa: N818 - the failure is the system's, not the harness's
-    """A process raised an error or ended before its job was done. A stack that the process sent is added as a note."""
+    """A child process raised an error, or ended before its job was done. If it sent its stack, the stack is in a note
+    of the exception."""
 
 
 def answered(child: Child, model: type[Answered], named: str, limit_s: float | None = None) -> Answered:
-    """Wait for a child's answer and return it. Raises `NotAvailable` if the child's system raised `NotAvailable`, and
-    `ProcessFailed` if the child failed for another reason, ended, or took too long.
+    """Wait for a child's answer and return it.
 
-    named: the name of the child in messages. limit_s: seconds to wait; None if only the run's own limits apply.
+    Raises `NotAvailable` if user code in the child raised `NotAvailable`. Raises `ProcessFailed` if the child failed
+    for another reason, ended, or took too long. named: the child's name in messages. limit_s: seconds to wait; None if
+    only the limits of the run apply.
     """
     answer = child.receive(model.model_validate_json, limit_s)
     if answer is None:
@@ -184,21 +182,21 @@ def answered(child: Child, model: type[Answered], named: str, limit_s: float | N
 
 
 def checkpoint_path(directory: Path, steps: int) -> Path:
-    """Return the path at which the run's system saves a checkpoint after `steps` steps. Create its folder."""
+    """Create a folder in the run's directory. Return the path in it for a checkpoint after `steps` steps."""
     folder = directory.resolve() / layout.CHECKPOINT
     folder.mkdir(exist_ok=True)
     return folder / f"after-{steps}-steps"
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Return the number of files at and below `path` and their size in bytes. Symbolic links do not count."""
+    """Return the number of files at and below `path`, and their size in bytes. Symbolic links are not counted."""
     found = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
     sizes = [status.st_size for each in found if (status := _status(each)) and stat.S_ISREG(status.st_mode)]
     return len(sizes), sum(sizes)
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Remove the checkpoint folder, or a file or link that a system put at its path. An error ends this silently."""
+    """Remove the folder with checkpoints, or whatever user code created at its path. Errors are ignored."""
     folder = directory / layout.CHECKPOINT
     status = _status(folder)
     if status is None:
@@ -211,7 +209,7 @@ def remove_checkpoint(directory: Path) -> None:
         for parent, folders, _ in os.walk(folder):
             for name in folders:
                 if not (inside := Path(parent, name)).is_symlink():
-                    inside.chmod(stat.S_IRWXU)  # a file in a folder without write permission could not be removed
+                    inside.chmod(stat.S_IRWXU)  # so that the files in a folder without write permission can be removed
         shutil.rmtree(folder)
 
 

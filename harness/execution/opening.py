@@ -1,8 +1,8 @@
-"""Open one arm of a run, plant a fault if the run requests one, and announce the number of steps.
+"""Open one arm of a run, plant a fault if the run requests one, and limit the number of steps.
 
-A trainer plans its learning-rate schedule and its data iterator for a number of steps. One step more than planned would
-change the training, or raise an error. When the harness opens the system, it therefore announces the largest number of
-steps that the probe may make. Further steps raise an error until the arm has ended and is recorded.
+A trainer plans its learning-rate schedule and its data for a number of steps. One step more would change the training,
+or raise an error. When the harness opens an arm, it therefore announces the largest number of steps that it may make.
+Until the arm has ended and its end is recorded, every further step raises an error.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
     from harness.execution.watchers.capture_attempts import CaptureAttempts
 
-# How often every shape of the workload is executed. The second step of a shape must need no kernel that the first step
-# of this shape did not need.
+# How often each shape of the workload's batches is executed. The second step of a shape must not need a kernel that the
+# first step of this shape did not need.
 ROUNDS = 2
-# The smallest number of captures, divided by the setting `after`. The judge compares the last `after` samples with the
-# samples that follow the first `after` samples, so several times `after` samples are needed.
+# Smallest number of captures, as a multiple of the setting `after`. The judge compares the last `after` memory samples
+# with the samples that follow the first `after` samples.
 ROUNDS_PER_AFTER = 4
 WARMUP_STEPS = 10  # number of warm-up steps of each arm of a timing
-TIMED_WATCHED_STEPS = 5  # number of watched steps of each arm, after the timed steps
-# Number of rounds in which the old run and a fresh run of a long replay alternate. The confidence interval of the
-# median leaves out five rounds on each side.
+TIMED_WATCHED_STEPS = 5  # number of steps of each arm that are observed after the timed steps
+# Number of rounds in which the old run and a fresh run take turns after a long run. In the confidence interval of the
+# median, the five lowest and the five highest rounds are left out.
 REPLAY_ROUNDS = 24
 REPLAY_BLOCK_STEPS = 10  # smallest number of steps in a block
-# a timing makes at most this multiple of the required number of rounds, in order to replace disturbed rounds
+# a timing makes at most this multiple of the required number of rounds, to replace rounds that were disturbed
 MOST_ROUNDS = 2
 
 
 def announced_steps(run: Run) -> int | None:
-    """Return the largest number of steps that the run's probe makes with an opened arm; None if only time limits it."""
+    """Return the largest number of steps that the run may make with an opened arm, or None if only time limits it."""
     steps = probe_named(run.probe).steps
     return None if steps is None else max(resolve_reference(steps)(run), run.workload.steps)
 
@@ -75,10 +75,8 @@ def of_long_replay(run: Run) -> int:
 
 
 def replay_block_steps(run: Run) -> int:
-    """Return the number of steps of one timed block of a long replay.
-
-    The number is a multiple of the number of input shapes, so that each shape occurs equally often.
-    """
+    """Return the number of steps of one timed block after a long run. It is a multiple of the number of input shapes,
+    so that each shape occurs equally often in a block."""
     shapes = shapes_of(run)
     return shapes * -(-REPLAY_BLOCK_STEPS // shapes)
 
@@ -88,7 +86,7 @@ def of_captures(run: Run) -> int:
 
 
 def of_shapes(run: Run) -> int:
-    """Return the number of steps that warm up an arm and then execute every input shape `ROUNDS` times."""
+    """Return the number of steps needed to warm up an arm and then execute every input shape `ROUNDS` times."""
     return shapes_of(run) * ROUNDS + max(planned.arm.warm_steps for planned in run.arms.values())
 
 
@@ -98,10 +96,8 @@ def shapes_of(run: Run) -> int:
 
 
 def captures_of(run: Run, shapes: int) -> int:
-    """Return how many captures the recapture probe makes.
-
-    The number is a multiple of the number of shapes. It is at least `ROUNDS_PER_AFTER` times the setting `after`.
-    """
+    """Return how often a run that tests memory after re-captures makes a capture. The number is a multiple of the
+    number of shapes, and at least `ROUNDS_PER_AFTER` times the setting `after`."""
     rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * count_setting(run, "after") // shapes))
     return rounds * shapes
 
@@ -115,15 +111,15 @@ def count_setting(run: Run, name: str) -> int:
 
 
 class UnannouncedStepError(Exception):
-    """The harness requested more steps of an arm than it had announced. This is a defect of the harness."""
+    """The harness made more steps with an arm than it had announced to the arm. This is a bug in the harness."""
 
 
 class AnnouncedSteps(FaultyRun):
-    """A wrapper around a training run. It raises an error for each step beyond the announced number of steps.
+    """A wrapper around an opened arm. It raises an error for each step beyond the announced number of steps.
 
-    The wrapper plants no fault. It also reports each step to the process that watches the ranks. The count of steps
-    begins again at 0 when the run is loaded or restarted, because a trainer then begins its own count again.
-    announced: None if the number of steps is not limited.
+    The wrapper plants no fault. It also reports each step to the process that watches the ranks. When the arm is loaded
+    or restarted, the count of steps begins again at 0, because a trainer then begins its own count again. announced:
+    None if the number of steps is not limited.
     """
 
     def __init__(self, inner: TrainingRun, announced: int | None) -> None:
@@ -133,7 +129,7 @@ class AnnouncedSteps(FaultyRun):
     def _replace_capabilities(self) -> None:
         step = self._inner.step
 
-        # because of `wraps`, messages name the source line of the system's step and not the line of this function
+        # because of `wraps`, messages show the line of the arm's own step function, and not of this function
         @functools.wraps(step)
         def counted(index: int) -> Tensor:
             self._begun += 1
@@ -151,7 +147,7 @@ class AnnouncedSteps(FaultyRun):
                 setattr(self, name, self._anew(name))
 
     def once_more(self, index: int) -> Tensor:
-        """Make one more step than announced, after the arm has ended. The system may refuse the step."""
+        """Make one step more than announced, after the arm has ended. The arm may refuse the step."""
         return self._inner.step(index)
 
     def _anew(self, name: str) -> object:
@@ -165,21 +161,21 @@ class AnnouncedSteps(FaultyRun):
         return begin_anew
 
 
-# Change (nudge) an arm's parameters slightly before it starts, to measure how far rounding alone changes its training.
-#
-# Each nudged element is multiplied by 1 + e or 1 - e. The parameter's name and the element's position determine the
-# sign, so that all processes and ranks use the same sign. In float32 and in more precise types every element is nudged,
-# and e is 8 epsilons of float32 (2^-20, about 1e-6). This is about the rounding of a few steps. In less precise types
-# about every 16th element is nudged, and e is one epsilon of the type. If all elements were nudged, the change would be
-# larger than the rounding of a step. If an optimizer updates copies of a more precise type (master weights), the copies
-# are nudged, and the parameters are set from the copies.
+# The code below changes (nudges) an arm's parameters slightly before it starts, to measure how far rounding alone
+# changes its training. Each nudged element is multiplied by 1 + e or 1 - e. The parameter's name and the element's
+# position determine the sign, so that all processes and ranks use the same sign. In float32 and in more precise types
+# every element is nudged, and e is 8 epsilons of float32 (2^-20, about 1e-6). This is about the rounding of a few
+# steps. In less precise types about every 16th element is nudged, and e is one epsilon of the type. If all elements
+# were nudged, the change would be larger than the rounding of a step. If an optimizer updates copies of a more precise
+# type (master weights), the copies are nudged, and the parameters are set from the copies.
 
 FLOAT32_EPSILONS = 8
 OF_COARSE = 16
 
 
 def nudge(training: TrainingRun) -> None:
-    """Change each trainable parameter in place by about one rounding error. Integers, 8-bit floats and zeros stay."""
+    """Change each trainable parameter in place by about one rounding error. Integers, 8-bit floats and zeros are not
+    changed."""
     parameters = {name: local(tensor) for name, tensor in named_parameters(training).items()}
     state = watched_state(training)
     held = [local(each) for name in (LOOSE, "optimizer") for each in state.get(name, {}).values()]
@@ -198,10 +194,10 @@ def _multiply(name: str, tensors: list[Tensor]) -> None:
 
 
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-    """Yield each parameter's name with a list of the parameter and those tensors of `others` that are copies of it.
+    """Yield each parameter's name, with a list of the parameter and those tensors of `others` that are copies of it.
 
-    A part of a flat copy of all parameters also counts as a copy. A constant parameter that seems to have copies is
-    skipped, because every tensor with the same constant looks like a copy.
+    A part of a flat tensor with copies of all parameters also counts as a copy. A parameter whose elements are all
+    equal is skipped if it seems to have copies, because every tensor with this value looks like a copy of it.
     """
     floating = {name: part for name, part in parameters.items() if _epsilon(part.dtype) is not None}
     elements = sum(part.numel() for part in floating.values())
@@ -213,7 +209,8 @@ def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterat
         found += [each[at : at + size] for each in flat if len(floating) > 1]
         at += size
         copies = [each for each in found if _is_copy(each, part)]
-        # a tensor of ones would look like a copy of any other tensor of ones, so skip constant tensors
+        # a tensor of ones looks like a copy of any other tensor of ones, so skip parameters whose elements are all
+        # equal
         if not (copies and _is_constant(part)):
             yield name, [part, *copies]
 
@@ -235,10 +232,11 @@ def _epsilon(dtype: torch.dtype) -> float | None:
 
 
 def _factors(name: str, part: Tensor) -> Tensor:
-    """Return a tensor of factors for the elements of `part`. Each factor is 1 + e, 1 - e or 1, for a small e.
+    """Return a tensor of factors by which the elements of `part` are multiplied. Each factor is 1 + e, 1 - e or 1, for
+    a small e.
 
-    The signs are random numbers that `name` seeds. The data type of the factors can represent 1 + e. This type may be
-    more precise than the type of `part`.
+    The signs are random numbers with `name` as their seed. The factors have a data type that can represent 1 + e, which
+    may be more precise than the type of `part`.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     signs = torch.randint(0, 2, part.shape, generator=generator, dtype=torch.int8) * 2 - 1
@@ -251,13 +249,15 @@ def _factors(name: str, part: Tensor) -> Tensor:
 
 @contextmanager
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
-    """Open and enter the training run of `arm`. On exit, release the run and return its memory to the device.
+    """Open the arm and yield it for the duration of the block. Afterwards, close it and return its memory to the
+    device.
 
-    Before each arm, the process's random generators are seeded with the workload's seed. Therefore no arm depends on
-    random numbers that an earlier arm or import drew. Each rank adds its number to the seed. Random values that a
-    system does not seed itself then differ between ranks. Captures within the block are counted (`attempts_of`). If the
-    system offers the run's fault, the system plants the fault; otherwise the harness plants it. Raises `UsageError` for
-    an unknown fault, or if the arm has another commit than this process. Raises `NotAvailable` if the system raises it.
+    Before each arm is opened, the random generators of this process are set to the workload's seed, so that no arm
+    depends on random numbers that an earlier arm or import drew. Each rank adds its number to the seed, so that random
+    values which a system does not seed itself differ between ranks. Captures within the block are counted
+    (`attempts_of`). If the system knows the run's fault, the system plants it; otherwise the harness plants it. Raises
+    `UsageError` for an unknown fault, or if the arm has another commit than this process. Raises `NotAvailable` if the
+    system raises it.
     """
     planned = _planned(run, arm)
     at_commit = in_use()
@@ -303,7 +303,7 @@ def _opened_here(
             nudge(entered)
         yield entered
         if (at_commit := in_use()) is not None:
-            # check the imported modules again, because user code may have imported more modules within the block
+            # check the imported modules again, because user code may have imported more of them within the block
             at_commit.require(planned.system)
     attempts.training = None
     del training, entered
@@ -328,7 +328,7 @@ def _planned(run: Run, arm: str) -> PlannedArm:
     if run.fault != SWAPPED_ARMS or arm not in run.fault_arms:
         return run.arms[arm]
     others = [other for other in run.fault_arms if other != arm]
-    # If the claim is about only one arm, swap this arm with an arm that has another capture mode.
+    # If the claim is about only one arm, swap this arm with an arm of which another part of the step is captured.
     others += [name for name, planned in run.arms.items() if planned.arm.capture != run.arms[arm].arm.capture]
     return run.arms[others[0]] if others else run.arms[arm]
 

@@ -26,8 +26,8 @@ IMPORTED = "imported"
 
 
 class RankJob(Job):
-    """The job of one rank. port: port of the store through which the ranks meet. threads: number of threads that torch
-    uses; None for torch's default."""
+    """The job of one rank. port: port of the store (torch's `TCPStore`) through which the ranks find each other.
+    threads: number of threads that torch uses; None for torch's default."""
 
     rank: int
     port: int
@@ -48,11 +48,11 @@ def folder_of(directory: Path, rank: int) -> Path:
 def main() -> NoReturn:
     """Import torch, read the job, execute the run, answer, and end this process."""
     line = take_standard_input()
-    # `paired` imports torch; import it now, while the parent process creates the store
+    # this imports torch while the parent process creates the store through which the ranks find each other
     importlib.import_module("harness.execution.probes.paired")
     line.send(IMPORTED)
     message = line.receive(None)
-    if not message:  # an empty message means that the process that started this rank has ended
+    if not message:  # without a message, the process that started this rank has ended
         end_process(0)
     job = RankJob.model_validate_json(message)
     own = folder_of(job.directory, job.rank)

@@ -1,9 +1,9 @@
 """Let one rank of a run join torch's process group when an arm opens, and leave the group after the arm.
 
-A `Seat` object describes this process as one of the ranks. The process of a run with one rank has no seat, and its arms
+A `Seat` object describes this process as one of the ranks. In a run with one rank there is no such object, and arms
 have no process group. The parent process of the ranks creates the store (torch's `TCPStore`) through which the ranks
-find each other. Each rank gets the environment variables of `torchrun`. Process groups that a system creates itself
-then also use this store.
+find each other. Each rank gets the environment variables that `torchrun` would set, so that process groups which user
+code creates use this store, too.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 MARKS = "marks"
-# The layout of the shared memory: first _WORK, then _COLLECTIVES, which is separate because another thread writes it.
+# The layout of the shared memory: first _WORK, then _COLLECTIVES. They are separate because two threads write them.
 _WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")
 
 
 class Position(NamedTuple):
-    """The progress of one rank. All ranks execute one program, so other ranks wait for a rank with a smaller position.
+    """The progress of one rank. All ranks execute the same program, so the others wait for a rank with a smaller
+    position.
 
     joined: how many arms with several ranks the rank has entered. phases, steps, collectives: how many phases, steps
     and collectives the rank has begun in the current arm. Only collectives of torch's process groups count.
@@ -45,10 +46,8 @@ class Position(NamedTuple):
 
 
 class Marks:
-    """One rank's position, in a small memory-mapped file. The rank writes the position, and never waits to write it.
-
-    The parent process of the ranks creates the file (`new_marks`), and reads the position from the file.
-    """
+    """One rank's position (`Position`), in a small memory-mapped file. To write the position, the rank never waits. The
+    parent process of the ranks creates the file (`new_marks`) and reads the position from it."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -66,7 +65,8 @@ class Marks:
         self._write(accountable=False)
 
     def phase(self, *, waits: bool) -> None:
-        """Record that a phase of the arm begins. waits: True if this rank waits for the supervisor in the phase."""
+        """Record that a phase of the arm begins. waits: True if this rank waits in the phase for the process that
+        supervises the run."""
         self._phases += self.read()[1] and not waits
         self._write(accountable=not waits)
 
@@ -76,11 +76,12 @@ class Marks:
         self._write(accountable=True)
 
     def collectives(self, number: int) -> None:
-        """Record how many collectives were begun in this arm."""
+        """Record how many collectives this rank has begun in this arm."""
         _COLLECTIVES.pack_into(self._memory, _WORK.size, number)
 
     def read(self) -> tuple[Position, bool]:
-        """Return the rank's last recorded position, and False if other ranks may wait for it without a time limit."""
+        """Return the rank's last recorded position, and a flag. The flag is False while other ranks may wait for this
+        rank without a limit."""
         joined, phases, steps, accountable = _WORK.unpack_from(self._memory)
         (collectives,) = _COLLECTIVES.unpack_from(self._memory, _WORK.size)
         return Position(joined, phases, steps, collectives), bool(accountable)
@@ -93,7 +94,8 @@ class Marks:
 
 
 def new_marks(path: Path) -> Marks:
-    """Create the file for a rank's position, with the position of a rank that has not begun. Return its `Marks`."""
+    """Create the file for a rank's position. The rank has not begun yet, so all numbers in it are 0. Return its
+    `Marks`."""
     path.write_bytes(bytes(_WORK.size + _COLLECTIVES.size))
     return Marks(path)
 
@@ -105,20 +107,19 @@ MEETING_S = 0.01  # seconds after which a waiting rank checks again whether all 
 
 @dataclass
 class Seat:
-    """The state of this process as one of the ranks.
-
-    failed: reports an arm's error and ends the process. Otherwise the other ranks would wait for it in a collective.
-    """
+    """The description and state of this process as one of the ranks of a run. failed: a function that reports an arm's
+    error and ends the process. If the process did not end, the other ranks would wait for it in a collective."""
 
     rank: int
     port: int
     marks: Marks
     failed: Callable[[BaseException], None]
     store: Any = None
-    times: dict[str, int] = field(default_factory=dict)  # name of an arm -> how often this process joined it
+    # name of an arm -> how often this process has joined the arm's process group
+    times: dict[str, int] = field(default_factory=dict)
     ranks: int = 1  # number of ranks of the arm that is open
     model_parallel: int = 1  # size of the model-parallel group of the arm that is open
-    opened: int = 0  # number of arms that are open now; a timing opens an arm while another arm is open
+    opened: int = 0  # number of arms that are open now; it is 2 in a timing, which opens both arms
     agreements: int = 0  # how often this process has called `agreed` in an open arm
 
 
@@ -126,17 +127,15 @@ _seat: Seat | None = None
 
 
 def take(seat: Seat) -> None:
-    """Make this process the rank that `seat` describes, and start to count its collectives."""
+    """Make this process the rank that `seat` describes (a `Seat`), and begin to count its collectives."""
     global _seat  # noqa: PLW0603 - a process is one rank
     _seat = seat
     threading.Thread(target=_watch_collectives, args=(seat,), name="collectives begun", daemon=True).start()
 
 
 def is_here(ranks: int) -> bool:
-    """Return True if this process takes part in an arm with `ranks` ranks.
-
-    Also return True in a process that is not a rank (has no seat). `together` then raises the error.
-    """
+    """Return True if this process takes part in an arm with `ranks` ranks. Also return True in a process that is not a
+    rank. If it should be one, `together` raises the error."""
     return _seat is None or _seat.rank < ranks
 
 
@@ -152,7 +151,8 @@ def ranks() -> int:
 
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
-    """Within the block, this process is in one process group with the other ranks of `arm`. For one rank do nothing.
+    """Within the block, this process is in one process group with the other ranks of `arm`. With one rank, nothing is
+    done.
 
     Raises UsageError in a process that is not a rank. If the block raises an error, the error is reported to the parent
     process, and this process ends.
@@ -176,10 +176,8 @@ def together(run: Run, arm: str) -> Iterator[None]:
 
 
 def agreed(found: bool) -> bool:
-    """Return True on every rank if `found` is true on at least one rank. Wait until all ranks have called this.
-
-    Ranks that decide with this function whether to make another step all make the same number of steps.
-    """
+    """Return True on every rank if `found` is true on at least one rank. Wait until all ranks have called this
+    function. If the ranks use the result to decide about another step, they all make the same number of steps."""
     seat = _seat
     if seat is None or not seat.opened:
         return found
@@ -191,7 +189,8 @@ def agreed(found: bool) -> bool:
 
 
 def note_phase(*, waits: bool) -> None:
-    """Record that a phase of the run begins in this process; see `Marks.phase`."""
+    """Record that a phase of the run begins in this process. waits: True if the process waits in it for the process
+    that supervises the run."""
     if _seat is not None and _seat.opened:
         _seat.marks.phase(waits=waits)
 
@@ -203,7 +202,7 @@ def note_step() -> None:
 
 
 def collectives_begun() -> int:
-    """Return how many collectives this process has begun in all process groups of torch; 0 if there is no group."""
+    """Return how many collectives this process has begun, in all process groups of torch, or 0 if there is no group."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -230,7 +229,7 @@ def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: boo
 
 
 def _environment(seat: Seat, ranks: int) -> dict[str, str]:
-    """Return the environment variables that `torchrun` sets for a rank, except variables that no system reads."""
+    """Return the environment variables that `torchrun` sets for a rank, without variables that no training reads."""
     number, count = str(seat.rank), str(ranks)
     return {
         "RANK": number,

@@ -1,8 +1,8 @@
-"""Execute a run whose arms have several ranks: start the ranks, watch them, and end all of them if one fails.
+"""Execute a run whose arms have several ranks: start the ranks, observe them, and end all of them if one fails.
 
-This process executes no arm itself. Rank 0 writes into the run's directory, and the heartbeat and the phases of rank 0
-count as those of the run. All ranks are children of this process, and belong to its group of processes (of the
-operating system). A signal that stops or ends the group therefore also stops or ends the ranks.
+This process executes no arm itself. Rank 0 writes into the run's directory, and its heartbeat and phases count as those
+of the run. All ranks are children of this process, and belong to its process group of the operating system. A signal
+that stops or ends this group therefore also stops or ends the ranks.
 """
 
 from __future__ import annotations
@@ -29,40 +29,43 @@ from harness.processes.child import ALONE, GO, TOGETHER, Ending, start_child
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1
-# Seconds that other ranks may wait for a rank that makes no progress, if each rank can use its own processor core.
+# Seconds that other ranks may wait for a rank without progress, if each rank has a processor core.
 LAG_S = 20.0
 STOPPED_S = 5.0  # seconds for which a rank may be stopped while this process is not stopped
-# At most this many seconds count between checks of the ranks. If more passed, this process was stopped with the ranks.
+# If more seconds have passed between two checks of the ranks, only this number counts, because then this process was
+# stopped, too.
 LONGEST_LOOK_S = 1.0
-# Seconds to wait after a rank's failure. Other ranks may have failed earlier and report their failure in this time.
+# Seconds to wait after the first failure of a rank. Another rank may have failed earlier and reports this a little
+# later.
 OTHERS_S = 0.3
 GRACE_S = 1.0  # seconds that a rank gets to write its stack
 _OF_RANKS = {
-    # number of entries that torch's flight recorder keeps; each entry shows a collective that was called
+    # number of entries that torch's flight recorder keeps, one for each call of a collective
     "TORCH_FR_BUFFER_SIZE": "20000",
     # With another value the watchdog of NCCL queries events. Such queries are forbidden during a capture.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     # Multicast over NVLink needs a service (the fabric manager) that rented machines may lack.
     "NCCL_NVLS_ENABLE": "0",
 }
-# cause of a rank's end -> words that make the description of the end fit behind the rank's name in a sentence
+# cause of a rank's end -> words before the description of the end, so that a sentence can begin with the rank's name
 _VERBS = {"signal": "was ", "exception": "it "}
 
 
 class RankEnded(Exception):  # noqa: N818 - it describes how a rank ended
-    """One rank failed, so the harness ended all ranks. cause and stack are those of the rank that failed."""
+    """One rank failed, so the harness ended all ranks. cause, stack: why the first failed rank ended, and its Python
+    stack."""
 
     def __init__(self, cause: Cause, message: str, stack: str) -> None:
         super().__init__(message)
         self.cause, self.stack = cause, stack
 
     def record(self) -> Raised:
-        """Return the record of this error, with which the run ends."""
+        """Return the record of this error, which is the last record of the run."""
         return Raised(error=str(self), stack=self.stack, cause=self.cause)
 
 
 class _Rank:
-    """The process of one rank, and the observations that the parent process makes of it."""
+    """The process of one rank, and what the parent process has observed of it."""
 
     def __init__(self, number: int, directory: Path) -> None:
         self.number, self.folder = number, folder_of(directory, number)
@@ -71,7 +74,7 @@ class _Rank:
         self._stacks = LeftStacks(self.folder)
         self.child = start_child("harness.execution.rank", variables=_OF_RANKS)
         self.answer: RankAnswer | None = None
-        self._ending: Ending | None = None  # is set if the process ended before it answered
+        self._ending: Ending | None = None  # set if the process ended without an answer
         # seconds that other ranks have waited for this rank, and seconds that this rank has been stopped
         self.awaited = self.is_stopped = 0.0
         self.position = Position()
@@ -85,13 +88,13 @@ class _Rank:
         return not self.complete and (self.answer is not None or self._ending is not None)
 
     def has_imported(self) -> bool:
-        """Wait until the rank is ready for its job. Return False if the rank ended instead."""
+        """Wait until the rank has imported its modules and can receive its job. Return False if the rank ended."""
         said = self.child.receive(_message)
         self._ending = said if isinstance(said, Ending) else None
         return said == IMPORTED
 
     def listen(self, recorder: Recorder) -> None:
-        """Receive the rank's messages, and pass its requests on to the supervisor."""
+        """Receive the messages of the rank, and pass its requests on to the process that supervises the run."""
         while self.answer is None and self._ending is None and (said := self.child.receive(_message, 0.0)):
             if isinstance(said, RankAnswer):
                 self.answer = said
@@ -102,10 +105,11 @@ class _Rank:
                 self.child.line.send(GO)
 
     def look(self, seconds: float, farthest: Position, lag: float) -> None:
-        """Update how long other ranks have waited for this rank, and how long this rank has been stopped by a signal.
+        """Update the seconds for which other ranks have waited for this rank, and for which a signal has stopped this
+        rank.
 
-        seconds: time since the last call. farthest: the largest position of all ranks. lag: a wait that is longer than
-        `lag` seconds is counted from 0 again if this rank compiles.
+        seconds: time since the last call. farthest: the largest position of all ranks. lag: if other ranks have waited
+        longer than `lag` seconds while this rank compiles, the wait is counted from 0 again.
         """
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
@@ -116,14 +120,15 @@ class _Rank:
         self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
 
     def ending(self) -> tuple[Cause, str]:
-        """Return the cause of the rank's end, and a phrase that completes a sentence beginning with the rank's name."""
+        """Return the cause of the rank's end, and words about it that can follow the rank's name in a sentence."""
         if self.answer is not None and self.answer.failed is not None:
             return "exception", self.answer.failed
         ending = self._ending or self.child.ended()
         return ending.cause, f"{_VERBS.get(ending.cause, '')}{ending}"
 
     def stack(self) -> str:
-        """Return the stack of the rank's exception or, if there is none, the stack that faulthandler wrote."""
+        """Return the stack of the exception that ended the rank. Without an exception, return the stack that
+        faulthandler wrote."""
         return (self.answer.stack if self.answer is not None else "") or self._stacks.read()
 
     def close(self) -> None:
@@ -137,10 +142,11 @@ def _message(said: str) -> str | RankAnswer:
 
 
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
-    """Let the ranks execute the run. threads: the host threads that the ranks share; None for the default number.
+    """Let the ranks execute the run. threads: the number of host threads that all ranks share; None for the libraries'
+    default.
 
-    Raises `RankEnded` for the rank that failed first, or `NotAvailable` if a system raised `NotAvailable` there. All
-    ranks have ended when this function returns or raises.
+    Raises `RankEnded` for the rank that failed first, or `NotAvailable` if user code in that rank raised it. All ranks
+    have ended when this function returns or raises.
     """
     faulthandler.unregister(signal.SIGTERM)  # only the stacks of the ranks are useful, not those of this process
     signal.signal(signal.SIGTERM, _leave)
@@ -177,19 +183,20 @@ def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> No
 
 
 def _threads(threads: int | None, ranks: int) -> int | None:
-    """Return the number of host threads for each rank, an equal share of `threads`; None if the user set the number."""
+    """Return the number of host threads for each rank: an equal share of `threads`, or None if `threads` is None or the
+    user set the number."""
     if threads is None and "OMP_NUM_THREADS" in os.environ:
         return None
     return max(1, (threads or usable_cores()) // ranks)
 
 
-# A reference to the store of the ranks. Without the reference Python would delete the store while ranks use it.
+# A reference to the ranks' store (torch's `TCPStore`). Without it, Python would delete the store while ranks use it.
 _keep: list[object] = []
 
 
 def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
-    """Wait until all ranks are complete. Raises `RankEnded` if a rank fails, is stopped, or makes other ranks wait too
-    long. Raises `NotAvailable` if a rank's system raised `NotAvailable`."""
+    """Wait until all ranks have executed the run. Raises `RankEnded` if a rank fails, is stopped, or lets other ranks
+    wait too long. Raises `NotAvailable` if user code in a rank raised it."""
     looked = time.monotonic()
     while not all(rank.complete for rank in ranks):
         time.sleep(POLL_S)
@@ -205,8 +212,8 @@ def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
 
 
 def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
-    """Raise the failure of the rank that failed first. A rank whose process died counts as earlier than a rank that
-    raised an error, because the death may have caused the error."""
+    """Raise the failure of the rank that failed first. A rank whose process died counts as earlier than a rank with an
+    exception, because the death may have caused the exception."""
     time.sleep(OTHERS_S)
     for rank in ranks:
         rank.listen(recorder)
@@ -225,12 +232,14 @@ def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
 
 
 def _lag(ranks: int) -> float:
-    """Return how many seconds other ranks may wait for a rank. Allow more time if ranks share processor cores."""
+    """Return how many seconds other ranks may wait for a rank. They may wait longer if several ranks share a processor
+    core."""
     return LAG_S * max(1.0, ranks / usable_cores())
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` if a rank has been stopped (SIGSTOP), or other ranks have waited for it, for too long."""
+    """Raise `RankEnded` if a signal (SIGSTOP) has stopped a rank for too long, or if other ranks have waited for it for
+    too long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"

@@ -1,7 +1,7 @@
 """Write the evidence of one run into the run's directory: phases, records, series and heartbeats.
 
-Every write is flushed, so that the evidence on disk is still readable if the worker dies. The thread that executes the
-probe writes the heartbeat. A background thread would continue to write the heartbeat if the probe hangs.
+Every write is flushed, so that the evidence on disk can be read even if the worker dies. The heartbeat is written by
+the thread that executes the run. A background thread would continue to write it even if the run hangs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-# Bind these functions here, before a system is imported. Otherwise a system could replace them in their modules.
+# Import these functions here before user code is imported, because user code could replace them in their modules.
 from os import times, utime
 from pathlib import Path
 from time import monotonic
@@ -28,7 +28,8 @@ from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
-# In these phases this process waits for the supervisor. Other ranks of the run may then wait for this rank.
+# Names of phases in which this process waits for the process that supervises it. Other ranks of the run may then wait
+# for this rank.
 WAITS = (WAIT_ALONE, WAIT_TOGETHER)
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
@@ -39,16 +40,17 @@ def _loss(value: float) -> str:
 
 
 def _within(phase: str, name: str) -> str:
-    """Return the name of a waiting phase. If `phase` belongs to an arm, the returned name begins with that arm's name.
+    """Return the name of a phase of waiting. If `phase` belongs to an arm, the returned name begins with that arm's
+    name.
 
-    A kernel of the arm may still run and fail while the worker waits. If the worker then dies, the arm is named.
+    A kernel of the arm may still be running during the wait and fail. If the worker then dies, the phase names the arm.
     """
     arm, of_an_arm, _ = phase.partition(": ")
     return f"{arm}{of_an_arm}{name}" if of_an_arm else name
 
 
 class StepRows(NamedTuple):
-    """The rows of one series for a block of steps. Each sequence contains one value for each step.
+    """The rows of one series (a table of steps) for a block of steps. Each sequence contains one value for each step.
 
     Step numbers increase from row to row and from block to block. clip_active_groups: number of parameter groups whose
     gradients the clip made smaller; -1 if the system reports no norms. metrics: the values of each metric, by its name;
@@ -79,11 +81,8 @@ class SeriesWriter:
         self.file.write(",".join((*SERIES_COLUMNS, *self._metrics)) + "\n")
 
     def rows(self, block: StepRows) -> None:
-        """Append a block of steps.
-
-        Raises ValueError if lengths are unequal, if the names of metrics have changed, or if a digest contains a
-        character that a CSV field may not contain.
-        """
+        """Append a block of steps. Raises ValueError if the columns have different lengths, if the names of metrics
+        have changed, or if a digest contains a character that a CSV field may not contain."""
         self._require_metrics(block.metrics)
         lines = []
         for step, loss, digest, active, count, *others in zip(*block[:5], *block.metrics.values(), strict=True):
@@ -105,7 +104,7 @@ class SeriesWriter:
                 "each step, with valid names that no column of the series has"
             )
         self._metrics = list(metrics)
-        # write the header again, because the names of the metrics were unknown before the first step
+        # write the header again: before the first step, the names of the metrics were unknown
         self._write_header()
 
     def close(self) -> None:
@@ -117,23 +116,24 @@ class Recorder:
 
     def __init__(self, directory: Path, line: Line | None = None, exchange: Path | None = None) -> None:
         self.directory = directory
-        # the folder in which tensors are passed to the other commit's process; None: the run has only one commit
+        # the folder through which processes of two commits exchange tensors; None: the run has only one commit
         self.exchange = exchange
-        self._line = line  # connection to the supervisor; None: there is no supervisor
+        self._line = line  # the connection to the process that supervises this process; None: no process does
         self._started = monotonic()
         self._records = DigestedFile(directory / RECORDS, "ab")
         self._heartbeat = directory / HEARTBEAT
         self._series: dict[tuple[str, int], SeriesWriter] = {}
         self._heartbeat.touch()
         self.current_phase = ""
-        self.failed_after: int | None = None  # number of steps that the last failed arm had made
+        self.failed_after: int | None = None  # number of steps that the arm which failed last had made
 
     def seconds(self) -> float:
         """Return the seconds since this recorder was created."""
         return monotonic() - self._started
 
     def complete(self) -> None:
-        """Write the last record. It marks the evidence as complete. Send the digests of all files to the supervisor."""
+        """Write the last record, which marks the evidence as complete. Send the digests of all files to the supervising
+        process."""
         self.write(Complete(seconds=self.seconds(), processor_seconds=sum(times()[:4])))
         if self._line is not None:
             files = [self._records, *(series.file for series in self._series.values())]
@@ -144,8 +144,8 @@ class Recorder:
         """Record that a phase of the run begins. If the worker dies, the last recorded phase shows where it died."""
         self.current_phase = name
         note_phase(waits=name.endswith(WAITS))
-        # The supervisor reads the phase from this small file. Overwrite the file without emptying it first. The file
-        # then still contains the previous phase if the disk is full and the write fails.
+        # The supervising process reads the phase from this small file. Overwrite the file without emptying it first. If
+        # the disk is full and the write fails, the file then still contains the previous phase.
         with self._heartbeat.open("r+b") as file:
             file.write(name.encode("utf-8", "replace") + b"\n")
         began = monotonic()
@@ -157,20 +157,21 @@ class Recorder:
         self.heartbeat()
 
     def series(self, arm: str, replica: int) -> SeriesWriter:
-        """Return the series writer of an arm's execution number `replica`. Repeated calls return the same writer."""
+        """Return the writer of the series of an arm's execution number `replica`. Later calls return it again."""
         key = (arm, replica)
         if key not in self._series:
             self._series[key] = SeriesWriter(self.directory / series_name(arm, replica), self.heartbeat)
         return self._series[key]
 
     def heartbeat(self) -> None:
-        """Show the supervisor that the run makes progress, by touching the heartbeat file. Every write also does so."""
+        """Show the supervising process that the run makes progress, by touching the heartbeat file. Every write does
+        the same."""
         utime(self._heartbeat)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Stop all other runs of this session within the block, so that only this run uses the GPU and the processors.
-        Without a supervisor no run is stopped."""
+        """Within the block, all other runs of this command are stopped, so that only this run uses the GPU and the
+        processors. Without a supervising process, no run is stopped."""
         if self._line is None:
             yield
             return
@@ -188,7 +189,7 @@ class Recorder:
             self.phase(before)
 
     def ask(self, what: str) -> None:
-        """Send a request to the supervisor and wait for the answer. Do nothing if there is no supervisor."""
+        """Send a request to the supervising process and wait for its answer. Do nothing if there is no such process."""
         if self._line is not None:
             self._line.send(what)
             self._line.receive(None)

@@ -1,8 +1,8 @@
-"""Choose which runs of a session execute at the same time, and in which order.
+"""Choose which runs of a command execute at the same time, and in which order.
 
-A session is one command and all its runs. Runs that are not timed come first. Runs on a GPU share the GPU as far as the
-GPU's memory allows. Runs without a GPU execute at the same time as runs on a GPU. Timings come last. Several timings
-open their arms at the same time, but only one process at a time measures (`turns.py`).
+Runs that are not timed come first. Runs on a GPU share the GPU as far as its memory allows. Runs without a GPU execute
+at the same time as runs on a GPU. Timings come last. Several timings open their arms at the same time, but only one
+process at a time measures (see `turns.py`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from harness.kinds import probe_named
 from harness.planning.obstacles import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
 
 GPU_SHARE = 0.9  # share of a GPU's memory that may be given to runs
-# share of a GPU's memory that this session reserves if one of its runs declares no memory
+# share of a GPU's memory that this command reserves if one of its runs does not declare how much memory it needs
 UNDECLARED_SHARE = 0.25
-# GiB of GPU memory that a process needs in addition to torch's; 0.76 GiB was measured on an H200 with one captured step
+# GiB of GPU memory that a process needs outside of torch; 0.76 GiB was measured on an H200 with one captured step
 CONTEXT_GIB = 0.8
 HOST_GIB = 2.0  # GiB of host memory that each process needs, including torch's libraries
-# Estimated factor by which an arm takes longer if its host syncs are observed. At each sync such an arm waits for its
-# time slice of the GPU. On an H200 with seven other runs, its step took 360 to 470 ms, a step of an eager arm 85 ms.
+# Estimated factor by which an arm takes longer if its host syncs are observed. At each host sync, the arm waits until
+# the GPU works for it again. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a step of
+# an eager arm 85 ms.
 WATCHED = 4
-# Estimated time to open an arm, as a number of the arm's steps. Without this estimate, short runs of large models would
-# seem to be the shortest tasks, and would begin last.
+# Estimated time to open an arm, in steps of the arm. Without this estimate, short runs of large models would seem to be
+# the shortest tasks, and would begin last.
 OPENING = 50
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
@@ -47,10 +48,10 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 
 @dataclass(frozen=True)
 class Work:
-    """A run to execute, the directory of its evidence, and the callbacks for its progress and its end.
+    """A run to execute, the directory for its evidence, and two callbacks.
 
-    tell: called with the run's progress. over: called when the run ends, with the worker's death or with None. `over`
-    is not called for an interrupted run.
+    tell: called with the progress of the run. over: called when the run ends, with the description of the worker's
+    death, or with None. `over` is not called for an interrupted run.
     """
 
     run: Run
@@ -61,11 +62,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Task(Work):
-    """A run that waits for a worker process.
-
-    memory_gib: the GPU memory that the run may take; None if no other run of the session may use the GPU while this run
-    executes. alone: True if runs of other commands may not use the GPU either.
-    """
+    """A run that waits for a worker process. memory_gib: the GPU memory that the run may take; None if no other run of
+    this command may use the GPU meanwhile. alone: True if runs of other commands may not use the GPU either."""
 
     on_gpu: bool
     memory_gib: float | None
@@ -73,19 +71,20 @@ class Task(Work):
 
     @property
     def order(self) -> int:
-        """Return a number that orders tasks. A task begins after all tasks with a lower number have ended."""
+        """Return the rank of the task in the order of execution. A task begins after all tasks with a lower number have
+        ended."""
         if probe_named(self.run.probe).timed:
             return TIMED + self.run.measurement
         return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
 
 
 def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
-    """Return a task for each piece of work, sorted by `order`. Among tasks of equal order the longest come first."""
+    """Return a task for each run, sorted by `order`. Among tasks of equal order, the longest come first."""
     tasks = []
     for one in work:
         on_gpu = bool(machine.gpus) and needs_gpu(one.run)
         memory = gpu_memory_gib(one.run) if on_gpu else None
-        # if a timing compares two commits, there is a process for each commit, and each process has a CUDA context
+        # a timing of two commits has a process for each commit, and each process needs this memory
         with_context = None if memory is None else memory + len(one.run.commits) * CONTEXT_GIB
         alone = on_gpu and not shares_gpu(one.run)
         tasks.append(Task(one.run, one.directory, one.tell, one.over, on_gpu, with_context, alone))
@@ -93,7 +92,7 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 
 
 def _size(task: Task) -> float:
-    """Return an estimate of how long a task takes, without a unit: the steps of all arms times the declared memory.
+    """Return a number that estimates how long a task takes: the steps of all arms times the declared memory.
 
     A comparison of kernels has no steps. Its estimate counts the combinations of operations, data types and magnitudes.
     """
@@ -109,13 +108,13 @@ def _size(task: Task) -> float:
 
 
 def _processors(machine: Machine) -> int:
-    """Return how many processors runs may use. With a GPU, reserve a quarter for the supervisor and for imports."""
+    """Return how many processors runs may use. With a GPU, a quarter is reserved for supervision and imports."""
     return max(1, usable_cores() * 3 // 4) if machine.gpus else usable_cores()
 
 
 class Schedule:
-    """Executes tasks in worker processes, each supervised by a thread. All threads and workers have ended when
-    `execute` returns or raises."""
+    """Executes tasks in worker processes. A thread supervises each worker. When `execute` returns or raises, all
+    threads and workers have ended."""
 
     def __init__(self, machine: Machine, interpreters: Interpreters, checkout: Checkout | None = None) -> None:
         self._machine, self._interpreters = machine, interpreters
@@ -124,14 +123,14 @@ class Schedule:
         self._company = Company(interpreters=interpreters, locked=True, checkout=checkout)
         self._running: dict[Future[None], Task] = {}
         self._turn, self._share = GpuTurn((), print), 0.0
-        # tasks to repeat, because they ran out of memory while other commands used the GPU
+        # tasks to execute once more, because they ran out of memory while other commands used the GPU
         self._again: list[Task] = []
-        # The number of running threads. The pool does not wait for a thread whose start a signal interrupted, so
-        # `execute` waits until this number is 0.
+        # The number of running threads. If a signal interrupts the start of a thread, the thread pool does not wait for
+        # it. Therefore `execute` waits until this number is 0.
         self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
-        """Execute all tasks. A worker's death affects only its run. An exception in this thread ends all workers."""
+        """Execute all tasks. If a worker dies, only its run is affected. An exception here ends all workers."""
         waiting = list(tasks)
         self._interpreters.expect(sum(not task.run.repeats for task in waiting))
         self._company.threads = self._threads(waiting)
@@ -157,7 +156,7 @@ class Schedule:
                 raise
 
     def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
-        """Start every waiting task that may execute at the same time as the tasks that already run."""
+        """Start every waiting task that may execute at the same time as the tasks that are executing already."""
         for task in list(waiting):
             if self._may_begin(task, waiting):
                 waiting.remove(task)
@@ -166,27 +165,28 @@ class Schedule:
                 self._running[pool.submit(self._one, task)] = task
 
     def _take_turn(self, task: Task) -> None:
-        """Wait until this session may use the GPU: alone if `task` must be, else with the session's share of memory."""
+        """Wait until this command may use the GPU: alone if `task` must be alone, and otherwise with the command's
+        share of the memory."""
         if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
             self._company.before = processes_on(self._uuid)
 
     def _share_of(self, tasks: Sequence[Task]) -> float:
-        """Return the share of the GPU's memory that the session needs for those `tasks` that can share the GPU."""
+        """Return the share of the GPU's memory that those of the `tasks` need that can share the GPU."""
         sharing = [task.memory_gib for task in tasks if not task.alone]
         declared = sum(memory for memory in sharing if memory is not None)
         share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
         return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
 
     def _take_leave(self) -> None:
-        """Wait a moment, and remove tasks that have ended. Raises the exception of a task's thread. The death of a
-        worker raises nothing here."""
+        """Wait a moment, and remove tasks that have ended. Raises the exception of a task's thread. If only a worker
+        died, nothing is raised."""
         for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
             del self._running[future]
             future.result()
 
     def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
-        """Return True if all tasks of a lower order have ended, no other task must come first, and there are enough
-        processors and memory for `task`."""
+        """Return True if `task` may begin: all tasks of a lower order have ended, no other task must come first, and
+        there are enough processors and enough memory."""
         running = list(self._running.values())
         if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
             return False
@@ -204,19 +204,15 @@ class Schedule:
         return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
 
     def _places(self, task: Task) -> int:
-        """Return how many tasks like `task` may execute at the same time with this machine's processors and memory.
-
-        For timings only the memory limits the number, because only one timing at a time measures.
-        """
+        """Return how many tasks like `task` this machine's processors and memory can execute at the same time. For
+        timings only the memory counts, because only one of them at a time measures."""
         processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
         by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
-        """Return the number of threads for each worker; None if the user has set OMP_NUM_THREADS.
-
-        The number is equal for all workers, because their results are compared bit by bit.
-        """
+        """Return the number of host threads for each worker; None if the user has set OMP_NUM_THREADS. The number is
+        equal for all workers, because their results are compared bit by bit."""
         if "OMP_NUM_THREADS" in os.environ:
             return None
         beside = min(_processors(self._machine), sum(task.order == NOT_TIMED for task in tasks))

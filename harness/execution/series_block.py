@@ -1,14 +1,15 @@
-"""Write the series of one execution in blocks of steps, and handle errors of the detectors that watch the execution.
+"""Write the series of one execution in blocks of steps, and handle errors of detectors that observe the execution.
 
 In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. Gradient norms
 are compared with their limit. Digests are computed once for each block, for all its steps together, and copied to the
-host in a few transfers. If a detector or recorder raises an error, only its part of the evidence is missing (`Parts`).
+host in a few transfers. If a detector or recorder raises an error, only its part of the evidence is missing (see
+`Parts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic  # bind the function before a system is imported, because a system could replace it
+from time import monotonic  # import it before user code, which could replace it
 from typing import Protocol, TypeVar
 
 import torch
@@ -26,8 +27,8 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 
 BLOCK_STEPS = 50
 BLOCK_SECONDS = 5.0
-KEPT_BYTES = 2**24  # largest number of bytes of kept inputs of one shape, unless a single step needs more
-# If the inputs have more different shapes than this, at most 2 * KEPT_BYTES stay allocated after a block.
+KEPT_BYTES = 2**24  # largest number of bytes of kept inputs of one shape; one step may need more
+# If the inputs have more shapes than this, at most 2 * KEPT_BYTES stay allocated after a block.
 KEPT_SHAPES = 8
 NOT_REPORTED = -1
 
@@ -54,7 +55,8 @@ class SeriesBlock:
 
     @property
     def input_shapes(self) -> int | None:
-        """Return how many combinations of input shapes and types occurred; None if the system shows no inputs."""
+        """Return the number of different combinations of shapes and types in the inputs; None if the system shows no
+        inputs."""
         return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
@@ -66,7 +68,7 @@ class SeriesBlock:
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
-        """Start copies of step `index`'s results on the device. Write the block if it is full or five seconds old."""
+        """Begin to copy the results of step `index` on the device. Write the block if full or five seconds old."""
         self._steps.append(index)
         one_number = require_loss(loss, self._step, "step(index)")
         self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
@@ -101,8 +103,8 @@ class SeriesBlock:
 
 
 def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
-    """Return how many tokens step `index` read: the number of elements of its input `tokens` or, if there is no such
-    input, the batch size times the sequence length of the workload."""
+    """Return how many tokens step `index` read: the number of elements of its input `tokens`. Without such an input,
+    return the batch size times the sequence length of the workload."""
     if "tokens" in inputs:
         return inputs["tokens"].numel()
     lengths = run.workload.seq_len
@@ -113,8 +115,8 @@ def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
 class _KeptInputs:
     """Copies of the inputs of a block's steps, in memory that is allocated once for each shape.
 
-    The harness's memory therefore does not grow within a block. If a claim measures a growth of memory, the growth
-    comes only from the system. If there are too many shapes, the memory of all shapes is freed after each block.
+    The harness's memory therefore does not grow within a block. If a claim measures whether memory grows, only the
+    system can make it grow. If there are too many shapes, the memory of all shapes is freed after each block.
     """
 
     def __init__(self) -> None:
@@ -162,7 +164,7 @@ class _KeptInputs:
 
 
 class _KeptMetrics:
-    """The metrics of a block's steps. Each metric has memory for BLOCK_STEPS numbers, allocated once."""
+    """The metrics of a block's steps. Each metric has memory for BLOCK_STEPS numbers, which is allocated only once."""
 
     def __init__(self, training: HasMetrics) -> None:
         self._read = training.metrics
@@ -189,7 +191,7 @@ class _KeptMetrics:
 
 
 def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
-    """Return the digest of each step's inputs, in the order of the steps. Inputs of one shape are digested together."""
+    """Return the digest of each step's inputs, in their order. Inputs with equal shapes are digested together."""
     alike: dict[Shapes, list[int]] = {}
     plain = [made_of(inputs) for inputs in batches]
     for place, inputs in enumerate(plain):
@@ -215,8 +217,8 @@ def _bytes_of(tensor: Tensor) -> int:
 def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return memory for the inputs of a block's steps: for each input a tensor [rows, ...] with one row for each step.
 
-    All tensors together have at most KEPT_BYTES, unless one step needs more. Compute a digest once here, so that the
-    memory which a digest needs is allocated now and not during the block.
+    All tensors together have at most KEPT_BYTES, unless one step needs more. This function also computes a digest, so
+    that the memory which a digest needs is allocated now and not during the block.
     """
     each = sum(map(_bytes_of, tensors.values()))
     number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
@@ -232,19 +234,19 @@ Seen = TypeVar("Seen")
 
 
 class Parts:
-    """Calls the detectors and recorders of one execution of an arm. If one of them raises an error, record that its
-    parts of the evidence failed."""
+    """Calls the detectors and recorders of one execution of an arm. If one of them raises an error, its parts of the
+    evidence are recorded as failed."""
 
     def __init__(self, arm: str, replica: int, recorder: Recorder) -> None:
         self._arm, self._replica, self._recorder = arm, replica, recorder
         self.failed: set[Part] = set()
 
     def ask(self, question: Callable[[], Seen], *parts: Part) -> Seen | None:
-        """Call `question`, which makes the evidence of `parts`, and return its result.
+        """Call `question`, which creates the `parts` of the evidence, and return its result.
 
-        If `question` raises an error, record the failure of `parts` and return None, so that the execution continues.
+        If `question` raises an error, record that the parts failed, and return None, so that the execution continues.
         If one of the parts has failed before, return None without the call. Raises torch's error if the device cannot
-        be used any more. Raises `UsageError` unchanged, because this error means that the plan is wrong.
+        be used any more. Raises `UsageError` unchanged, because it means that the plan of the run is wrong.
         """
         if not self.failed.isdisjoint(parts):
             return None
@@ -254,7 +256,8 @@ class Parts:
             raise
         except BaseException as error:  # user code may raise anything, also SystemExit
             self._record(error, parts)
-        # A CUDA error persists in the process. If this was one, the call below raises it again, and the arm ends.
+        # A CUDA error persists in the process: if this was such an error, the call below raises it again, and the arm
+        # ends.
         release_memory()
         return None
 

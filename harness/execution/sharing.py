@@ -1,18 +1,19 @@
-"""Divide the work of runs among processes: execute arms that several runs share only once, and split long runs.
+"""Divide the work of runs among processes: execute arms that several runs have in common only once, and split long
+runs.
 
-Several contracts often require the same arms of one trainer at one workload, such as the plain arm. Equal arms on one
+Several contracts often require the same arms of one trainer on one workload, such as the plain arm. Equal arms on one
 machine give equal bits. Therefore one run, the host, also executes the arms of other runs, its guests. If equal arms
-give different bits after all, the host's repetition of an arm shows this. Every guest uses this evidence too. Paired
-runs are joined arm by arm. Runs of any other probe, such as timings, are joined only if they are completely equal.
+give different bits after all, the host's repetition of an arm shows this, and every guest uses this evidence, too. Runs
+that compare arms are joined arm by arm. Other runs, such as timings, are joined only if they are completely equal.
 
 A run executes its arms one after the other. An arm of many small kernels leaves a GPU idle for most of the time. A long
-paired run is therefore split into lanes. A lane is a part of a run that does not depend on the other parts, and that
-has its own process. Without a GPU a long run is split too. Otherwise it would still execute on one processor when all
-other runs of the session have ended. Repetitions of an arm always have a separate process. A process may draw a value
-only once, such as a seed made from its process id. In the same process a repetition would get the same value, so a
-difference would not show.
+run that compares arms is therefore split into lanes. A lane is a part of a run that does not depend on the other parts,
+and that has a separate process. Without a GPU a long run is split, too. Otherwise it would still execute on one
+processor when all other runs have ended. Repetitions of an arm always have a separate process. A process may draw a
+value only once, such as a seed made from its process id. In the same process, a repetition would get the same value,
+and a difference would not show.
 
-Units, runs and judges do not depend on this division (`harness.evidence.serving`).
+Units, runs and judges do not depend on this division (see `harness.evidence.serving`).
 """
 
 from __future__ import annotations
@@ -39,29 +40,30 @@ from harness.system.wrappers import SWAPPED_ARMS
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# Split a run on a GPU into several processes (lanes) if its steps times the workload's declared GiB reach this number.
-# The declared GiB stand for the time of a step: a step of 28 layers (12 GiB) takes longer than a step of a tiny model
-# (2 GiB). Each additional process costs 5 to 10 s for imports, opening and first compilations. On a shared H200, 100
-# steps of 28 layers took 10 to 45 s for each arm, and 300 steps of the tiny model took 2 to 3 s.
+# A run on a GPU is split into several processes (lanes) if its steps times the workload's declared GiB reach this
+# number. The declared GiB stand for the time of a step: a step of 28 layers (12 GiB) takes longer than a step of a tiny
+# model (2 GiB). Each additional process costs 5 to 10 s for imports, opening and first compilations. On a shared H200,
+# 100 steps of 28 layers took 10 to 45 s for each arm, and 300 steps of the tiny model took 2 to 3 s.
 SPLIT_FROM_STEP_GIB = 1000
-# Split a run without a GPU into several processes (lanes) if each process gets at least this number of steps times GiB.
-# The steps of all executions of the run count. Each additional process costs 3 to 5 s. In comparison, 250 steps of the
-# reference trainer's tiny model take 15 s on one processor.
+# A run without a GPU is split into several processes (lanes) if each process gets at least this number of steps times
+# GiB. The steps of all executions of the run count. Each additional process costs 3 to 5 s. In comparison, 250 steps of
+# the reference trainer's tiny model take 15 s on one processor.
 LANE_STEP_GIB = 250
 
 Execution = tuple[str, int]  # the name of an arm, and the number of its execution (replica), from 0
 
 
 def lanes(run: Run) -> list[Run]:
-    """Split the run into parts (lanes) that may execute at the same time. Return them ordered by first execution.
+    """Split the run into lanes: parts that may execute at the same time. Return them ordered by their first execution.
 
-    A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device. So
-    do other executions whose end states are compared with each other (`Run.compared`). All other repetitions form one
-    additional lane. Every execution keeps its number and the name of its arm. A short run is returned unsplit.
+    A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device.
+    The same holds for other executions whose end states are compared with each other (`Run.compared`). All other
+    repetitions form one additional lane. Every execution keeps its number and the name of its arm. A short run is not
+    split.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
-        # Do not split. A swapped arm is opened with the plan of another arm, so its lane would need that arm too. A run
-        # with several ranks already has several processes.
+        # Do not split. If a fault exchanges two arms, a lane would need arms of other lanes. A run with several ranks
+        # already has several processes.
         return [run]
     apart = _repetitions(run)
     rest = [execution for execution in run.executions() if execution not in apart]
@@ -73,8 +75,8 @@ def lanes(run: Run) -> list[Run]:
 
 
 def awaits(lane: Run, other: Run) -> bool:
-    """Return True if `lane` reads tensors that `other` writes. These are two lanes of one run with arms of different
-    commits, whose tensors are compared."""
+    """Return True if `lane` reads tensors that `other` writes. This is the case for two lanes of one run if their arms
+    are of different commits and tensors of these arms are compared."""
     pairs = {*lane.baseline_of.items(), *(pair for arms in lane.compared or [] for pair in permutations(arms, 2))}
     reading = {arm for arm, planned in lane.arms.items() if planned.commit is None}
     leaving = {arm for arm, planned in other.arms.items() if planned.commit is not None and planned.first_replica == 0}
@@ -82,7 +84,8 @@ def awaits(lane: Run, other: Run) -> bool:
 
 
 def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[list[Execution]]:
-    """Split the parts by commit. One process cannot import modules of two commits, because their names are equal."""
+    """Split the parts by commit. The modules of both commits have the same names, so one process can import only those
+    of one commit."""
     split = [
         [execution for execution in part if run.arms[execution[0]].commit == commit]
         for part in parts
@@ -92,7 +95,7 @@ def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[
 
 
 def _repetitions(run: Run) -> list[Execution]:
-    """Return the repetitions (replica > 0) that need not share a process with a first execution of an arm."""
+    """Return the repetitions (replica > 0) that need not be in one process with a first execution of an arm."""
     parts = _parts(run, run.executions(), _together(run))
     return [each for part in parts if all(replica > 0 for _, replica in part) for each in part]
 
@@ -103,10 +106,10 @@ def _on_gpu(run: Run, executions: Sequence[Execution], _apart: bool) -> list[lis
 
 
 def _on_processors(run: Run, executions: Sequence[Execution], apart: bool) -> list[list[Execution]]:
-    """Return parts of about equal size: at most one for each processor, and each large enough for its own process.
+    """Return parts of about equal size: at most one for each processor, and each large enough for a separate process.
 
-    Return an empty list if there would be fewer than two parts. apart: True to make one part fewer, because the
-    repetitions already have a separate process.
+    Return an empty list if there would be fewer than two parts. apart: True if the repetitions already have a separate
+    process, so that one part less is made.
     """
     number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores()) - apart
     if number < 2:
@@ -123,8 +126,8 @@ def _step_gib(run: Run) -> float:
 
 
 def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Execution]]) -> list[list[Execution]]:
-    """Return the executions in groups. Two executions are in the same group if one of the `demands` contains both of
-    them, directly or through a third execution."""
+    """Return the executions in groups. Two executions are in one group if one of the sets in `demands` contains both,
+    or if a chain of such sets connects them."""
     parts = [{execution} for execution in executions]
     for together in demands:
         touched = [part for part in parts if part & together]
@@ -134,7 +137,7 @@ def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Exec
 
 
 def _in_order(run: Run, parts: Iterable[Iterable[Execution]]) -> list[list[Execution]]:
-    """Sort the executions in each part, and then the parts, by the run's order. Leave out empty parts."""
+    """Sort the executions in each part, and then the parts, by the order in the run. Empty parts are left out."""
     order = {execution: number for number, execution in enumerate(run.executions())}
     inside = [sorted(part, key=order.__getitem__) for part in parts]
     return sorted((part for part in inside if part), key=lambda part: order[part[0]])
@@ -146,8 +149,8 @@ def _together(run: Run) -> Iterable[set[Execution]]:
         yield _all_of(run, here) if len(arms) == 1 else {(arm, run.arms[arm].first_replica) for arm in here}
     for candidate, baseline in run.baseline_of.items():
         here = [arm for arm in (candidate, baseline) if arm in run.arms]
-        # The gradients of every execution of the candidate are compared with those of the baseline's first execution.
-        # All these executions therefore share one process.
+        # The gradients of every execution of the candidate are compared with those of the baseline's first execution,
+        # so all these executions must be in one process.
         yield _all_of(run, [candidate] if candidate in here else []) | {(arm, 0) for arm in here}
 
 
@@ -156,7 +159,7 @@ def _all_of(run: Run, arms: Sequence[str]) -> set[Execution]:
 
 
 def _lane(run: Run, part: Sequence[Execution]) -> Run:
-    """Return the run with only the executions of `part`. The replicas of each arm must be consecutive."""
+    """Return the run with only the executions in `part`. The numbers of each arm's executions must be consecutive."""
     arms = {}
     for arm, planned in run.arms.items():
         replicas = [replica for name, replica in part if name == arm]
@@ -166,10 +169,10 @@ def _lane(run: Run, part: Sequence[Execution]) -> Run:
 
 
 def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
-    """Return the lanes of `run`, each with the folder for its evidence. `supervisor.execute` then executes each lane.
+    """Return the lanes of `run` (its parts), each with the folder for its evidence. Each lane is executed separately.
 
-    An unsplit run is its only lane. If there are several lanes, create the run's folder and write the whole run into
-    it. The folders of the lanes are not created here.
+    A run that is not split is its only lane. If there are several lanes, the run's folder is created, with a `run.json`
+    about the whole run. The folders of the lanes are not created here.
     """
     parts = lanes(run)
     if len(parts) == 1:
@@ -180,10 +183,8 @@ def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
 
 
 def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progress], None]]:
-    """Return one callback for each of `count` lanes. Each callback calls `tell` with the lane's progress.
-
-    `tell` is called with the end of the run (an empty phase) when all lanes have ended.
-    """
+    """Return one callback for each of `count` lanes (parts of a run). Each callback calls `tell` with the progress of
+    its lane. When all lanes have ended, `tell` is called with the end of the run (an empty phase)."""
     ended: set[int] = set()
     lock = threading.Lock()
 
@@ -191,7 +192,7 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
         def hear(progress: Progress) -> None:
             with lock:
                 if progress.phase:
-                    # A lane can continue after its end was reported: if its worker died, a new worker executes the lane
+                    # A lane may continue after its end was reported: if its worker died, a new worker executes the lane
                     # without the arm in which the worker died.
                     ended.discard(number)
                 else:
@@ -205,17 +206,17 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
     return [of_lane(number) for number in range(count)]
 
 
-# If a worker dies in an arm, the run is repeated without this arm. Claims that do not need the arm can then be judged.
-#
-# The arm's failure is recorded before the next worker begins. The files of the dead worker are kept in `attempt.<n>/`.
+# The code below repeats a run without an arm if the run's worker died in this arm. Claims that do not need the arm can
+# then be judged. The arm's failure is recorded before the next worker begins. The files of the dead worker are kept in
+# `attempt.<n>/`.
 
 
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
     """Return the run without the arm in which its worker died, and prepare `directory` for another worker.
 
-    Return None if the phase in `death` names no arm, or if every judgement needs the arm and no other arm has failed.
-    If another arm has failed, the run continues, so that the causes of all failures are recorded. failed: the failures
-    so far, by arm; the failure of this arm is added. There are at most as many workers as arms.
+    Return None if the phase in `death` names no arm. Also return None if every judgement needs the arm and no other arm
+    has failed. If another arm has failed, the run continues, so that the causes of all failures are recorded. failed:
+    the failures so far, by arm; the failure of this arm is added. There are at most as many workers as arms.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -240,7 +241,7 @@ def _write(records: Iterable[ArmFailed], directory: Path) -> None:
 
 
 def _arm_in(run: Run, phase: str | None) -> str | None:
-    """Return the arm that the phase's name begins with, as in `captured.0: steps`; None if it begins with no arm."""
+    """Return the arm with whose name the phase begins, as in `captured.0: steps`, or None if there is no such arm."""
     if not probe_named(run.probe).arm_by_arm or phase is None:
         return None
     return next((arm for arm in run.arms if re.match(rf"{re.escape(arm)}\.\d+: ", phase)), None)
@@ -256,25 +257,27 @@ def _set_aside(directory: Path) -> None:
 
 
 def write_run(run: Run, directory: Path) -> None:
-    """Write `run.json`, which the worker reads and which is part of the evidence."""
+    """Write the `run.json` of a run. The worker reads this file, and it is part of the evidence."""
     (directory / layout.RUN).write_text(run_text(run), encoding="utf-8")
 
 
 def run_text(run: Run) -> str:
-    """Return the text of `run.json`. Arms keep their order, because this is the order of their execution."""
+    """Return the text of `run.json`. The arms keep their order, because they are executed in this order."""
     return dump_json(run.model_dump(), indent=2, sort_keys=False) + "\n"
 
 
-# fields in which a host and an equal guest may differ; the joined run gets a value that is enough for both runs
+# fields that may differ between a host (a run that is executed) and a guest (a run that uses its evidence); the joined
+# run gets a value that is enough for both
 _WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")
-# Share of the guest's executions that the host must already make. With a smaller share it is faster to execute the
-# guest in another process.
+# A guest is a run that uses another run's evidence. This share of its executions must be made by the other run anyway.
+# With a smaller share it is faster to execute the guest in another process.
 SAVED_AT_LEAST = 0.5
 
 
 @dataclass(frozen=True)
 class Guest:
-    """A run whose arms another run's process (the host) executes. arms: name in the guest -> name in the host."""
+    """A run (the guest) whose arms are executed by the process of another run (the host). arms: an arm's name in the
+    guest -> its name in the host."""
 
     run: Run
     arms: dict[str, str]
@@ -282,23 +285,25 @@ class Guest:
 
 @dataclass
 class Hosted:
-    """A run to execute, both for itself and for its guests."""
+    """A run to execute (the host), and the other runs that use its evidence (its guests)."""
 
     run: Run
     guests: list[Guest] = field(default_factory=list)
 
     @property
     def runs(self) -> list[Run]:
-        """Return the host's run, followed by its guests' runs."""
+        """Return the executed run, and then the runs that use its evidence."""
         return [self.run, *(guest.run for guest in self.guests)]
 
     def takes(self, guest: Run) -> bool:
-        """Add `guest` if it can be joined with the host's run and saves enough executions. Return True if added."""
+        """Add the run `guest` if it can be joined with this run and this saves enough executions. Return True if it was
+        added."""
         found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False
         run, arms = found
-        # `run` is the host's run, changed for the new guest. It must still contain what all earlier guests require.
+        # `run` is the executed run, changed for the new guest. Check that it still contains what all earlier guests
+        # require.
         if lacks(run, guest, arms) or any(lacks(run, one.run, one.arms) for one in self.guests):
             return False
         self.run = run
@@ -307,7 +312,8 @@ class Hosted:
 
 
 def hosted(runs: Iterable[Run]) -> list[Hosted]:
-    """Group the runs into hosts with their guests. The order of the runs is kept."""
+    """Group the runs: each run to execute, with the runs that will use its evidence. The order of the runs stays the
+    same."""
     found: list[Hosted] = []
     for run in runs:
         if not any(host.takes(run) for host in found):
@@ -316,7 +322,8 @@ def hosted(runs: Iterable[Run]) -> list[Hosted]:
 
 
 def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
-    """Write a directory for each guest, with a reference to the host's evidence. directories: run id -> directory."""
+    """Write a directory for each guest (a run that is not executed), with a reference to the host's evidence.
+    directories: run id -> directory."""
     for guest in host.guests:
         directory = directories[guest.run.id]
         directory.mkdir(parents=True)
@@ -326,7 +333,8 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the joined run and the names of the guest's arms in it, if the guest equals the host; otherwise None."""
+    """If the run `guest` equals the run `host`, return a run that serves both, and the names of the guest's arms in it.
+    Otherwise return None."""
     if not serves(host, guest, SAME):
         return None
     joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
@@ -334,11 +342,9 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run with the guest's arms added, and a map from the guest's names of arms to the host's names.
-
-    Return None if the two runs cannot be joined, or if joining them would save too few executions.
-    """
-    # a swapped arm is opened with the plan of another arm, so it cannot serve a guest that does not swap its arms
+    """Return the run `host` with the arms of the run `guest` added. Also return, for each arm of `guest`, its name in
+    `host`. Return None if the two runs cannot be joined, or if joining them would save too few executions."""
+    # a run whose fault exchanges two arms cannot execute arms for a run without this fault
     if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
         return None
     arms: dict[str, str] = {}
@@ -354,10 +360,11 @@ def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
-    """Return True if the host's executions, extended for the guest, contain all that the guest's arms require.
+    """Return True if the executions of the run `host`, extended for the run `guest`, contain all that the arms of
+    `guest` require.
 
-    arms: name of an arm in the guest -> its name in the host. name: the arm of the guest that is tried. If this arm has
-    a baseline, the host must execute the baseline earlier, because gradients are compared with the baseline's.
+    arms: an arm's name in `guest` -> its name in `host`. name: the arm of `guest` that is tried. If this arm has a
+    baseline, `host` must execute the baseline earlier, because gradients are compared with those of the baseline.
     """
     joined = widened(host, of_arms(guest, arms))
     order, baseline = list(joined.arms), guest.baseline_of.get(name)
@@ -367,7 +374,8 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name for an arm that a guest adds to the host: `name`, with a number appended if `taken` contains it."""
+    """Return a name for an arm that is added to a run. It is `name`, with a number appended if `taken` already contains
+    `name`."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

@@ -1,13 +1,13 @@
-"""Execute a run in a worker process, watch the worker's time and output, and record how the worker ended.
+"""Execute a run in a worker process, check the worker's time and output, and record how the worker ended.
 
-Only the supervisor checks time limits. A worker exceeds a limit if it runs longer than the run's wall limit. It also
-exceeds a limit if its heartbeat stops while it does not compile (`is_compiling`). The worker then gets SIGTERM, writes
-its Python stack, and gets SIGKILL. All its descendants get SIGKILL too (`harness.processes`). Time in which a worker is
+Only this process (the supervisor) checks time limits. A worker exceeds a limit if it runs longer than the run's wall
+limit, or if its heartbeat stops although it does not compile (`is_compiling`). The worker then gets SIGTERM, writes its
+Python stack, and gets SIGKILL. All its descendants get SIGKILL too (`harness.processes`). Time in which a worker is
 stopped for other runs does not count.
 
-Interpreters (worker processes without a run) are started in advance. Each interpreter imports torch while other runs
-work, uses no device, and waits for a run. It is a new process and not a fork. A fork would have its parent's threads,
-CUDA context, memory addresses and, in /proc, environment.
+Worker processes without a run, called interpreters, are started in advance. Each of them imports torch while other runs
+work, uses no device, and waits for a run. It is a new process and not a fork, because a fork would have its parent's
+threads, CUDA context, memory addresses and, in /proc, environment.
 """
 
 from __future__ import annotations
@@ -46,19 +46,21 @@ from harness.platform.paths import moved_caches, without_folders
 from harness.processes.child import Child, NoMessage, start_child
 
 AHEAD_PER_CORES = 4
-REPEATED = "1"  # Python's hash seed in processes that repeat an execution; in all other processes it is 0
+REPEATED = "1"  # Python's hash seed in processes that repeat an execution; in all other processes the hash seed is 0
 
 
 def start(*, ahead: bool = False, repeats: bool = False) -> Child:
     """Start a worker process that has no run yet, and return it.
 
     ahead: True to import what most runs need while the process waits for a run. repeats: True for a process that
-    executes only repetitions. Python's hash seed is then different from the hash seed of first executions.
+    executes only repetitions of arms. Such a process gets another hash seed of Python than the processes of first
+    executions.
     """
-    # Do not set CUBLAS_WORKSPACE_CONFIG here, not even to `:4096:8`, torch's own default for sm_90. If it is set, torch
+    # Do not set CUBLAS_WORKSPACE_CONFIG here, not even to torch's own default for sm_90, `:4096:8`. If it is set, torch
     # 2.11 parses it at every GEMM: an eager step of 28 layers took 54 ms instead of 36 ms on an H200.
     variables = {
-        # Let waiting threads of OpenMP sleep. If they spin, a shared machine becomes several times slower.
+        # Let waiting threads of OpenMP sleep. If they used the processor while they wait, runs on a shared machine
+        # would be several times slower.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         **moved_caches(),
         **({"PYTHONHASHSEED": REPEATED} if repeats else {}),
@@ -67,11 +69,12 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
 
 class Interpreters:
-    """Worker processes that wait for a run. There are never more of them than expected runs. On exit of this context
-    manager, the processes that no run has taken end."""
+    """Worker processes that wait for a run. There are never more of them than runs are expected. At the end of this
+    context manager's block, those end that no run has taken."""
 
     def __init__(self, expected: int | None = None) -> None:
-        # Import in advance in only a few processes. An import takes a processor from running workers for seconds.
+        # Let only a few processes import in advance, because an import takes a processor from running workers for
+        # seconds.
         self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
         self._expected = self._ahead if expected is None else expected
         self._waiting: list[Child] = []
@@ -79,11 +82,11 @@ class Interpreters:
         self._stopped = self._closed = False
 
     def begin(self) -> None:
-        """Start some interpreters now, before the number of runs is known."""
+        """Start some waiting processes now, before the number of runs is known."""
         self._fill()
 
     def expect(self, runs: int) -> None:
-        """Set how many more runs will take an interpreter, and end the waiting interpreters that no run will need."""
+        """Set how many more runs will take a process, and end the waiting processes that no run will need."""
         with self._lock:
             self._expected = runs
             surplus = self._waiting[runs:]
@@ -92,7 +95,7 @@ class Interpreters:
             child.close()
 
     def take(self, *, repeats: bool = False) -> Child:
-        """Return the interpreter that has waited longest, or a new one if none waits or `repeats` is true."""
+        """Return the process that has waited longest. Return a new one if none waits or `repeats` is true."""
         if repeats:
             return start(repeats=True)
         with self._lock:
@@ -102,14 +105,14 @@ class Interpreters:
         return taken or start()
 
     def stop(self) -> None:
-        """Stop (SIGSTOP) the interpreters that no run has taken, and start no new ones until `resume`."""
+        """Stop (SIGSTOP) the processes that wait for a run, and start no new ones until `resume` is called."""
         with self._lock:
             self._stopped = True
             for child in self._waiting:
                 child.stop()
 
     def resume(self) -> None:
-        """Let the stopped interpreters continue, and start more."""
+        """Let the stopped processes continue, and start more of them."""
         with self._lock:
             if not self._stopped:
                 return
@@ -119,7 +122,7 @@ class Interpreters:
         self._fill()
 
     def close(self) -> None:
-        """End all interpreters that no run has taken."""
+        """End all processes that still wait for a run."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
@@ -139,32 +142,36 @@ class Interpreters:
 
 
 SHOWN = 300  # largest number of characters shown of the last line that the worker printed
-# signals that a user or a job scheduler may send to all processes of a job in order to end the job
+# signals that a user or a job scheduler may send to all processes of a job to end it
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-# Estimated longest time in seconds between such a signal's arrival at the worker and its arrival at the supervisor.
+# Longest time, in seconds, that may pass between the arrival of such a signal at the worker and its arrival at this
+# process.
 ENDED_TOGETHER_S = 1.0
 OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
 
 
 @dataclass
 class Company:
-    """The objects that all runs of a session share: waiting interpreters, turns, and the worker processes.
+    """The objects that all runs of one command share: waiting processes, the turns in which runs are alone on the
+    machine, and the ids of worker processes.
 
-    locked: True if the session holds the GPU's lock for all runs. Several runs may then use the GPU at the same time.
+    locked: True if the command holds the GPU's lock for all its runs. Several runs may then use the GPU at the same
+    time.
     """
 
     interpreters: Interpreters | None = None
     turns: Turns = field(default_factory=Turns)
-    # Process ids of the workers that use a GPU. Each worker leads a session of the operating system.
+    # process ids of the workers that use a GPU; each worker is the leader of a session of the operating system
     workers: set[int] = field(default_factory=set)
-    before: set[int] | None = None  # process ids on the GPU before this session started its own; None: unknown
+    # ids of the processes that used the GPU before this command started a worker; None: unknown
+    before: set[int] | None = None
     locked: bool = False
-    # number of host threads for each worker that is not timed; None: the libraries' own default
+    # number of host threads for each worker that is not timed; None: the default of the libraries
     threads: int | None = None
     checkout: Checkout | None = None  # checkout of the baseline's commit; None: all arms use the working tree
 
     def interpreter(self, *, repeats: bool) -> Child:
-        """Return an interpreter for a run. repeats: True if the run executes only repetitions of arms."""
+        """Return a process for a run. repeats: True if the run only repeats executions of arms."""
         taken = start if self.interpreters is None else self.interpreters.take
         return taken(repeats=repeats)
 
@@ -180,30 +187,33 @@ def execute(
     variables: Mapping[str, str] = MappingProxyType({}),
     company: Company | None = None,
 ) -> Death | None:
-    """Execute `run` in a worker process, and write its evidence into `directory`. Its old content is removed.
+    """Execute `run` in a worker process, and write its evidence into `directory`, whose old content is removed.
 
     Return None if the evidence is complete. Otherwise return how the worker died, and also write this to `death.json`.
-    If a worker dies in one arm of a paired run, another worker executes the run without that arm, as long as some
-    judgement needs the other arms. If this thread gets an exception, such as KeyboardInterrupt, the worker is killed.
+    If a worker dies in one arm of a run that compares arms, another worker executes the run without that arm, as long
+    as some judgement needs the other arms. If this thread gets an exception, such as KeyboardInterrupt, the worker is
+    killed.
 
-    gpu_uuid, rank_gpus: the GPUs to lock for the first rank and for the other ranks. The telemetry of the first GPU is
-    sampled. A timing samples telemetry even without a GPU. stop: an event that the main thread sets in order to raise
-    `Stopped` in this thread, because only the main thread receives signals. variables: environment variables that the
-    worker sets before it reads the run. company: the state that the runs of a session share; None for a single run.
+    gpu_uuid, rank_gpus: the GPUs to lock for the first rank and for the other ranks. Telemetry of the first GPU is
+    sampled. A timing samples telemetry even without a GPU. stop: an event that the main thread sets to raise `Stopped`
+    in this thread, because only the main thread receives signals. variables: environment variables that the worker sets
+    before it reads the run. company: the objects that the runs of a command share; None for a single run.
     """
-    empty_folder(directory)  # a system in another run may have written files into this folder
+    empty_folder(directory)  # user code in another run may have written files into this folder
     write_run(run, directory)
     tell = on_progress or (lambda _progress: None)
     company = company or Company()
     lock: AbstractContextManager[None] = nullcontext()
-    asked = None  # time of the request for the GPU; None if the session already holds the GPU's lock
+    # time of the request for the GPU; None: no request is needed, because the command already holds the GPU's lock
+    asked = None
     if gpu_uuid and not company.locked:
         asked = time.monotonic()
         lock = gpu_locks([gpu_uuid, *rank_gpus], lambda waiting: tell(Progress(run.id, waiting, 0.0)))
     with lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         failed: dict[str, ArmFailed] = {}
-        # If a worker or its device died, only the arm in which this happened is lost. Execute the other arms again.
+        # If a worker or its device died, only the arm in which this happened is lost. The other arms are executed
+        # again.
         while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
@@ -216,10 +226,11 @@ def execute(
 
 
 def _outlive(death: Death, stop: threading.Event | None) -> None:
-    """Wait a moment if a signal ended the worker that the harness did not send. The signal may soon reach this process.
+    """Wait a moment if the worker was ended by a signal that the harness did not send, because the signal may soon
+    reach this process.
 
-    If the signal reaches this process or sets `stop` in this moment, raise an exception, so that the death is not
-    recorded. A recorded death counts as the run's result. A run without a recorded death is executed again later.
+    If the signal reaches this process meanwhile, or sets `stop`, raise an exception, so that the death is not recorded.
+    A recorded death counts as the run's result. A run without a recorded death is executed again later.
     """
     if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
         (stop or threading.Event()).wait(ENDED_TOGETHER_S)
@@ -280,7 +291,8 @@ def _supervise(
 
 
 def _rewrite_output(output: Path) -> None:
-    """Remove the names of folders from the worker's printed output. Do nothing if the file is damaged or too large."""
+    """Remove the names of folders from the file with the worker's printed output. Do nothing if the file is damaged or
+    too large."""
     with suppress(Damaged):
         text = read_bytes(output, limit=2 * OutputPump.KEPT).decode("utf-8", "replace")
         output.write_text(without_folders(text), encoding="utf-8")
@@ -309,28 +321,31 @@ def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | 
 
 
 def _last_words(output: Path) -> str:
-    """Return the worker's last printed line as the end of a sentence, beginning with a comma; "" if the worker printed
-    nothing, or more than is kept."""
+    """Return the last line that the worker printed as the end of a sentence, beginning with a comma. Return "" if the
+    worker printed nothing, or more than the file contains."""
     try:
         lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
-    except Damaged:  # the worker printed nothing, or more than is kept
+    except Damaged:  # the worker printed nothing, or more than the file contains
         return ""
     last = next((line for line in reversed(lines) if line.strip()), "")
     return f", and its last output was {last[:SHOWN]!r}" if last else ""
 
 
 def write_process_times(directory: Path, times: ProcessTimes) -> None:
-    """Write the process's times as `process.json` into the run's directory. Call this when the worker has ended."""
+    """Write the times of a worker's process as `process.json` into the run's directory. Call this function when the
+    worker has ended."""
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
 
 
-# A worker can change or replace its run's directory. Then only this run has no valid evidence.
+# A worker can change or replace its run's directory. The code below limits the damage to this run, whose evidence is
+# then invalid.
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
     """Restore `directory` and its `run.json` after the worker's end. Return a `Death` if they were changed, else None.
 
-    phase: the worker's last phase. A link, pipe or folder at the path of one of the supervisor's files is removed.
+    phase: the worker's last phase. If there is a link, pipe or folder where one of the harness's own files must be, it
+    is removed.
     """
     found = kind(directory)
     if found != "a folder":

@@ -16,19 +16,19 @@ from typing import NamedTuple, Protocol
 
 from harness.platform.paths import private_folder, unusable
 
-# All commands of a user on a machine share its GPUs. Several share the memory of a GPU, or one uses the GPU alone.
-#
-# Each command that uses a GPU or waits for it creates and locks a claim file, next to the lock file named after the
-# GPU's UUID. The lock is released when the command's process ends. Commands get the GPU in the order of their requests.
+# All commands of a user on a machine share its GPUs: several share the memory of a GPU, or one uses the GPU alone. Each
+# command that uses a GPU or waits for it creates and locks a claim file, next to a lock file that is named after the
+# GPU's UUID. The operating system releases the lock when the command's process ends. Commands get the GPU in the order
+# of their requests.
 
-ALONE = None  # the share that stands for a command that uses the GPU alone
+ALONE = None  # the value of `share` for a command that uses the GPU alone
 _numbers = itertools.count()
 
 
 class _Claim(NamedTuple):
-    """The claim of another command to a GPU.
+    """The request of another command for a GPU, as its claim file states it.
 
-    asked: time of the claim, on the monotonic clock. share: the share of the GPU's memory, from 0 to 1, or `ALONE`.
+    asked: time of the request, on the monotonic clock. share: the share of the GPU's memory, from 0 to 1, or `ALONE`.
     holds: True if the command has its share now, False if it still waits. who: a description of the command.
     """
 
@@ -40,10 +40,8 @@ class _Claim(NamedTuple):
 
 @contextmanager
 def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Wait for a share of the GPU's memory, or for the whole GPU (`ALONE`), and hold it within the block.
-
-    announce: called once with a message that names the commands ahead, if this command must wait for them.
-    """
+    """Wait for a share of the GPU's memory, or for the whole GPU (`ALONE`), and hold it within the block. announce:
+    called once if this command must wait, with a message that names the commands ahead of it."""
     path = lock_path(uuid)
     who = f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:2]])[:80]})"
     own = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.claim")
@@ -72,7 +70,8 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs within the block, each as `gpu_lock` does. A fixed order of the locks avoids deadlocks."""
+    """Hold several GPUs within the block, each as `gpu_lock` does. They are locked in a fixed order, so that two
+    commands cannot block each other."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -80,7 +79,7 @@ def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: floa
 
 
 class GpuTurn:
-    """The lock of a session on its GPUs: on a share of their memory, and on whole GPUs once a run needs a GPU alone."""
+    """Holds GPUs for all runs of one command: a share of their memory, or whole GPUs, once a run needs a GPU alone."""
 
     def __init__(self, uuids: Iterable[str], announce: Callable[[str], None]) -> None:
         self._uuids, self._announce = [*uuids], announce
@@ -89,10 +88,11 @@ class GpuTurn:
 
     def take(self, share: float | None) -> bool:
         """Wait for this share of the GPUs' memory, or for the whole GPUs if `share` is `ALONE`. Return False, without
-        waiting, if the session already holds enough."""
+        waiting, if this command already holds enough."""
         if self.alone or (self.held and share is not ALONE):
             return False
-        self.close()  # release this session's share first: otherwise two sessions could wait forever for each other
+        # release this command's share first, because otherwise two commands could wait for each other forever
+        self.close()
         self._stack.enter_context(gpu_locks(self._uuids, self._announce, share))
         self.held, self.alone = True, share is ALONE
         return True
@@ -109,12 +109,12 @@ def _fits(share: float | None, rivals: list[_Claim]) -> bool:
 
 
 def _others(path: Path, own: Path) -> Iterator[_Claim]:
-    """Yield the claims of other commands that still run. Remove the claim files of commands that have ended."""
+    """Yield the requests of other commands that still run. Remove the claim files of commands that have ended."""
     for file in path.parent.glob(f"{path.stem}.*.claim"):
         if file == own:
             continue
         with suppress(OSError), _locked(file) as lock:
-            if lock.take(wait=False):  # the lock is free, so the process of this claim file has ended
+            if lock.take(wait=False):  # if the lock is free, the process that created this claim file has ended
                 file.unlink(missing_ok=True)
                 continue
             asked, share, holds, who = file.read_text("utf-8").split(" ", 3)
@@ -173,8 +173,8 @@ class Stoppable(Protocol):
 
 
 class Turns:
-    """Lets one worker at a time run alone on the machine, in the order of the workers' requests. All supervising
-    threads of a session use the same object."""
+    """Lets one worker at a time run alone on the machine, in the order of the workers' requests. All threads of a
+    command that supervise workers use the same object."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -184,10 +184,8 @@ class Turns:
 
     @contextmanager
     def present(self, worker: Stoppable, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Wait until no worker is alone or waits to be alone, then let `worker` run within the block.
-
-        check: called regularly during the wait; it may raise an error to end the wait.
-        """
+        """Wait until no worker is alone or waits to be alone. Then let `worker` run within the block. check: called
+        regularly during the wait; it may raise an error to end the wait."""
         with self._changed:
             self._wait(lambda: self._alone is None and not self._asking, check)
             self._others.append(worker)
@@ -200,10 +198,8 @@ class Turns:
                 self._let_go(worker)
 
     def alone(self, worker: Stoppable, check: Callable[[], None]) -> None:
-        """Wait for the worker's turn, stop all other workers, and let `worker` run. Return at once if it is alone.
-
-        check: called regularly during the wait; it may raise an error to end the wait.
-        """
+        """Wait for the worker's turn, stop all other workers, and let `worker` run. Return at once if it already runs
+        alone. check: called regularly during the wait; it may raise an error to end the wait."""
         with self._changed:
             if self._alone is worker:
                 return

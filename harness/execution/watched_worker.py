@@ -1,7 +1,5 @@
-"""Watch one worker process for its supervisor: its time limits, its phase and its output.
-
-This module also grants the worker's requests to be alone on the machine, and records when the worker was stopped.
-"""
+"""Observe one worker process: its time limits, its phase and its output. This module also grants the worker's requests
+to be alone on the machine, and records when the worker was stopped."""
 
 from __future__ import annotations
 
@@ -48,7 +46,8 @@ class OutputPump:
         return self._total > self.LIMIT
 
     def join(self) -> None:
-        """Wait for the pipe's end, at most five seconds. It ends when all processes that can write to it ended."""
+        """Wait for the end of the pipe, at most five seconds. The pipe ends when every process that can write to it has
+        ended."""
         self._thread.join(self._JOIN_S)
 
     def _drain(self) -> None:
@@ -59,7 +58,7 @@ class OutputPump:
                 if part and not self._lost:
                     self._keep(part)
         if self._file is not None:
-            with suppress(OSError):  # if the disk is full, closing the file writes the buffered data and fails
+            with suppress(OSError):  # on a full disk, closing the file fails, because it writes the buffered data
                 self._file.close()
 
     def _keep(self, part: bytes) -> None:
@@ -67,20 +66,20 @@ class OutputPump:
             self._file = self._file or self._path.open("xb")
             self._file.write(part)
             self._file.flush()
-        except OSError:  # the disk is full, or the worker has removed the directory or has put a file at this path
+        # the disk is full, the worker has removed the directory, or it has put something else at this path
+        except OSError:
             self._lost = True  # from now on the output is counted but not written
 
 
-# The following functions find out if a process that makes no progress is compiling. A process that compiles does not
-# count as hung, however long the compilation takes.
-#
-# Processor time alone proves nothing, because a deadlock in NCCL also uses the processor. A process compiles if one of
-# its descendants is a compiler that uses the processor. It also compiles if the stack of one of its threads contains a
-# frame of the compilers of dynamo, inductor or Triton.
+# The following functions find out whether a process without progress is compiling. A process that compiles does not
+# count as hung, however long the compilation takes. Processor time alone proves nothing, because a deadlock in NCCL
+# also uses the processor. A process compiles if one of its descendants is a compiler that uses the processor. It also
+# compiles if the stack of one of its threads contains a frame of the compilers of dynamo, inductor or Triton.
 
 PROCESSES = Path("/proc")
-USES_S = 0.5  # seconds in which a compiler must use the processor at least once: 50 ticks of the kernel's clock
-SHOWS_S = 2.0  # seconds that a process gets to write its stacks, enough even on a busy machine
+# seconds in which a compiler must use the processor at least once; they are 50 ticks of the kernel's clock
+USES_S = 0.5
+SHOWS_S = 2.0  # seconds in which a process must write its stacks; they are enough even on a busy machine
 STACK_LIMIT = 2**22  # largest number of bytes that are read from a file of stacks
 _COMPILER = re.compile(
     r"ptxas|nvcc|cicc|cudafe\+\+|nvlink|fatbinary|cc1(plus)?|lto1|collect2|"
@@ -91,7 +90,8 @@ _FRAME = re.compile(r'^ *File "(?P<file>.*)", line \S+ in (?P<function>.*)$', re
 _COMPILES = re.compile(
     r"(^|/)(torch/_(dynamo|inductor)/|triton/(compiler/|backends/\w+/compiler\.py|runtime/build\.py))"
 )
-# Frames of these modules and functions do not show a compilation: they run compiled code, or wait for a compilation.
+# Frames of these modules and functions do not show a compilation: they run compiled code, or wait for another process
+# that compiles.
 _RUNS = re.compile(
     r"torch/(_dynamo/(eval_frame|external_utils|compiled_autograd)"
     r"|_inductor/(output_code|utils|cudagraph_\w+|runtime/(triton_heuristics|static_\w+)|compile_worker/\w+))\.py:"
@@ -100,10 +100,8 @@ _RUNS = re.compile(
 
 
 def is_compiling(process: int, directory: Path) -> bool:
-    """Return True if a process or one of its descendants compiles now.
-
-    directory: the folder in and below which these processes write their stacks.
-    """
+    """Return True if a process or one of its descendants is compiling now. directory: the folder in which, and below
+    which, these processes write their stacks."""
     below = _below(process)
     before = _compilers(below)
     if any(shows_compiler(stack) for stack in _stacks(below, directory)):
@@ -114,13 +112,13 @@ def is_compiling(process: int, directory: Path) -> bool:
 
 
 def shows_compiler(stacks: str) -> bool:
-    """Return True if a stack in `stacks`, a text that faulthandler wrote, contains a frame of a compiler."""
+    """Return True if a stack in `stacks`, a text that faulthandler wrote, has a frame of a compiler like Triton's."""
     frames = (f"{frame['file']}:{frame['function']}" for frame in _FRAME.finditer(stacks))
     return any(_COMPILES.search(frame) and not _RUNS.search(frame) for frame in frames)
 
 
 def _stacks(processes: set[int], directory: Path) -> Iterator[str]:
-    """Yield, for each of the `processes` that can write its stacks on request, a text with its threads' stacks."""
+    """Yield, for each of the `processes` that can write its stacks on request, the stacks of its threads as text."""
     for path in directory.glob(f"**/{THREADS}.*"):
         number = path.suffix[1:]
         if SHOW is not None and number.isdecimal() and int(number) in processes:
@@ -135,14 +133,14 @@ def _shown(process: int, path: Path, number: int) -> str:
     while time.monotonic() < until:
         time.sleep(0.05)
         before, size = size, path.lstat().st_size
-        if known < before == size:  # the file grew and then stopped growing, so the stacks are complete
+        if known < before == size:  # the file has grown and has stopped growing, so it contains all stacks
             break
     return read_bytes(path, STACK_LIMIT)[known:].decode("utf-8", "replace")
 
 
 def _below(process: int) -> set[int]:
     """Return the ids of a process and its descendants. If the parent of the process is a keeper (a process that ends
-    the harness's child processes), add the keeper and all descendants of the keeper."""
+    child processes of the harness), add the keeper and all its descendants."""
     seen = {int(entry.name): _status(int(entry.name)) for entry in _entries()}
     parents = {number: status[0] for number, status in seen.items() if status is not None}
     keeper = parents.get(process, process)
@@ -155,7 +153,8 @@ def _below(process: int) -> set[int]:
 
 
 def _compilers(processes: set[int]) -> dict[int, int]:
-    """Return those of the `processes` that are compilers, each with its processor time so far in kernel ticks."""
+    """Return the compilers among the `processes`, each with the processor time that it has used so far, in ticks of the
+    kernel's clock."""
     found = {}
     for process in processes:
         seen = _status(process)
@@ -179,8 +178,8 @@ def _command(process: int) -> list[bytes]:
 
 
 def _status(process: int) -> tuple[int, str, int] | None:
-    """Return a process's parent, its name, and its processor time in kernel ticks. Return None if the process has
-    ended, or if there is no /proc."""
+    """Return the parent, the name and the processor time (in ticks of the kernel's clock) of a process. Return None if
+    the process has ended, or if there is no /proc."""
     try:
         text = (PROCESSES / str(process) / "stat").read_text("utf-8", "replace")
     except OSError:
@@ -202,7 +201,7 @@ Overrun = Literal["wall_limit", "heartbeat", "output_limit", "garbage"]
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error but a request
-    """The event `stop` was set, so the supervisor ends the run."""
+    """The event `stop` was set, so the run must end. This is a request and not an error."""
 
 
 class Ended(Exception):  # noqa: N818 - the caller examines how the worker ended
@@ -211,8 +210,8 @@ class Ended(Exception):  # noqa: N818 - the caller examines how the worker ended
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run. It is reported at each new phase, when the run has to wait for its GPU, and at the run's
-    end. At the end the phase is ""."""
+    """The progress of a run. It is reported at each new phase, when the run must wait for its GPU, and at the run's
+    end, where the phase is ""."""
 
     run_id: str
     phase: str
@@ -220,14 +219,14 @@ class Progress:
 
 
 class WatchedWorker:
-    """One worker process, and what its supervisor observes of it. Other threads may call `stop` and `resume`."""
+    """One worker process, and what was observed of it. Other threads may call `stop` and `resume`."""
 
     def __init__(self, run: Run, directory: Path, child: Child, tell: Callable[[Progress], None]) -> None:
         self._run, self._directory, self._tell = run, directory, tell
         self.child, self.started = child, child.started
         self.stacks = LeftStacks(directory)
         self.given: float | None = None  # time at which the worker got its run
-        # time at which the worker's imports were complete; None if the worker did not import before it got its run
+        # time at which the worker's imports were complete; None if it did not import before it got its run
         self.ready: float | None = None
         # intervals in which the worker was stopped, on the monotonic clock
         self.stopped: list[tuple[float, float]] = []
@@ -244,15 +243,13 @@ class WatchedWorker:
         self._pump = OutputPump(child.output, directory / layout.OUTPUT)
 
     def begin(self, variables: Mapping[str, str], threads: int | None, checkout: Checkout | None = None) -> None:
-        """Send the worker its run, as a `WorkerJob`.
-
-        checkout: the files of the commit that baselines use; None if all arms use the working tree.
-        """
+        """Send the worker its run, as a `WorkerJob`. checkout: the source files of the baseline's commit; None if all
+        arms use the working tree."""
         told = self._said(0.0)
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
         self.given = self._began = self._beat_at = time.monotonic()
-        # Open this file before user code runs. The phase then stays readable even if user code removes the directory.
+        # Open this file before user code runs. The phase can then be read even if user code removes the directory.
         self._heartbeat = (self._directory / HEARTBEAT).open("w+b")
         self._beat = self._last_beat()
         job = WorkerJob(
@@ -277,7 +274,7 @@ class WatchedWorker:
         return time.monotonic() - self._began
 
     def phase(self) -> str:
-        """Return the last phase that the supervisor observed; after `end`, the last that the worker recorded."""
+        """Return the last phase that was observed. After `end`, return the last phase that the worker recorded."""
         return self._phase
 
     def stop(self) -> None:
@@ -303,8 +300,8 @@ class WatchedWorker:
             raise Ended
 
     def watch(self, stop: threading.Event | None, turns: Turns) -> Overrun | None:
-        """Wait until the worker ends, and return None. If the worker exceeds a limit, kill it and return the limit.
-        Raises `Stopped` if `stop` is set."""
+        """Wait until the worker ends, and return None. If the worker exceeds a limit, kill it and return the name of
+        the limit. Raises `Stopped` if `stop` is set."""
         try:
             while True:
                 self._check(stop)
@@ -320,7 +317,7 @@ class WatchedWorker:
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
-        """Wait a moment for a request of the worker. Grant its requests to be alone, or to end its time alone."""
+        """Wait a moment for a request of the worker. Grant its requests to run alone, and to end its time alone."""
         asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))
@@ -330,7 +327,8 @@ class WatchedWorker:
             self.child.line.send(GO)
 
     def _said(self, seconds: float) -> str:
-        """Return the worker's message if one comes within `seconds`, otherwise "". Remember it if invalid data came."""
+        """Return the worker's message if one arrives within `seconds`, otherwise "". If invalid data arrives, remember
+        this."""
         said = self.child.receive(str, seconds)
         if isinstance(said, Ending):
             self._garbled = self._garbled or said.code is None
@@ -342,7 +340,7 @@ class WatchedWorker:
         return said if isinstance(said, str) else ""
 
     def edited(self) -> str | None:
-        """Return a message if the files of a complete run differ from what its worker wrote; otherwise None."""
+        """Return a message if the files of a complete run differ from what its worker wrote. Otherwise return None."""
         if self._written is None:
             return "the worker reported no digests of the files that it wrote"
         name = self._written.changed(self._directory)
@@ -366,14 +364,14 @@ class WatchedWorker:
         if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
             return False
         if is_compiling(self.child.pid, self._directory):
-            self._beat_at = time.monotonic()  # wait for another heartbeat limit before looking again
+            self._beat_at = time.monotonic()  # before the next look, wait for another `heartbeat_s` seconds
         self._observe()
         with self._lock:
             return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s
 
     def _observe(self) -> None:
-        """Record when the heartbeat or the phase changes. The time is this process's monotonic clock, because the
-        system's clock, with which the heartbeat is written, may be set."""
+        """Record when the heartbeat or the phase changes. The time is that of this process's monotonic clock. The
+        heartbeat itself is written with the system's clock, which somebody may set."""
         beat = self._last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()

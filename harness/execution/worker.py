@@ -1,8 +1,8 @@
-"""Run the worker process: wait for a run on standard input, and write its evidence into the run's directory.
+"""Run the worker process: wait for a run on standard input, execute it, and write its evidence into its directory.
 
-The supervisor starts this module as `python -m harness.execution.worker [--ahead]`. With `--ahead` the process imports
-torch while it waits for a run, and uses no device. The last record of a run's evidence is `complete`. If this record is
-missing, the supervisor records why the worker ended.
+The process is started as `python -m harness.execution.worker [--ahead]`. With `--ahead` it imports torch while it waits
+for a run, and uses no device. The last record of a run's evidence is `complete`. If this record is missing, the process
+that started the worker records why the worker ended.
 """
 
 from __future__ import annotations
@@ -31,39 +31,38 @@ AHEAD = "--ahead"
 # the wait, a repetition could get the same seed as the first execution.
 LATER_S = 1.1
 RAISED_EXIT = 70  # the exit status EX_SOFTWARE of sysexits.h
-# This module imports torch. Do not add `throughput`, because importing it looks for a device.
+# The module below imports torch. Do not add `throughput` here, because importing it looks for a device.
 _IMPORTED_AHEAD = ("harness.execution.probes.paired",)
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # torch imports this module at its first dispatch mode or fake tensor
-# This is only a name. The module is imported when it is needed, because the command's process imports `worker` too.
+# Only the name of the module. It is imported when it is needed, because the process of the command imports this file,
+# too.
 _RANKS = "harness.execution.ranks"
 
 
 class WorkerJob(Job):
-    """A run, and the settings of its process.
-
-    threads: number of host threads for torch and for libraries that read OMP_NUM_THREADS; None for their defaults.
-    """
+    """A run, and the settings of its process. threads: number of host threads for torch and for libraries that read
+    OMP_NUM_THREADS; None for their defaults."""
 
     variables: dict[str, str]
-    baseline: ImportPath | None = None  # import path for arms that use a commit; None if no arm uses a commit
-    # folder through which arms of one commit pass tensors to arms of the other commit; None if there is only one commit
+    baseline: ImportPath | None = None  # import path of the baseline's commit; None if no arm uses a commit
+    # folder through which arms of two commits exchange tensors; None if there is only one commit
     exchange: str | None = None
     threads: int | None = None
 
 
 def main() -> int:
-    """Execute the run. Return exit status 0 exactly when the evidence is complete."""
+    """Execute the run. Return exit status 0 if the evidence is complete, and another status otherwise."""
     line = take_standard_input()
     if AHEAD in sys.argv[1:]:
         _import_ahead()
         line.send(f"{READY} {monotonic()}")
     message = line.receive(None)
     if not message:
-        return 0  # the supervisor has no run for this process, so end it
+        return 0  # there is no run for this process, so it ends
     job = WorkerJob.model_validate_json(message)
     os.environ.update(job.variables)
     if job.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # also set the variable, for modules that are imported later
+        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # libraries that are imported later read this variable
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(job.threads)
     leave_stacks(job.directory)
@@ -74,14 +73,15 @@ def main() -> int:
 
 def _import_ahead() -> None:
     for module in _IMPORTED_AHEAD:
-        # Ignore errors here. If a run needs the module, the run's import raises the same error.
+        # Ignore errors here. If the run needs the module, importing it again raises the same error.
         with suppress(Exception), _collector_off():
             importlib.import_module(module)
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Switch the garbage collector off in the block, for imports. It took a sixth of their time and freed nothing."""
+    """Switch the garbage collector off in the block, in which modules are imported. It took a sixth of the time and
+    freed nothing."""
     gc.disable()
     try:
         yield
@@ -133,8 +133,9 @@ def _probe(run: Run, recorder: Recorder) -> None:
         execute = imported(probe.execute)
         if "torch" in sys.modules and probe.watches_steps and captures:
             importlib.import_module(_TORCH_IMPORTS_LATER)
-    if not probe.timed:  # a timed arm must have the same garbage collection as the training itself
-        # The garbage collection after each arm skips frozen objects, and is faster without torch's many objects.
+    if not probe.timed:  # in a timed arm, garbage must be collected as in the training itself
+        # After each arm, garbage is collected. Frozen objects are skipped, so that this is faster without torch's many
+        # objects.
         gc.freeze()
     execute(run, recorder)
 

@@ -1,4 +1,4 @@
-"""Make an in-toto Statement about a whole run directory, sign it in a DSSE envelope, and check such a signature."""
+"""Make an in-toto Statement about a whole run directory, sign it in a DSSE envelope, and verify such a signature."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def sign(text: str, key: Path) -> tuple[str, str]:
 def opened(file: Path, key: Path) -> tuple[str, str]:
     """Return the statement in an envelope, as text, and the id of the key that signed it.
 
-    key: a PEM file with the public key. Raises UsageError for a bad key. Raises EvidenceError if the file is no
-    envelope or is not signed with this key.
+    key: a PEM file with the public key. Raises UsageError for an invalid key. Raises EvidenceError if the file is not
+    an envelope, or is not signed with this key.
     """
     _need_library()
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -65,7 +65,7 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
         raise _no_key(key, "must be a public key in PEM", error) from error
     try:
         envelope = Envelope.from_dict(_json(file))
-    except Exception as error:  # an untrusted file can cause any exception in the library
+    except Exception as error:  # the library can raise any exception if the file is not an envelope
         raise EvidenceError("an attestation must be a DSSE envelope", where=str(file), got=_short(error)) from error
     if envelope.payload_type != PAYLOAD_TYPE:
         got = repr(envelope.payload_type)[:100]
@@ -87,10 +87,7 @@ def _need_library() -> None:
 
 
 def _key(path: Path) -> bytes:
-    """Return the bytes of a key file.
-
-    The file may be a link or a pipe, because secrets are often passed in this way.
-    """
+    """Return the bytes of a key file. The path may be a link or a pipe, because secrets are often given like this."""
     try:
         with path.open("rb") as file:
             return file.read(_KEY_BYTES)
@@ -113,10 +110,10 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {ascii(str(error))[1:-1][:200]}"
 
 
-# The statement that is signed: an in-toto Statement about one complete run directory, computed only from the directory.
-#
-# It is a Statement v1 with the predicate test-result v0.1 (https://in-toto.io/attestation/test-result/v0.1). Equal
-# directories give equal bytes. So a verifier can compute the statement again and compare the bytes.
+# The code below creates the statement that is signed: an in-toto Statement about one complete run directory, computed
+# only from the directory. It is a Statement v1 with the predicate test-result v0.1 (https:
+# in-toto.io/attestation/test-result/v0.1). Equal directories give equal bytes, so a verifier can compute the statement
+# again and compare the bytes.
 
 TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
 PREDICATE: Literal["https://in-toto.io/attestation/test-result/v0.1"] = (
@@ -126,7 +123,7 @@ Result = Literal["PASSED", "WARNED", "FAILED"]
 
 
 class Resource(Record):
-    """An in-toto ResourceDescriptor: a name and its digest."""
+    """An in-toto ResourceDescriptor: the name of a resource, and its digest."""
 
     name: str
     digest: dict[str, str]
@@ -134,14 +131,14 @@ class Resource(Record):
 
 
 class Predicate(Record):
-    """The predicate of the statement. Each test is a unit, with the name `contract/claim/workload`.
+    """The predicate of the in-toto statement. Each unit is a test with the name `contract/claim/workload`.
 
     A test is passed if the unit held, and warned if its violation is waived. Otherwise it is failed, also if the unit
     is undecided or was not run.
     """
 
     result: Result
-    # what was required: contracts, waivers, and the header, which names the selected part of the contracts
+    # what was required: contracts, waivers, and `run.json`, which names the selected part of the contracts
     configuration: list[Resource]
     passed_tests: list[str] = Field(alias="passedTests")
     warned_tests: list[str] = Field(alias="warnedTests")
@@ -163,9 +160,11 @@ def statement_text(statement: Statement) -> str:
 
 
 def statement_of(directory: Path) -> tuple[Statement, Judgement]:
-    """Return the statement about a run directory, and the judgement of the gate on which the statement is based.
+    """Return the statement about a run directory, and the judgement of the directory as a gate, on which the statement
+    is based.
 
-    Raises EvidenceError if the directory is incomplete, its verdicts contradict its evidence, or a fault was planted.
+    Raises EvidenceError if the directory is incomplete, if its verdicts contradict its evidence, or if a fault was
+    planted.
     """
     again = rejudged(directory)
     if again.problems:
@@ -181,10 +180,8 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
 
 
 def _sources(header: Header) -> list[Resource]:
-    """Return the source digest of each package that contains systems.
-
-    Older runs have one digest for all packages together.
-    """
+    """Return the digest of the sources of each package that contains systems. Runs of older versions have one digest
+    for all packages together."""
     packages = {name: digest for name, digest in header.digests.packages.items() if name != "harness"}
     found = packages or {"all packages": header.digests.source}
     return [Resource(name=f"sources of {name}", digest={"sha256": digest}) for name, digest in sorted(found.items())]
@@ -200,7 +197,7 @@ def _predicate(bundle: Bundle, gate: Judgement) -> Predicate:
 
 
 def _result(gate: Judgement) -> Result:
-    """Return PASSED for an open gate, WARNED for a gate that only waivers keep open, and otherwise FAILED."""
+    """Return PASSED for an open gate, WARNED for a gate that is open only because of waivers, and otherwise FAILED."""
     if gate.exit_code is not ExitCode.HELD:
         return "FAILED"
     return "PASSED" if gate.headline.word == HELD else "WARNED"
@@ -227,7 +224,7 @@ def _configuration(bundle: Bundle, gate: Judgement) -> list[Resource]:
 
 @dataclass(frozen=True)
 class Attested:
-    """A verified attestation: the id of the key, the statement, and the judgement of the directory as a gate."""
+    """A verified attestation: the id of the key, the statement, and the result of judging the directory as a gate."""
 
     key_id: str
     statement: Statement
@@ -235,10 +232,8 @@ class Attested:
 
 
 def verify(directory: Path, file: Path, key: Path) -> Attested:
-    """Verify that the key signed the directory's statement.
-
-    Raises EvidenceError if not, and UsageError for a bad key.
-    """
+    """Verify that this key signed the statement about this directory. Raises EvidenceError if it did not, and
+    UsageError for an invalid key."""
     text, key_id = opened(file, key)
     own, gate = statement_of(directory)
     if text != statement_text(own):
@@ -249,7 +244,7 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
 
 
 def _difference(text: str, own: Statement) -> str:
-    """Return as text the first difference between the signed statement and the one about the directory as it is now."""
+    """Return, as text, the first difference between the signed statement and one about the directory as it is now."""
     try:
         signed = parse(text.encode(), Statement, "the statement")
     except Damaged as damage:

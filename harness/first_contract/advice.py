@@ -1,7 +1,5 @@
-"""Advise how to fix a step, from the lines of user code that a message names and from the judge's reason code.
-
-The texts are in `advice.yaml`. Source files are only read as text and are never executed.
-"""
+"""Advise how to fix a step, based on the lines of user code that a message names, and on the verdict's reason code. The
+texts are in `advice.yaml`. Source files are only read as text and never executed."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from harness.report.wording import reason_text
 _PLACE = re.compile(r"(?<![\w./-])([\w./-]+\.py):(\d+)")
 _FRAME = re.compile(r'File "([^"<]+)", line (\d+)')
 Place = tuple[str, int]  # a file name and a line number
-_SHOWN = 100  # largest number of characters of a quoted line
+_SHOWN = 100  # largest number of characters that are shown of a line of code
 
 _TABLE: Any = read(Path(__file__).with_name("advice.yaml"), "a table of advice").value
 BY_LINE: Mapping[str, str] = {row["pattern"]: row["advice"] for row in _TABLE["by_line"]}
@@ -34,7 +32,7 @@ _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captur
 
 
 def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
-    """Return the places (file and line) in a printed stack that are user code in `folders`. Paths are relative."""
+    """Return the places (file and line) of user code in a printed stack that are in `folders`. Paths are relative."""
     found: list[Place] = []
     for name, number in _FRAME.findall(stack):
         file = Path(name)
@@ -46,11 +44,11 @@ def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
 
 
 def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
-    """Return line `number` of the user's `file` from the first folder that has the file, or "" if no folder has it."""
+    """Return line `number` of the user's `file`, from the first folder that contains it, or "" if none does."""
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
-        # A folder of a project can contain a virtual environment or the harness. Code there is not user code, unless
-        # the step itself belongs to a library.
+        # A folder of a project can contain a virtual environment or the harness. Their code is not user code. If the
+        # step itself is in a library, the code of libraries counts as user code.
         if is_harness(place) or (is_library(place) and not is_library(folder)):
             continue
         try:
@@ -64,9 +62,11 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Yield the lines to print below an answer: the code at each place, and how to fix it, by the code or the reason.
+    """Yield the lines to print below an answer: the code at each place, and how to fix it, by the code or by the reason
+    code.
 
-    folders: where to search for the files. question: the name of the answered question. message: the judge's message.
+    folders: where to search for the files. question: the name of the answered question. message: the message of the
+    verdict.
     """
     is_fixed_by_line = False
     for file, number in dict.fromkeys(places):
@@ -86,7 +86,7 @@ def advice(
 
 
 def _asked(reason: str, question: str, message: str) -> str:
-    """Return the most specific advice for the reason code, or "" if there is none."""
+    """Return the most specific advice that fits reason code, question and message, or "" if there is none."""
     if reason == "unequal_start":
         found = next((text for pattern, text in UNEQUAL_STARTS.items() if re.search(pattern, message)), "")
         if found:
@@ -99,7 +99,8 @@ def places_in(message: str) -> list[Place]:
     return [(file, int(number)) for file, number in _PLACE.findall(message)]
 
 
-# Predict from a trial on a CPU how the step behaves on a GPU. Each prediction is a sentence, followed by lines of code.
+# The code below predicts, from a trial on a CPU, how the step would behave on a GPU. Each prediction is a sentence,
+# followed by lines of code.
 
 KEEP_ON_DEVICE = (
     "no capture can hold such a copy: move the tensor to the device once, before the first step, or make "
@@ -114,10 +115,8 @@ DOCUMENTED = "torch documents these operators as not repeatable, unless `torch.u
 
 
 def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each prediction about the step on a GPU, with the lines below it.
-
-    Yield nothing if this machine has a GPU.
-    """
+    """Yield each prediction about the step on a GPU, with the lines to print below it. On a machine with a GPU, nothing
+    is predicted."""
     if environment.machine().gpus:
         return
     seen = _seen(runs)

@@ -1,7 +1,5 @@
-"""Write the answers about a step that was tried, one line for each question.
-
-Below a `no`, show code and how to fix it.
-"""
+"""Write the answers about a step that was tried, one line for each question. Below the answer `no`, show code and how
+to fix it."""
 
 from __future__ import annotations
 
@@ -52,8 +50,9 @@ _GIB = 2**30
 class Answer:
     """The answer to one question about the step.
 
-    verdict: None if no claim was judged, because this machine cannot decide it or an option excludes it. code: places
-    in user code that the answer is about. below: the code at these places, observations, and usual fixes after `->`.
+    verdict: None if no claim was judged, because this machine cannot decide it, or because an option excludes it. code:
+    the places in user code that the answer is about. below: the code at these places, observations, and usual fixes
+    after `->`.
     """
 
     question: str
@@ -94,20 +93,21 @@ def heading(tried: Tried) -> list[str]:
 
 
 class Answers:
-    """Returns the lines of one or more trials of a step: answers as soon as they are known, and the rest at the end.
+    """Returns the lines about one or more trials of a step: answers as soon as they are known, and all other lines at
+    the end.
 
-    Nothing is returned twice: no answer that an earlier trial has given in the same words, and no line below an answer
-    that is already below another one.
+    Nothing is returned twice: neither an answer that an earlier trial gave in the same words, nor a line that is
+    already below another answer.
     """
 
     def __init__(self) -> None:
-        """Set up without answers."""
+        """Prepare without any answers."""
         self._answered: dict[str, list[str]] = {}  # name of a question -> its answer
         self._told: set[str] = set()  # all other lines
         self._waiting: list[Answer] = []
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
-        """Return the lines to print for a new verdict, or none if the step itself did not run."""
+        """Return the lines to print as soon as there is a new verdict. Return none if the step itself could not run."""
         if not_tried(tried):
             return []
         questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
@@ -122,12 +122,13 @@ class Answers:
         return lines
 
     def _waits(self, answer: Answer) -> bool:
-        """Return True for gradients that differ while nothing is known of the losses, which show the same cause."""
+        """Return True for an answer that gradients differ, as long as no losses are known. Different losses have the
+        same cause, and are shown first."""
         is_of_gradients = answer.question == QUESTIONS["GRADIENTS"] and bool(answer.below)
         return is_of_gradients and not {QUESTIONS["SAME"], QUESTIONS["AS-COMMIT"]} & self._answered.keys()
 
     def rest(self, tried: Tried) -> list[str]:
-        """Return the lines that `early` has not returned: heading, answers, memory, and predictions for a GPU."""
+        """Return the lines that `early` has not returned yet: heading, answers, memory, and predictions for a GPU."""
         lines = self._heading(tried)
         if failure := not_tried(tried):
             return lines + failure
@@ -147,17 +148,15 @@ class Answers:
         return [*replace(answer, below=below or AS_ABOVE if answer.below else ()).lines()]
 
     def _untold(self, lines: Sequence[str]) -> list[str]:
-        """Return the lines that were not returned before."""
+        """Return those `lines` that were not returned before."""
         found = [each for each in dict.fromkeys(lines) if each not in self._told]
         self._told.update(found)
         return found
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
-    """Return predictions about the step on a GPU.
-
-    Return none if it ran on a GPU, or if the draft has no captured arm.
-    """
+    """Return predictions about the step on a GPU. Return none if the step ran on a GPU, or if the draft has no captured
+    arm."""
     lines = list[str]()
     if tried.draft.optimizes:
         return lines
@@ -189,7 +188,7 @@ def _answer(question: str, verdict: Verdict, tried: Tried) -> Answer:
 
 
 def _below(verdict: Verdict, tried: Tried) -> list[str]:
-    """Return the lines below an answer: observations of the captured step, lines of code, and usual fixes."""
+    """Return the lines to print below an answer: observations about the captured step, code, and usual fixes."""
     view, reason = tried.judgement.view, verdict.reason
     about = (
         verdict,
@@ -206,15 +205,14 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
         reason = ""
     question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")
     if tried.draft.commit and question == "GRADIENTS":
-        question = "AS-COMMIT"  # GRADIENTS and AS-COMMIT compare the same two arms, so the same advice applies
+        # the claims GRADIENTS and AS-COMMIT compare the same two arms, so the same advice is given
+        question = "AS-COMMIT"
     return [*seen, *advice(reason, _places(verdict, tried), folders(tried), question, verdict.message)]
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
-    """Return the places in user code where the plain step waits.
-
-    If it does not wait, return places from the message.
-    """
+    """Return the places in user code where the plain step waits for the device. If it does not wait, return the places
+    that the message names."""
     if verdict.reason == SYNC_COUNT or not _plain_waits(verdict):
         return places_in(verdict.message)
     plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
@@ -223,13 +221,13 @@ def _places(verdict: Verdict, tried: Tried) -> list[Place]:
 
 
 def _plain_waits(verdict: Verdict) -> float:
-    """Return the number of waits of the host in a step of the plain arm, or 0 if the claim does not report it."""
+    """Return how often the host waits in a step of the plain arm. Return 0 if the claim does not report this number."""
     found = verdict.figures.get("reported_syncs_per_step")
     return found.value if found is not None and isinstance(found.value, float | int) else 0
 
 
 def _detail(verdict: Verdict, tried: Tried) -> str:
-    """Return the sentence of an answer. It is the judge's message or, for some claims, a more useful fact."""
+    """Return the sentence of an answer: the message of the verdict or, for some claims, a more useful fact."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         other = "baseline" if tried.draft.commit else "plain step"
@@ -239,7 +237,7 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
         places = [
             f"{file}:{number}"
             for file, number in _places(verdict, tried)
-            # otherwise the line of code is printed below the answer
+            # in other cases the line of code is printed below the answer
             if held or not source_line(file, number, folders(tried))
         ]
         where = f", at {', '.join(places)}" if places else ""
@@ -249,7 +247,7 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
     if verdict.reason == HELD and "candidate_syncs_per_step" in figures:
         return f"no wait in {verdict.denominators['every_step']} steps{waits}"
     if verdict.reason == UNEQUAL_START and (largest := figures.get("max_abs_difference")):
-        # claims within a tolerance do not count the steps
+        # a claim with a tolerance does not report the number of differing steps
         counted = figures.get("steps_differing")
         where = f" at {counted.value} of {verdict.denominators['steps']} steps" if counted else ""
         apart = f"differ{where}, by at most {figure(largest)}" if largest.value else "are equal"
@@ -266,31 +264,27 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def folders(tried: Tried) -> list[Path]:
-    """Return the folders in which files from messages are searched for."""
+    """Return the folders in which the files are searched for that messages name."""
     source = tried.draft.source
     return [Path.cwd(), *([source.folder] if source.folder is not None else []), source.file.parent]
 
 
 def why_untried(tried: Tried) -> str:
-    """Return the reason why the step was not tried, or "" if it was tried.
-
-    The reason is what ended the plain arm, or what this machine lacks.
-    """
+    """Return the reason why the step was not tried, or "" if it was tried. The reason is what ended the plain arm, or
+    what this machine lacks."""
     return " ".join(told for told, _ in _untried(tried))
 
 
 def headline_of(tried: Tried) -> Headline:
-    """Return the headline of the trial.
-
-    If the step itself failed, the headline names the step as the cause, not the harness.
-    """
+    """Return the headline of the trial. If the step itself failed, the headline names the step as the cause, and not
+    the harness."""
     result = tried.judgement.headline
     broke = result.code == ExitCode.ERROR and _untried(tried)
     return replace(result, sentence="The step did not run to its end, so nothing was compared.") if broke else result
 
 
 def not_tried(tried: Tried) -> list[str]:
-    """Return the lines of `why_untried`, with the line of code that ended the arm."""
+    """Return the reason why the step was not tried, and the line of code that ended the arm, as lines of text."""
     word = WORDS[Status.NOT_RUN if _nothing_ran(tried) else Status.ERROR]
     return [
         each for told, below in _untried(tried) for each in (*_wrapped(f"{word:>9}  {line(told, 600)}", "", 13), *below)
@@ -298,13 +292,13 @@ def not_tried(tried: Tried) -> list[str]:
 
 
 def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
-    """Return each reason why the step was not tried, with the lines below it."""
+    """Return each reason why the step was not tried, with the lines to print below it."""
     for run in tried.judgement.view.evidence.values():
         ended, below = run.death or run.failed.get("plain"), list[str]()
         if ended is None:
             continue
         told = ended.detail
-        # Without an exception, the recorded stack starts with the innermost frame. There the step hung or crashed.
+        # Without an exception, the recorded stack begins with the innermost frame, where the step hung or crashed.
         if run.death is not None or ended.cause != "exception":
             where = folders(tried)
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
@@ -315,16 +309,14 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
 
 
 def _nothing_ran(tried: Tried) -> list[Verdict]:
-    """Return all verdicts if every verdict is NOT_RUN, otherwise an empty list."""
+    """Return all verdicts if every unit is NOT_RUN, and otherwise an empty list."""
     verdicts = tried.judgement.verdicts
     return [*verdicts] if all(verdict.status is Status.NOT_RUN for verdict in verdicts) else []
 
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
-    """Return why the draft does not have the claim `name`, or "" if no reason is printed.
-
-    no_cuda: why there is no CUDA.
-    """
+    """Return the reason why the draft has no claim `name`, or "" if no reason should be printed. no_cuda: the reason
+    why there is no CUDA device."""
     if name == "FASTER":
         return f"speed is decided only on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
@@ -333,7 +325,7 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
 
 
 def _times(tried: Tried) -> list[str]:
-    """Return a line with the seconds that the trial spent on each arm, and outside of arms, the most first."""
+    """Return a line with the seconds that the trial spent in each arm, and outside arms, the largest number first."""
     costs, spent = tried.judgement.view.costs, defaultdict[str, float](float)
     for each in (phase for run in costs.by_run.values() for phase in run):
         execution, is_of_an_arm, _ = each.phase.partition(": ")
@@ -344,7 +336,7 @@ def _times(tried: Tried) -> list[str]:
 
 
 def _memory(tried: Tried) -> str:
-    """Return a text with the largest amount of memory in GiB that each arm had allocated after a step."""
+    """Return, as text, the largest amount of memory in GiB that each arm had allocated after one of its steps."""
     most: dict[str, int] = {}
     for run in tried.judgement.view.evidence.values():
         for name, executions in run.arms.items():

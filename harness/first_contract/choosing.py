@@ -1,9 +1,10 @@
-"""Choose the strictest fair comparison of a step's arms, and the number of compared steps, from the results of trials.
+"""Choose, from the results of trials, how strictly the arms of a step are compared, and over how many steps.
 
-A comparison is fair if a correct step passes it. The possible comparisons, strictest first, are: bits; bits under
-torch's deterministic algorithms; within rounding, if the captured arm runs other kernels than the plain arm; within the
-plain arm's noise. If the arms draw different random numbers, none of these comparisons is fair. A comparison over a few
-seeds would be fair, but would also pass wrong steps. Then the claim is kept and stays undecided.
+The strictest fair comparison is chosen. A comparison is fair if a correct step passes it. The possible comparisons,
+strictest first, are: bits; bits with torch's deterministic algorithms; within rounding, if the captured arm runs other
+kernels than the plain arm; within the plain arm's noise. If the arms draw different random numbers, none of these
+comparisons is fair. A comparison over a few seeds would be fair, but would also pass wrong steps. In this case the
+claim is kept and stays undecided.
 
 The number of steps is limited by the step's training and by time. Single claims compare `STEPS` steps. A long run of a
 captured step compares up to `LONG` steps, as many as fit into `LONG_S` seconds.
@@ -42,10 +43,10 @@ OF_THE_PROCESS = (
 
 
 def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
-    """Return the tried draft with the strictest fair comparison.
+    """Return the draft that was tried, changed to the strictest comparison that a correct step passes.
 
-    tried: a trial that compared bits and in which the plain arm completed. probe: a function that tries another draft.
-    It is called only if the plain step does not repeat its bits.
+    tried: a trial that compared bits, and in which the plain arm completed its steps. probe: a function that tries
+    another draft. It is called only if the plain step does not repeat its bits.
     """
     first, tried = tried, _warmed(tried, probe)
     draft = replace(
@@ -62,7 +63,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     again = probe(replace(draft, choice=deterministic))
     if lost := _lost(tried, again):
         same = _same(tried)
-        # Within one process, the captured arm repeated the plain step's bits.
+        # in the same process, the captured arm repeated the bits of the plain step
         if same is not None and same.status is Status.PASS:
             return replace(draft, choice=Choice(why=OF_THE_PROCESS))
         unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
@@ -71,7 +72,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
 
 
 def compares(draft: Draft) -> str:
-    """Return a line that states what is compared, why nothing stricter is compared, and which claim stays undecided."""
+    """Return a line that states how arms are compared, why not more strictly, and which claim stays undecided."""
     choice = draft.choice
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
@@ -84,10 +85,8 @@ def compares(draft: Draft) -> str:
 
 
 def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
-    """Try again with one plain step before the capture, if state from the first step prevented the capture.
-
-    Return the new trial if it captures the step, otherwise `tried`.
-    """
+    """If state that the first step creates prevented the capture, try again with one plain step before the capture.
+    Return the new trial if it captured the step, and otherwise `tried`."""
     if not any(WARM_STEPS in (each.failure or "") for each in _captures(tried)):
         return tried
     again = probe(replace(tried.draft, warm_steps=1))
@@ -101,14 +100,15 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def _not_compared(draft: Draft) -> str:
-    """Return a note that a comparison of two commits does not test the step's own optimization; "" if it has none."""
+    """Return a note that a comparison of two commits does not test the step's own optimization. Return "" if the step
+    has none."""
     if not draft.commit or not {"optimized", "captured"} & set(draft.source.arguments):
         return ""
     return f"; not compared: the step's own optimization, which `harness try {draft.source.asked}` compares"
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
-    """Yield each claim that even a correct version of this step cannot meet, with the reason."""
+    """Yield the name of each claim that even a correct version of this step would violate, with the reason."""
     gradients, captures = _verdict(tried, "GRADIENTS"), _verdict(tried, "CAPTURES")
     if gradients is not None and gradients.reason == CAPABILITY_MISSING:
         yield "GRADIENTS", "no step left a gradient to read"
@@ -117,24 +117,25 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return Python numbers that replays do not update, with the places where they are read, by name.
+    """Return the Python numbers that replays do not update, by name, each with the places where it is read.
 
     They are returned if a contract must justify them. If a claim is violated, nothing is returned, because a
     justification would not help.
     """
     verdicts = tried.judgement.verdicts
-    # if a claim is violated, the reason for a host value would not help
+    # if a claim is violated, a justification would not help
     violated = any(verdict.status is Status.FAIL for verdict in verdicts)
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
     numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
-    # Several parameters can share the name under which their ends are compared. One reason is then enough for all.
+    # The ends of several parameters can be compared under the same name. One reason then holds for all of them.
     counted = {own: each for each in reversed(numbers) if not each.read and (own := own_name(each.name))}
     return {each.name: each.read or "counted alone" for each in numbers if each.read or each in counted.values()}
 
 
 def _undecided(tried: Tried) -> str:
-    """Return which claim stays undecided because the arms drew different random numbers, and the remedy, or ""."""
+    """Return which claim stays undecided because the arms drew different random numbers, and the remedy. Return "" if
+    none does."""
     found = (verdict for verdict in tried.judgement.verdicts if verdict.reason == OTHER_RANDOM_NUMBERS)
     first = next(found, None)
     drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
@@ -142,13 +143,13 @@ def _undecided(tried: Tried) -> str:
 
 
 def _resumes(tried: Tried) -> bool:
-    """Return True if the step has the functions `save` and `load`."""
+    """Return True if the step function has the functions `save` and `load`."""
     plain = [each for run in tried.judgement.view.evidence.values() for each in run.arms.get("plain", [])]
     return any(each.start.facts.get(RESUMES) is True for each in plain)
 
 
 def _same(tried: Tried) -> Verdict | None:
-    """Return the verdict of the claim that compares the training of the two arms, or None."""
+    """Return the verdict of the claim that both arms train the same. Return None if there is none."""
     return _verdict(tried, "AS-COMMIT" if tried.draft.commit else "SAME")
 
 
@@ -163,7 +164,8 @@ def _repeats(tried: Tried) -> bool:
 
 
 def _lost(tried: Tried, again: Tried) -> str:
-    """Return why a comparison under deterministic algorithms is not fair, or "" if it is. again: a trial with them."""
+    """Return why a comparison with deterministic algorithms is not fair, or "" if it is fair. again: a trial with these
+    algorithms."""
     if ended := why_untried(again):
         return f"and under deterministic algorithms the step ended: {ended}"
     if not _repeats(again):
@@ -176,10 +178,7 @@ def _lost(tried: Tried, again: Tried) -> str:
 
 
 def _rounded(tried: Tried, choice: Choice) -> Choice:
-    """Return `choice`.
-
-    If bits differ and the arms ran different operators, return a comparison within rounding instead.
-    """
+    """Return `choice`, or a comparison within rounding if bits differ and the arms ran different operators."""
     same = _same(tried)
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice
@@ -201,27 +200,28 @@ _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
 
 @dataclass(frozen=True)
 class Horizon:
-    """The requested length of a trial: steps of each arm, or seconds for all arms together. None: the user set none."""
+    """The requested length of a trial: a number of steps for each arm, or seconds for all arms together. None: not
+    requested."""
 
     steps: int | None = None
     budget_s: float | None = None
 
     def first(self, draft: Draft) -> Draft:
-        """Return the draft of the first trial.
-
-        With a budget, this trial is short and only measures the time of a step.
-        """
+        """Return the draft of the first trial. If seconds were requested, this trial is short and only measures the
+        time of a step."""
         return replace(draft, steps=self.steps or (FEWEST if self.budget_s is not None else STEPS))
 
     def of_budget(self, tried: Tried) -> Draft:
-        """Return the draft with as many steps as fit into half of the budget. The other half is for the long run."""
+        """Return the draft with as many steps as fit into half of the requested seconds. The other half is for the long
+        run."""
         if self.budget_s is None or self.steps is not None:
             return tried.draft
         paid = int(self.budget_s / 2 / max(_seconds(tried) / tried.draft.steps, 1e-9))
         return replace(tried.draft, steps=prime_at_most(min(STEPS, max(paid, FEWEST + 3))))
 
     def with_long_run(self, draft: Draft, tried: Tried) -> Draft:
-        """Return the draft with a claim about a long run, if enough steps fit and the user set no number of steps."""
+        """Return the draft with a claim about a long run, if enough steps fit into the time and the user requested no
+        number of steps."""
         if self.steps is not None or not draft.has_long_run or "CAPTURES" in draft.unfit:
             return draft
         most = LONG_S if self.budget_s is None else min(LONG_S, self.budget_s / 2)
@@ -240,7 +240,8 @@ def seconds_of(text: str) -> float:
 
 
 def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
-    """Return the trial. If training of the plain step ended early, return a new trial of only the completed steps.
+    """Return the trial. If the training of the plain step ended early, return a new trial over the completed steps
+    only.
 
     A training ends early if a loader or schedule is used up and raises an exception in the next step. It also ends
     early if the loss is NaN from some step on, for example as the mean over an empty batch.
@@ -265,12 +266,12 @@ def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
 
 
 def finite_steps(losses: Sequence[float]) -> int:
-    """Return the number of steps up to the last finite loss. NaN losses before it do not end the training."""
+    """Return the number of steps up to the last loss that is finite. An earlier NaN does not end the training."""
     return next((step for step in range(len(losses), 0, -1) if isfinite(losses[step - 1])), 0)
 
 
 def compared_steps(draft: Draft) -> list[str]:
-    """Return a line about the number of steps, if below the default, and a line about the long run, if any."""
+    """Return a line about the number of steps, if it is below the default, and a line about the long run, if any."""
     lines, claim = [], draft.claim_id("LONG")
     if draft.steps < STEPS:
         lines.append(f"steps: every claim compares {draft.steps} steps; the default is {STEPS}")
@@ -285,10 +286,7 @@ def compared_steps(draft: Draft) -> list[str]:
 
 
 def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
-    """Return the seconds that a trial spent in steps.
-
-    With `arms`, only the first execution of each of these arms counts.
-    """
+    """Return the seconds that a trial spent in steps. With `arms`, only the first execution of each counts."""
     wanted = {f"{arm}.0: steps" for arm in arms}
     phases = (each for run in tried.judgement.view.costs.by_run.values() for each in run)
     return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
@@ -303,7 +301,7 @@ def fair_trial(
     probe: Callable[[Draft], Tried],
     compared: Callable[[Draft], None] = lambda _: None,
 ) -> tuple[Tried, Draft]:
-    """Return the last trial, and the draft with all choices that followed from the trials.
+    """Return the last trial, and the draft with everything that was chosen because of the trials.
 
     run: a function that tries a draft and prints answers. Its second argument is FIRST, SHORTER or CHOSEN. probe: a
     function that tries a draft only to measure. compared: called with the chosen draft before this draft is tried.

@@ -1,8 +1,10 @@
-"""Draft an adapter and contracts for a step, as texts. `harness init` writes them; `harness try` runs the first.
+"""Draft an adapter and contracts for a step, as texts. `harness init` writes them, and `harness try` runs the first
+contract.
 
 There are three contracts: for a captured step, for a step with another optimization, and for everything that is not a
-single step (a long run, evaluations, saving and resuming). Their claims are macros of `claims.yaml.j2`. A trial selects
-the comparison (`Choice`). No bound is taken from a measurement, because the first measured step may be wrong.
+single step (a long run, evaluations, saving and resuming). The claims are macros in `claims.yaml.j2`. Trials decide how
+strictly arms are compared (`Choice`). No bound is taken from a measurement, because the step that was measured may be
+wrong.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from harness.run_directory.places import refuse_within_run, write_together
 if TYPE_CHECKING:
     from jinja2.environment import TemplateModule
 
-# A prime number. So the last step is not the end of a trainer's period (accumulation, logging, synchronization).
+# A prime number, so that the last step is not the last of a trainer's period (accumulation, logging, synchronization).
 STEPS = 211
-BATCHES = 43  # smallest number of different batches; a small data set may repeat its batches after them
-LONG = 10_000  # largest number of steps of the long run; in a separate contract, exactly this number
+BATCHES = 43  # smallest number of different batches; afterwards, a small data set may repeat them
+LONG = 10_000  # largest number of steps of the long run; if the long run has a separate contract, exactly this number
 LONG_AT_LEAST = 500  # smallest number of steps of a long run
 
 WHY_WARM = "the step creates state in its first execution, which no capture can hold"
@@ -49,11 +51,11 @@ AT_COMMIT = "at_commit"  # name of the arm that trains with the code of the base
 
 @dataclass(frozen=True)
 class Choice:
-    """The strictest comparison of the arms that a correct step passes, according to measurements."""
+    """The strictest comparison of the arms that a correct step passes, as trials have shown."""
 
     equality: Equality = "bitwise"
-    deterministic: bool = False  # True: compared arms run under torch's deterministic algorithms; timed arms do not
-    repeats: bool | None = True  # True: the plain step repeats its bits with these settings; None: not tried
+    deterministic: bool = False  # True: compared arms use torch's deterministic algorithms, and timed arms do not
+    repeats: bool | None = True  # True: with these settings, the plain step repeats its bits; None: not tried
     why: str = ""
 
 
@@ -61,10 +63,10 @@ class Choice:
 class Arms:
     """The additional arms and claims that this machine can execute and decide."""
 
-    compiled: bool  # True: draft an arm that uses torch.compile, which needs a C++ compiler
-    timed: bool  # True: draft claims about speed, which need a CUDA device
-    memory: bool  # True: draft the claim MEMORY about the memory of the captured step on a CUDA device
-    cuda: bool = False  # True: the machine has a CUDA device, so the workloads need one
+    compiled: bool  # True: add an arm that uses torch.compile, which needs a C++ compiler
+    timed: bool  # True: add claims about speed, which need a CUDA device
+    memory: bool  # True: add the claim MEMORY, about the memory of the captured step on a CUDA device
+    cuda: bool = False  # True: the machine has a CUDA device, and the workloads then require one
 
 
 @dataclass(frozen=True)
@@ -74,19 +76,22 @@ class Draft:
     source: StepSource
     steps: int
     arms: Arms
-    # id of each claim that was left out because of a measurement -> the reason
+    # id of each claim that was left out because of a trial's result -> the reason
     unfit: Mapping[str, str] = field(default_factory=dict)
     choice: Choice = Choice()
-    undecided: str = ""  # the claim that stays undecided with every choice, and the reason; "": none
+    # the claim that stays undecided however the arms are compared, and the reason; "": there is none
+    undecided: str = ""
     resumes: bool = False  # True: the step function has `save` and `load`
-    # name of each host number that no replay changes -> what reads the number
+    # name of each Python number that no replay changes -> what reads the number
     host_values: Mapping[str, str] = field(default_factory=dict)
-    gain: bool = True  # True: if no speed is timed, a claim requires that the optimized arm differs from the plain arm
+    # True: if speed is not timed, a claim requires instead that the optimized arm differs from the plain arm
+    gain: bool = True
     # number of steps of the long run in the first contract; None: the long run is in a separate contract
     long: int | None = None
     warm_steps: int = 0  # number of plain steps before the capture; needed if the first step creates state
-    commit_named: str = ""  # the name by which the commit was requested, such as a branch
-    commit: str = ""  # if not empty, the plain step is only compared with the same function at this commit
+    commit_named: str = ""  # the name by which the user requested the commit, such as a branch
+    # the commit with whose version of the function the plain step is compared; "": no comparison of commits
+    commit: str = ""
 
     @property
     def adapter_name(self) -> str:
@@ -102,25 +107,24 @@ class Draft:
 
     @property
     def optimizes(self) -> bool:
-        """Return True if an arm optimizes by more than a capture: by a changed step, or by arguments of a trainer."""
+        """Return True if an arm has another optimization than a capture: a changed step, or changed arguments of a
+        trainer."""
         return not self.commit and (self.source.makes_trainer or "optimized" in self.source.arguments)
 
     @property
     def captures_itself(self) -> bool:
-        """Return True if the step captures itself. It then has the argument `captured`."""
+        """Return True if the step makes its capture by itself. Its function then has the argument `captured`."""
         return "captured" in self.source.arguments
 
     @property
     def equality(self) -> Equality:
-        """Return how strictly the candidate is compared.
-
-        It is `within` if the candidate has an optimization besides a capture.
-        """
+        """Return how strictly the candidate is compared. It is `within` if the candidate has another optimization than
+        a capture."""
         return "within" if self.optimizes else self.choice.equality
 
     @property
     def left_out(self) -> list[str]:
-        """Return lines with the claims that the contracts leave out because of a measurement, and with the cause."""
+        """Return lines about the claims that the contracts leave out because of a trial's result, with the reason."""
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
@@ -154,7 +158,7 @@ class Draft:
         return f"{self._id.removesuffix('-v1').upper()}-{claim}"
 
     def adapter(self, folder: Path) -> str:
-        """Return the source text of the adapter. It is a Python file for `folder`."""
+        """Return the source text of the adapter, a Python file in `folder`."""
         source = self.source
         given = ", ".join(f"{name}={GIVEN[name]}" for name in source.arguments)
         itself = "    captures_itself = True\n" if self.captures_itself else ""
@@ -181,7 +185,7 @@ class Draft:
         claims += [self._resumes()] if self._resumes_at_once else []
         claims += [_claim("memory", self)] if self.arms.memory and self.equality == "bitwise" else []
         if self._times:
-            # timed arms run without deterministic algorithms, so they do not repeat bits
+            # timed arms do not use deterministic algorithms, so they do not repeat their bits
             in_bits = self.equality == "bitwise" and self.choice.deterministic
             claims += [_claim("timed", self)] if in_bits else []
             named, equality = ("TIMED", "noise") if in_bits else (self.same_name, self.equality)
@@ -198,14 +202,14 @@ class Draft:
 
     @property
     def has_long_run(self) -> bool:
-        """Return True if a claim compares the bits of a captured step over a long run."""
+        """Return True if a claim requires that the captured step and the plain step have equal bits over a long run."""
         return bool(self.choice.repeats) and self.equality == "bitwise" and "LONG" not in self.unfit
 
     def long_contract(self) -> str:
         """Return the text of the contract about evaluations, checkpoints and the long run, or "" if there is none.
 
-        Its claims need a plain step that repeats its bits. A trainer gets no such contract, because its loop evaluates
-        and saves by itself. A comparison of two commits gets none either.
+        Its claims need a plain step that repeats its bits. There is no such contract for a trainer, whose loop
+        evaluates and saves by itself, and none for a comparison of two commits.
         """
         if not self.choice.repeats or self.source.makes_trainer or self.commit:
             return ""
@@ -222,15 +226,13 @@ class Draft:
 
     @property
     def _resumes_at_once(self) -> bool:
-        """Return True if the first contract has the claim about resuming.
-
-        The claim needs a step with `save` and `load`. Without these functions the claim would keep the gate closed.
-        """
+        """Return True if the first contract has the claim about saving and resuming. The claim needs a step with `save`
+        and `load`. Without them, the claim could not be decided, and the gate would stay closed."""
         return self.resumes and bool(self.choice.repeats)
 
     @property
     def same_name(self) -> str:
-        """Return the name of the claim that compares the training of the two arms."""
+        """Return the name of the claim that both arms train the same."""
         if self.commit:
             return "AS-COMMIT"
         return "WITHIN" if self.optimizes else "SAME"
@@ -241,20 +243,19 @@ class Draft:
 
     @property
     def _compares_compiled(self) -> bool:
-        """Return True if a claim compares the compiled arm. This needs a plain step that repeats its bits."""
+        """Return True if a claim compares the compiled arm, which needs a plain step that repeats its bits."""
         return self._compiles and bool(self.choice.repeats)
 
     @property
     def _compiles(self) -> bool:
-        """Return True if an arm uses torch.compile. A step with an optimization of its own gets no such arm."""
+        """Return True if there is an arm that uses torch.compile. There is none if the step has another optimization of
+        its own."""
         return self.arms.compiled and self._harness_captures
 
     @property
     def _captured(self) -> bool:
-        """Return True if there is a captured arm. If commits are compared, only a step that captures itself has one.
-
-        Other steps may be impossible to capture at one of the commits.
-        """
+        """Return True if there is a captured arm. If commits are compared, there is one only if the step captures
+        itself. At one of the commits, it may be impossible to capture another step."""
         return not self.optimizes and not self.source.makes_trainer and (self.captures_itself or not self.commit)
 
     @property
@@ -287,10 +288,8 @@ class Draft:
         )
 
     def _named_host_values(self) -> str:
-        """Return the section `host_values` with empty reasons.
-
-        Contracts refuse empty reasons, so a person must write them.
-        """
+        """Return the section `host_values` of the contract, with empty reasons. A contract with empty reasons is
+        refused, so a person must write them."""
         if not self.host_values:
             return ""
         named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
@@ -348,12 +347,12 @@ class Draft:
 
     @property
     def compared(self) -> str:
-        """Return a text that states how strictly the candidate is compared."""
+        """Return how strictly the candidate is compared, in words such as `within rounding`."""
         return COMPARED[self.equality]
 
     @property
     def gains_untimed(self) -> bool:
-        """Return True if a claim, instead of a timing, requires that the optimized arm differs from the plain arm."""
+        """Return True if a claim requires that the optimized arm differs from the plain arm, as no speed is timed."""
         return self.optimizes and self.gain and not self._times
 
     def _resumes(self) -> str:
@@ -368,7 +367,7 @@ class Draft:
 
 
 def _claim(name: str, *given: object) -> str:
-    """Return the text of a claim. name: the macro in `claims.yaml.j2`. given: the arguments of the macro."""
+    """Return the text of a claim. name: its macro in `claims.yaml.j2`. given: the arguments of the macro."""
     text: str = getattr(_claims(), name)(*given)
     return text
 
@@ -385,9 +384,11 @@ def _claims() -> TemplateModule:
 
 
 def saves_of(steps: int) -> list[int]:
-    """Return the numbers of steps after which checkpoints are saved: a multiple of 20, a multiple of 24, and a prime.
+    """Return the numbers of steps after which checkpoints are saved: a multiple of 20, a multiple of 24, and a prime
+    number.
 
-    Checkpoints are at least four steps apart. Otherwise the last step of a part on a GPU would be no observed replay.
+    Checkpoints are at least four steps apart. Otherwise, on a GPU, the last step before a checkpoint would not be an
+    observed replay.
     """
     tens = steps // 40 * 20
     dozens = (tens + 4 + 23) // 24 * 24
@@ -399,12 +400,13 @@ def saves_of(steps: int) -> list[int]:
 
 
 def prime_at_most(number: int) -> int:
-    """Return the largest prime up to `number`, at least 2. A prime is not a multiple of an interval of a trainer."""
+    """Return the largest prime number up to `number`, at least 2. A prime number is not a multiple of an interval in a
+    trainer."""
     return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
 def _path_lines(wanted: Path | None, folder: Path) -> str:
-    """Return the lines of code with which an adapter in `folder` can import modules from the folder `wanted`."""
+    """Return the lines of code by which an adapter in `folder` can import modules from the folder `wanted`."""
     if wanted is None:
         return ""
     inside = wanted.relative_to(folder) if wanted.is_relative_to(folder) else None
@@ -420,7 +422,8 @@ def _wrapped(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Replace characters that would end a docstring or are not UTF-8. Names of folders may contain any bytes."""
+    """Return the text without characters that would end a docstring or are not valid UTF-8. Names of folders may
+    contain any bytes."""
     return text.replace("\\", "/").replace('"', "'").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -428,7 +431,7 @@ COMPILERS = ("g++", "clang++", "c++")
 
 
 def compiler_missing() -> str:
-    """Return why torch.compile cannot work here, or "" if there is a C++ compiler."""
+    """Return the reason why torch.compile cannot work on this machine, or "" if there is a C++ compiler."""
     named = os.environ.get("CXX")
     if any(shutil.which(name) for name in ([named] if named else COMPILERS)):
         return ""
@@ -436,22 +439,20 @@ def compiler_missing() -> str:
 
 
 def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
-    """Return the requested arms that this machine can run."""
+    """Return the arms and claims that are requested and that this machine can execute."""
     cuda = environment.machine().cuda
-    # MEMORY is never drafted. For a small step, the memory that libraries allocate for each stream can be four times
-    # the memory of the plain step. The ratio must first be measured on GPUs. The museum of field bugs contains the
-    # claim.
+    # The claim MEMORY is never drafted. For a small step, the memory that libraries allocate for each stream can be
+    # four times the memory of the plain step. The ratio must first be measured on GPUs. One of the field bugs in
+    # `examples` has the claim.
     return Arms(compiled=compiled and not compiler_missing(), timed=speed and cuda, memory=False, cuda=cuda)
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
-    """Write the adapter and the contracts into a project, all of them or none, and return their paths.
-
-    Raises UsageError if a file exists and `force` is False, or if a file cannot be written.
-    """
+    """Write the adapter and the contracts into a project, all of them or none, and return their paths. Raises
+    UsageError if a file exists and `force` is False, or if a file cannot be written."""
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
-    # validate without `host_values`, because a person must still write the reasons
+    # leave out `host_values`, which is invalid until a person has written the reasons
     require_valid(replace(draft, host_values={}), folder)
     texts = (draft.adapter(folder), *_contracts(draft))
     write_together(dict(zip(paths, texts, strict=True)))
@@ -459,15 +460,13 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
 
 
 def _contracts(draft: Draft) -> list[str]:
-    """Return the texts of the contracts that are kept. The second one is left out if it is empty."""
+    """Return the texts of the contracts to write. The second contract is left out if it is empty."""
     return [text for text in (draft.contract(), draft.long_contract()) if text]
 
 
 def require_valid(draft: Draft, folder: Path) -> None:
-    """Raise HarnessError if Python or the reader of contracts refuses a draft.
-
-    Only a defect of the harness can cause this.
-    """
+    """Raise HarnessError if Python cannot compile the adapter, or if a contract is invalid. Only a bug in the harness
+    can cause this."""
     adapter, *contracts = kept_files(draft, folder)
     try:
         ast.parse(draft.adapter(folder), filename=str(adapter))

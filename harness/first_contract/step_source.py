@@ -1,8 +1,8 @@
 """Find the function that makes a training step, and its arguments, without executing its source.
 
-The function is named `module:function` or `path/to/file.py:function`. It must be defined with `def` at module level.
-Each of its arguments must be in `GIVEN` or have a default. It returns step, batch and parameters. Ids and file names of
-the contract come from the module's name, without characters that are not allowed.
+The user names the function as `module:function` or `path/to/file.py:function`. It must be defined with `def` at module
+level. Each of its arguments must be in `GIVEN` or have a default. It returns step, batch and parameters. Ids and file
+names of the contract are made from the module's name, without characters that are not allowed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ from harness.errors import UsageError
 from harness.evidence.modules import module_spec
 from harness.platform.paths import add_working_directory, require_existing
 
-LONGEST = 60  # largest length of an id; with the longest name of a claim appended it must have at most 100 characters
+LONGEST = 60  # largest number of characters of an id; together with the longest claim name, an id must have at most 100
 # words that some version of YAML does not read as texts
 _NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def stem_of(module: str) -> str:
-    """Return an ASCII identifier for a module, from which file names are made.
-
-    Letters lose their accents. Letters that are not ASCII without them are left out.
-    """
+    """Return an ASCII identifier for a module, for use in file names. Accents are removed from letters. Letters that
+    are not ASCII without their accents are left out."""
     last = unicodedata.normalize("NFKD", module.rpartition(".")[2])
     stem = re.sub(r"[^A-Za-z0-9_]", "", last)[:LONGEST]
     if not stem.strip("_"):
@@ -41,17 +39,18 @@ def stem_of(module: str) -> str:
 
 
 def id_of(stem: str) -> str:
-    """Return the contract's id for the result of `stem_of`."""
+    """Return the id of the contract for an identifier that `stem_of` returned."""
     return f"{stem.strip('_').replace('_', '-')}-v1"
 
 
 def yaml_text(name: str) -> str:
-    """Return an identifier as YAML text. It is in quotes if YAML would read it as another type."""
+    """Return an identifier as it is written in YAML. It is in quotes if YAML would not read it as a text."""
     return f'"{name}"' if name.lower() in _NO_TEXT else name
 
 
 def file_of(place: str) -> tuple[Path, Path, str]:
-    """Return file, import folder and module name for `path/to/file.py` or `package.module`.
+    """Return the file, the folder from which it is imported, and the module name, for `path/to/file.py` or
+    `package.module`.
 
     Raises UsageError if there is no such file, or if Python cannot import it under its module name.
     """
@@ -59,7 +58,7 @@ def file_of(place: str) -> tuple[Path, Path, str]:
 
 
 def _by_path(path: Path) -> tuple[Path, Path, str]:
-    """Return the file at `path`, its import folder, and the name of its module with its packages."""
+    """Return the file at `path`, the folder from which it is imported, and the name of its module with its packages."""
     require_existing([path])
     if not path.is_file():
         raise UsageError("the file must exist", where=str(path), got="no file there")
@@ -80,7 +79,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError if `import` would change one of the names, because Python normalizes identifiers (NFKC)."""
+    """Raise UsageError if Python would import another name, because it normalizes identifiers in source code (NFKC)."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -108,7 +107,7 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
 
 
 def _by_module(name: str) -> tuple[Path, Path, str]:
-    """Return file, working directory and name of the module that `import name` would find."""
+    """Return the file, the working directory and the name of the module that `import name` would find."""
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
         raise UsageError("a module's name must consist of identifiers, joined by dots", got=f"`{name}`")
     add_working_directory()
@@ -127,7 +126,7 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
 
 
 def _places_of(package: str) -> Iterator[Path]:
-    """Yield the folders in which the package may be: the folders of the import path, and those of editable installs."""
+    """Yield the folders in which the package may be: those of the import path, and those of editable installations."""
     yield from (Path(entry or ".") for entry in sys.path)
     try:
         spec = importlib.util.find_spec(package)
@@ -146,7 +145,7 @@ GIVEN = {
     "captured": 'arm.capture != "none"',
     "optimized": 'bool(arm.settings().get("optimized"))',
 }
-"""Arguments that the harness supplies. The key is the name, the value is the expression that the adapter passes."""
+"""Arguments that the harness supplies: the name of the argument, and the expression that the adapter passes for it."""
 PAGE = "docs/plugging-in-a-trainer.md"
 RETURNED = "step, batch, model"
 MOST_BYTES = 2**22  # largest size of a source file in bytes
@@ -161,10 +160,10 @@ class StepSource:
     asked: str  # the name of the function as the user gave it
     module: str  # the name by which the module is imported
     function: str
-    folder: Path | None  # folder that must be added to Python's import path; None: not needed
+    folder: Path | None  # folder that the adapter must add to Python's import path; None: not needed
     file: Path
     line: int
-    arguments: tuple[str, ...]  # names of those arguments of the function that are in GIVEN
+    arguments: tuple[str, ...]  # names of the function's arguments that the harness supplies (see GIVEN)
     defaults: Mapping[str, int]  # default values of these arguments, if they are positive integers
     makes_trainer: bool = False  # True: the function returns a trainer of a library, which has its own loop
 
@@ -183,7 +182,7 @@ def find_step_source(asked: str) -> StepSource:
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
-    # Python normalizes names in source code in the same way.
+    # Python normalizes names in source code in this way.
     name = unicodedata.normalize("NFKC", name)
     file, folder, module = file_of(place)
     return read_step_source(asked, name, file, folder, module)
@@ -234,7 +233,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _function(tree: ast.Module, name: str, file: Path) -> Function:
-    """Return the last definition of `name` at module level. Definitions in blocks of `if` and `try` count too."""
+    """Return the last definition of `name` at module level. Definitions inside `if` and `try` count, too."""
     statements = list(_top(tree.body))
     functions = {each.name: each for each in statements if isinstance(each, Function)}
     if name in functions:
@@ -269,10 +268,8 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _arguments(function: Function, file: Path) -> dict[str, object]:
-    """Return the function's arguments by name. The value is the default if it is a literal.
-
-    Raises UsageError for an argument that has no default and that the harness does not know.
-    """
+    """Return the function's arguments by name. The value is the argument's default, if the default is a literal. Raises
+    UsageError for an argument that has no default and that the harness cannot supply."""
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
@@ -319,8 +316,8 @@ def _require_returns(function: Function, file: Path) -> None:
 def _makes_trainer(tree: ast.Module, function: Function) -> bool:
     """Return True if the function seems to return a trainer of a library.
 
-    A function with one return value must have a name, an annotation or a returned class that ends with `trainer`. If it
-    returns three values, the class of the first one must be `Trainer`.
+    If it returns one value, the function's name, its return annotation, or the class of the value or a base class must
+    end with `trainer`. If it returns three values, the class of the first one must be `Trainer`.
     """
     bases = {each.name: map(ast.unparse, each.bases) for each in _top(tree.body) if isinstance(each, ast.ClassDef)}
     own = list(_own(function))
@@ -346,7 +343,7 @@ def _makes_trainer(tree: ast.Module, function: Function) -> bool:
 
 
 def _problem(value: ast.expr | None) -> str:
-    """Return why a returned expression cannot be step, batch and parameters, or "" if it can."""
+    """Return why a returned expression cannot be step, batch and parameters, in words, or "" if it can."""
     if isinstance(value, ast.Tuple | ast.List) and not any(isinstance(each, ast.Starred) for each in value.elts):
         return "" if len(value.elts) in (3, 4) else f"{len(value.elts)} values"
     if isinstance(value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr | ast.BinOp | ast.Compare | ast.Lambda):
@@ -355,7 +352,7 @@ def _problem(value: ast.expr | None) -> str:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every syntax node of a function, except the nodes of functions and classes that are defined in it."""
+    """Yield every syntax node of a function, without those of functions and classes that are defined inside it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function | ast.Lambda | ast.ClassDef):
             yield child
@@ -369,7 +366,7 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """Return the text `no return value`, with the line of a training loop or of a trainer's call, if there is one."""
+    """Return the text `no return value`, followed by the line of a training loop or of a call of a trainer, if any."""
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"

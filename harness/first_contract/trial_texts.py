@@ -18,7 +18,7 @@ _FOUND = (Status.ERROR, Status.FAIL)
 
 
 def trial_json(tried: Tried, draft: Draft) -> str:
-    """Return a trial as JSON text. draft: the draft with the choices that followed from the trial."""
+    """Return the result of a trial as JSON text. draft: the draft with what was chosen because of the trial."""
     judgement, choice = tried.judgement, draft.choice
     commits = judgement.view.header.commits
     result = headline_of(tried)
@@ -58,7 +58,8 @@ def _plain(answer: Answer, tried: Tried) -> dict[str, Any]:
 
 
 def trial_markdown(tried: Tried, draft: Draft) -> str:
-    """Return a trial as Markdown: the headline, a table of the answers, and the command that repeats the trial."""
+    """Return the result of a trial as Markdown: the headline, a table of the answers, and the command that repeats the
+    trial."""
     answers, result = answers_of(tried), headline_of(tried)
     found = [f"{each.question}: {each.sentence}" for each in answers if each.status in _FOUND]
     untried = why_untried(tried)

@@ -1,4 +1,4 @@
-"""Try a step that has no contract yet: run and judge a drafted contract as `harness verify` does."""
+"""Try a step that has no contract yet: draft a contract, run it and judge it as `harness verify` does."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from harness.judging.verdict import Verdict
 from harness.report.view import ReportView
 from harness.run_directory.writer import KEPT
 
-# The functions below use another commit of the repository that contains the step: `harness try --baseline`.
-#
-# The commit is checked out in a temporary worktree (`harness.commits.checkout`). The function at that commit may have
-# other arguments. Therefore an adapter is drafted from it and written into the worktree. The project stays unchanged.
+# The functions below compare a step with its version at another commit (`harness try --baseline`). The commit is
+# checked out in a temporary worktree (`harness.commits.checkout`). The step's function at that commit may have other
+# arguments. Therefore an adapter is drafted from the source at that commit and written into the worktree. The project
+# stays unchanged.
 
 
 def at_baseline(draft: Draft, baseline: str | None) -> Draft:
-    """Return the draft with the commit id that `baseline` names now. A branch may move between two trials.
+    """Return the draft with the commit that `baseline` names now. A branch may name another commit at the next trial.
 
-    Raises UsageError for an empty name, for a commit that does not exist, and for a step outside of a repository.
+    Raises UsageError for an empty name, for a commit that does not exist, and for a step that is not in a repository.
     """
     if baseline is None:
         return draft
@@ -43,9 +43,11 @@ def at_baseline(draft: Draft, baseline: str | None) -> Draft:
 
 @contextmanager
 def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]:
-    """Yield a worktree of the draft's commit, with an adapter for the step's function as it is at that commit.
+    """Yield a worktree of the draft's commit. It has an adapter for the step's function as the function is at that
+    commit.
 
-    Raises UsageError if the step is in no repository, or if the commit does not exist or does not have the function.
+    Raises UsageError if the step is in no repository, if the commit does not exist, or if it does not have the
+    function.
     """
     source = draft.source
     systems = [f"{source.module}:{source.function}"]
@@ -53,14 +55,15 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
         there = step_at(source, checkout)
         home = Path(checkout.import_path.path[0])
         adapter = home / draft.adapter_name
-        # Remove the file first. In the commit it may be a symbolic link to a file outside of the worktree.
+        # Remove the path first, because in the commit it may be a symbolic link to a file outside of the worktree.
         adapter.unlink(missing_ok=True)
         adapter.write_text(replace(draft, source=there).adapter(home), encoding="utf-8")
         yield checkout
 
 
 def step_at(source: StepSource, checkout: Checkout) -> StepSource:
-    """Return the function as it is in `checkout`. Raises UsageError, with file and line, if it is missing there."""
+    """Return the step's function as it is in `checkout`. Raises UsageError, with file and line, if the function is
+    missing there."""
     tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):
@@ -76,7 +79,8 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
         )
     try:
         there = read_step_source(source.asked, source.function, tree / name, tree, source.module)
-        return replace(there, folder=None)  # the folder of the checkout is already on the import path
+        # no folder needs to be added, because the checkout is already on the import path
+        return replace(there, folder=None)
     except UsageError as error:
         where = error.where.replace(f"{tree}/", "")
         raise UsageError(error.rule, where=f"{where}, {at}", got=error.got, remedy=error.remedy) from error
@@ -101,8 +105,8 @@ def try_step(
 ) -> Tried:
     """Run the draft's contract about single steps in a temporary folder, and judge it.
 
-    reports: folder in which the run directory is kept; None keeps nothing. judged: called with each verdict when its
-    arms have ended, and with the results of the trial so far. Raises UsageError if nothing can be run.
+    reports: the folder in which the run directory is kept; None to keep nothing. judged: called with each verdict when
+    its arms have ended, and with the results of the trial so far. Raises UsageError if nothing can be run.
     """
     from harness.execution.supervisor import Interpreters
 
@@ -110,7 +114,7 @@ def try_step(
         if judged is not None:
             judged(verdict, Tried(draft, session.Judgement(view), None))
 
-    # a trial of resuming needs several processes and does not affect the choices
+    # resuming needs several processes, and its result changes no choice
     draft = replace(draft, resumes=False)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-try-")))
@@ -133,7 +137,8 @@ def try_step(
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """Remove notes about a kept run directory from errors of the block, because the temporary folder is deleted."""
+    """Within the block, remove notes from errors that a run directory was kept, because the temporary folder will be
+    deleted."""
     try:
         yield
     except BaseException as error:

@@ -1,1 +1,2 @@
-"""Provide code that all judges share: checks of a comparison, the sheet of figures, reason codes, and the registry."""
+"""Provide code that all judges share: checks of a comparison, the sheet that collects figures, reason codes, and the
+registry of judges."""

@@ -1,7 +1,5 @@
-"""Provide all data that a judge may read: the contract, the claim, and the evidence of its runs.
-
-The functions raise `Settled` if evidence is missing. Therefore a judge can rely on each returned value.
-"""
+"""Provide all data that a judge may read: the contract, the claim, and the evidence of the unit's runs. The functions
+raise `Settled`, which ends the judgement, if evidence is missing. A judge can therefore rely on each returned value."""
 
 from __future__ import annotations
 
@@ -25,7 +23,8 @@ from harness.kinds import probe_named
 from harness.kinds.captures.model import Capture
 from harness.numbers import counted
 
-# If so many last losses are equal, the training counts as standing still. The check of replays repeats some last steps.
+# If this many losses at the end are equal, the training counts as standing still. The test of replays repeats some of
+# these steps.
 LAST_LOSSES = 5
 
 
@@ -43,22 +42,20 @@ class Context:
     gpu: GpuFacts
 
     def at_rank(self, rank: int) -> Context:
-        """Return the context of this unit with the evidence of one rank only, from all runs that have this rank."""
+        """Return the same context with the evidence of one rank only, from all runs that have this rank."""
         return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
-        """Return the part of a claim with the values of its conditional bounds that apply to this unit."""
+        """Return the part of a claim with plain numbers for bounds that depend on the workload or the machine."""
         return part.resolved(self.situation(part))
 
     def situation(self, part: AnyPart) -> Situation:
-        """Return the facts that the part's bounds may depend on."""
+        """Return the facts (workload, GPU, data type) on which bounds of this part may depend."""
         return situation_of(part, self.workload, self.gpu, self.runs)
 
     def outside_bounds(self, arm: str) -> Bounds:
-        """Return how much work a step of the arm may do outside its graphs.
-
-        These are the strictest of the contract's `capture` claims about the arm. Without such a claim: default bounds.
-        """
+        """Return bounds on the work that a step of the arm may do outside of its graphs. They are the strictest bounds
+        in the contract's claims of kind `capture` about the arm, or the default bounds without such a claim."""
         found = self._captures_of(arm)
         if not found:
             return DEFAULT
@@ -66,22 +63,21 @@ class Context:
         return Bounds(min(shares), min(each.outside_operations_at_most for each in found))
 
     def skipped_steps_at_most(self, arm: str) -> int:
-        """Return how many updates the arm may skip, for example because of a dynamic loss scale.
-
-        This is the strictest bound in the contract's `capture` claims about the arm; 0 if there is no such claim.
-        """
+        """Return how many updates the arm may skip, for example because of a dynamic loss scale. The number is the
+        strictest bound in the contract's claims of kind `capture` about the arm; 0 if there is no such claim."""
         return min((each.skipped_steps_at_most for each in self._captures_of(arm)), default=0)
 
     def plain_arms(self, part: AnyPart) -> set[str]:
-        """Return the arms of the part that must not capture: declared uncaptured, and compared with a captured arm.
+        """Return the arms of the part that must not capture: arms without a declared capture that are compared with a
+        captured arm.
 
-        The comparison may be in any claim of the contract. Any claim may also require an arm without a capture
-        (`plain_path`). An arm that the part judges alone counts as compared with an arm that differs only in `capture`.
-        All other arms may capture without a declaration, as compiled code does. The candidate of a claim that names a
-        mechanism may do so, too.
+        The comparison may be in any claim of the contract. A claim may also name an arm that must not capture
+        (`plain_path`). An arm that the part judges alone counts as compared with an arm that differs from it only in
+        `capture`. All other arms may capture without a declaration, as compiled code does. So may the candidate of a
+        claim that names a mechanism.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
-        # `model_dump` is not used, because judges run in threads, and building a model there crashed Python 3.13.0.
+        # Do not use `model_dump` here. Judges run in threads, and building a model in a thread crashed Python 3.13.0.
         settings = {name: {**dict(arm), "capture": None, "warm_steps": None} for name, arm in arms.items()}
         captured = {name for name, arm in arms.items() if arm.capture != "none"}
         twins = {name for name in named if any(settings[name] == settings[other] for other in captured)}
@@ -99,7 +95,7 @@ class Context:
         return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
-        """Return the numbers of an execution's judged steps, and of those that watchers cannot observe."""
+        """Return how many steps of an execution are judged, and how many of them cannot be observed."""
         capture = execution.capture
         captures, made = (0, 0) if capture is None else (capture.captures, capture.warm_steps)
         warm = min(made, self.contract.arms[execution.start.arm].warm_steps)
@@ -115,23 +111,24 @@ class Context:
         return [execution for run in self.runs for execution in run.arms.get(arm, [])]
 
     def mechanism(self, part: AnyPart) -> str | None:
-        """Return the replay mechanism that the part or its claim names; None if neither names one."""
+        """Return the kind of replay (mechanism) that the part or its claim names. Return None if neither names one."""
         return part.mechanism or self.claim.mechanism
 
     def same_system(self, arm: str, other: str) -> bool:
-        """Return True if one system trains both arms. Two systems may store equal frozen weights in different bits."""
+        """Return True if the same system trains both arms. Two systems may store equal weights in different bits."""
         systems = {self.contract.arms[name].system or self.contract.system for name in (arm, other)}
         return len(systems) == 1
 
     def only_run(self, probe: ProbeName) -> RunEvidence:
-        """Return the first run of a probe. Raise `Settled` if there is no run, or for the reasons of `sound_runs`."""
+        """Return the first run that a probe made. Raises `Settled` if there is no run, or for the reasons of
+        `sound_runs`."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
         return runs[0]
 
     def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
-        """Return the first run of a probe that executed the arm. Raise `Settled` for the reasons of `only_run`."""
+        """Return the first run of a probe that executed the arm. Raises `Settled` for the reasons of `only_run`."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
         if found is None:
@@ -139,7 +136,8 @@ class Context:
         return found
 
     def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
-        """Return all runs of a probe. Raise ERROR if a worker died, and NOT_RUN if this machine cannot run one."""
+        """Return all runs that a probe made. Raises ERROR if a worker died, and NOT_RUN if this machine cannot execute
+        one of the runs."""
         runs = [run for run in self.runs if run.probe == probe]
         for run in runs:
             if run.death is not None:
@@ -152,13 +150,14 @@ class Context:
 
 
 def compared_arms(part: AnyPart) -> tuple[str, str] | None:
-    """Return the names of the part's candidate and baseline; None if the part does not compare two arms."""
+    """Return the names of the candidate and the baseline that the part compares. Return None if it does not compare two
+    arms."""
     baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
     return None if candidate is None or baseline is None or candidate == baseline else (candidate, baseline)
 
 
 def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[RunEvidence]) -> Situation:
-    """Return the facts on which a part's bounds may depend: workload, GPU, and the candidate's data type."""
+    """Return the facts on which bounds of the part may depend: workload, GPU, and the candidate's data type."""
     candidate = part.arms().get(part.candidate_path, "")
     facts = [execution.start.facts for run in runs for execution in run.arms.get(candidate, [])]
     stated = next((str(each["dtype"]) for each in facts if "dtype" in each), None)
@@ -166,9 +165,10 @@ def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[Run
 
 
 def obstacle_reason(obstacle: Obstacle) -> str:
-    """Return the verdict's reason code for an obstacle.
+    """Return the reason code of the verdict for an obstacle, which is the reason why a unit cannot be run.
 
-    This is the obstacle's own code if the code leads to NOT_RUN or is `system_not_described`, else `not_available`.
+    It is the obstacle's own code if this code has the status NOT_RUN or is `system_not_described`, and otherwise
+    `not_available`.
     """
     known = reasons.reason_of(obstacle.reason)
     stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
@@ -176,10 +176,11 @@ def obstacle_reason(obstacle: Obstacle) -> str:
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
-    """Return an arm's first `number` executions. Raise ERROR if one of them is missing, unfinished or inconsistent."""
+    """Return the first `number` executions of an arm. Raises ERROR if one of them is missing, is not complete, or
+    contradicts itself."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
-    if not executions:  # an arm is not executed if another arm that it needs has failed
+    if not executions:  # if an arm fails, arms that need it are not executed
         for other in run.failed:
             _require_alive(run, other)
     if len(executions) < number:
@@ -193,7 +194,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
 
 
 class _Partial(ArmEvidence):
-    """An execution in which the recording of some parts failed. Reading such a part raises `Settled`."""
+    """An execution in which some parts of the evidence could not be recorded. To read such a part raises `Settled`."""
 
     _run_id: str
 
@@ -211,19 +212,19 @@ class _Partial(ArmEvidence):
         return read(name)
 
     def records(self, kind: type[OfPackage]) -> list[OfPackage]:
-        getattr(self, tag(kind), None)  # this raises `Settled` if the recording of this part failed
+        getattr(self, tag(kind), None)  # raises `Settled` if this part could not be recorded
         return super().records(kind)
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:
-    """Raise `Settled` with the reason of the failure if the arm failed before its end."""
+    """If the arm failed before its end, raise `Settled` with the reason of the failure."""
     failure = run.failed.get(arm)
     if failure is not None:
         _settle_failed(f"arm {arm}", run.run_id, failure)
 
 
 def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> NoReturn:
-    """Raise NOT_RUN if the system reports that this machine lacks something, else ERROR."""
+    """Raise NOT_RUN if the system reported that this machine lacks something. Raise ERROR for any other failure."""
     if failure.obstacle is not None:
         settle(obstacle_reason(failure.obstacle), f"{what}: {failure.obstacle.message}")
     where = f" in phase {failure.phase}" if failure.phase else ""
@@ -231,12 +232,13 @@ def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> N
 
 
 def executed(run: RunEvidence, arm: str) -> ArmEvidence:
-    """Return the first execution of an arm. Raise `Settled` for the reasons of `replicas`."""
+    """Return the first execution of an arm. Raises `Settled` (which ends the judgement) if it is missing or not
+    complete."""
     return replicas(run, arm, 1)[0]
 
 
 def end_of(execution: ArmEvidence) -> ArmEnd:
-    """Return the record of an execution's end. Raise ERROR if the record is missing."""
+    """Return the record of the end of an execution. Raises ERROR if there is no such record."""
     if execution.end is None:
         settle(reasons.EVIDENCE_MISSING, f"arm {execution.start.arm} has no record of its end")
     return execution.end
@@ -264,14 +266,12 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
-    """Return the capture record of an arm.
-
-    Raise `Settled` if the record is missing, contradicts the harness's own count, or names a mechanism not `demanded`.
-    """
+    """Return the record about an arm's capture. Raises `Settled` if the record is missing, if it contradicts the
+    harness's own count, or if it names another kind of replay than `demanded`."""
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
-    # An arm that captured nothing has no mechanism. `Comparison.captured` reports that case.
+    # Without a capture, the record names no kind of replay. `Comparison.captured` reports a missing capture.
     if capture.mechanism is None and capture.captured:
         settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that its record does not name")
     if demanded is not None and capture.mechanism not in (None, demanded):
@@ -281,7 +281,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
         )
     sheet.mechanism = capture.mechanism or demanded
     seen = execution.end.replays if execution.end is not None else None
-    # The harness does not count replays by direct calls of the driver. A profile shows these launches.
+    # The harness does not count replays that code makes by calling the driver directly. A profile shows these launches.
     if seen is not None and capture.captured and seen < capture.replays and (seen or capture.mechanism == "traced"):
         settle(
             reasons.LAUNCHES_UNOBSERVED,
@@ -292,10 +292,8 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
 
 
 def require_uncaptured(part: AnyPart, context: Context) -> None:
-    """Raise FAIL if an arm that must not capture did capture. Otherwise the claim would compare two captured arms.
-
-    The harness counts captures in the record of every arm's end. Older evidence may lack this count.
-    """
+    """Raise FAIL if an arm that must not capture did capture. Otherwise the claim would compare two captured arms. The
+    record of every arm's end has the number of captures. Evidence of older versions may lack it."""
     for arm in sorted(context.plain_arms(part)):
         executions = [each for run in context.runs for seen in (run, *run.ranks) for each in seen.arms.get(arm, [])]
         ends = [each.end for each in executions if each.end is not None]

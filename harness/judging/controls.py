@@ -1,4 +1,4 @@
-"""Measure with controls how much two arms differ only by rounding, and whether a baseline repeats its own bits."""
+"""Measure with control arms how far rounding alone moves two arms apart, and whether a baseline repeats its bits."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from harness.judging.sheet import Sheet, instead, number, settle, some
 from harness.judging.verdict import Judgement
 
 # The code below measures how far rounding alone moves two arms apart. The control arm is a baseline whose initial
-# parameters were changed by one rounding ("nudged").
-#
-# A candidate may round in many places, for example because it adds in another order, but the control was changed only
-# once. Therefore a candidate's distance from the baseline may be a multiple of the control's distance. An even larger
-# multiple is allowed if most tensors have it. The median tensor's multiple measures how much the candidate rounds.
+# parameters were changed by one rounding error ("nudged"). A candidate may round in many places, for example because it
+# adds in another order, but the control was changed only once. Therefore a candidate's distance from the baseline may
+# be a multiple of the control's distance. An even larger multiple is allowed if most tensors have it. The multiple of
+# the median tensor measures how much the candidate rounds.
 
-# allowed multiple of the control's distance, because one rounding changes tensors by different amounts
+# allowed multiple of the control's distance, because a single rounding error changes different tensors by different
+# amounts
 AS_ROUNDING = 10.0
-# largest additional multiple; correct float32 steps needed a multiple of 1, and wrong steps showed 600
+# largest additional multiple; correct float32 steps needed 1, and wrong steps showed 600
 MORE_ROUNDING = 10.0
-# State that is not changed at the control's start. Tensors of other categories may be copies of parameters.
+# State in which the control must start like the baseline. Tensors of other categories may be copies of the changed
+# parameters.
 SAME_IN_CONTROL = ("buffers", "generators")
 
 
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
-    """Return for each step how much rounding may change a series: a multiple of the control's largest distance so far.
+    """Return, for each step, how much rounding may change a series: a multiple of the control's largest distance up to
+    this step.
 
     metric: the name of the series, such as the loss. The control's distance is its distance from the baseline.
     """
@@ -48,12 +50,8 @@ def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) 
 
 
 class Distance(Protocol):
-    """Distances of one tensor.
-
-    apart: between both arms' ends.
-    control: between the ends of control and baseline.
-    moved: between the baseline's start and end.
-    """
+    """Distances (L2 norms) of one tensor. apart: between the ends of candidate and baseline. control: between the ends
+    of control and baseline. moved: between the baseline's start and end."""
 
     @property
     def apart(self) -> float: ...
@@ -66,8 +64,8 @@ class Distance(Protocol):
 class Rounding(NamedTuple):
     """How much rounding changes most of the candidate's tensors. `Distance` explains `apart`, `control` and `moved`.
 
-    ratio: the median over tensors of `apart` divided by `control`; at least 1.
-    share: the median over tensors of `control` divided by `moved`.
+    ratio: the median over the tensors of `apart` divided by `control`, but at least 1. share: the median over the
+    tensors of `control` divided by `moved`.
     """
 
     ratio: float
@@ -76,20 +74,20 @@ class Rounding(NamedTuple):
     def capped(self, at_most: float) -> float:
         """Return the ratio up to which rounding excuses a tensor that exceeds the bound `at_most`.
 
-        The ratio is at most `MORE_ROUNDING`, because larger distances in all tensors are no rounding. It is also
-        limited so that a tensor whose control has the median share may not exceed `at_most`.
+        It is at most `MORE_ROUNDING`, because larger distances in all tensors do not come from rounding. It is also so
+        small that a tensor whose control has the median share is not excused above `at_most`.
         """
         typical = at_most / (AS_ROUNDING * self.share) if self.share else math.inf
         return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
 
     def reach(self, each: Distance) -> float:
-        """Return the largest distance of this tensor that rounding explains. It is measured by the tensor's control, or
-        by the control of most tensors if this gives a larger distance."""
+        """Return the largest distance of this tensor that rounding explains. It is computed from the tensor's own
+        control or, if this gives a larger distance, from the control of most tensors."""
         return AS_ROUNDING * self.ratio * max(each.control, self.share * each.moved)
 
 
 def measured_rounding(distances: Sequence[Distance]) -> Rounding:
-    """Return how much rounding changes the candidate, measured on tensors that differ between control and baseline."""
+    """Return how much rounding changes the candidate, measured on the tensors in which control and baseline differ."""
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
         return Rounding(1.0, 0.0)
@@ -102,7 +100,8 @@ def _is_measured(each: Distance) -> bool:
 
 
 def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless the control did the baseline's work, and only its parameters differed at the start."""
+    """Raise `Settled` unless the control did the same work as the baseline, and only its parameters differed at the
+    start."""
     name = f"control {control.start.arm}"
     require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
@@ -116,7 +115,7 @@ def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidenc
         )
 
 
-# The code below checks that the baseline repeats its own bits, if a claim fails because bits differ.
+# The code below checks whether the baseline repeats its own bits, if a claim fails because bits differ.
 #
 # On a GPU, convolutions, scatters and the backward pass of many attention kernels add in another order each time. If a
 # baseline differs from its own repetition, different bits in the candidate prove nothing. The claim is then undecided.
@@ -129,11 +128,8 @@ REMEDY = (
 
 
 def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement, changed if the claim fails because bits differ.
-
-    The judgement becomes INCONCLUSIVE if the baseline does not repeat its own bits. Otherwise the operators that only
-    one arm ran are added to the message.
-    """
+    """Return the judgement, changed if the claim fails because bits differ. If the baseline does not repeat its own
+    bits, return INCONCLUSIVE instead. Otherwise add to the message which operators only one of the arms ran."""
     arms = compared_arms(part)
     if judgement.reason not in OF_BITS or getattr(part, "equality", None) == "within" or arms is None:
         return judgement
@@ -146,11 +142,12 @@ def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Ju
 
 
 def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
-    """Return the operators that only the arm ran, and those that only the baseline ran. Both are empty if an arm's
-    operators are unknown.
+    """Return the operators that only the first arm ran, and those that only the baseline ran. Both lists are empty if
+    the operators of an arm are unknown.
 
-    An operator that an arm runs only in some of its watched steps was chosen by a Python condition. Replays repeat the
-    condition's result, so such operators show a difference between steps, not between the arms' kernels.
+    If an arm runs an operator only in some of its observed steps, a Python condition in the step chose it. Replays
+    repeat the condition's result, so such operators show a difference between steps, and not between the kernels of the
+    arms.
     """
     ours, theirs = _watched_operators(arm), _watched_operators(baseline)
     if not all(ours) or not all(theirs):
@@ -164,7 +161,8 @@ def _only_first(one: Sequence[set[str]], other: Sequence[set[str]]) -> list[str]
 
 
 def _watched_operators(executions: Sequence[ArmEvidence]) -> list[set[str]]:
-    """Return the operators of the arm's captures or of its watched step, and those of its first step if recorded."""
+    """Return the operators of the arm's captures or of its observed step, and those of its first step, if these were
+    recorded."""
     ends = [each.end for each in executions if each.end is not None]
     firsts = [each.first_operators for each in ends if each.first_operators is not None]
     watched = {name for each in ends for name in each.operators or ()}
@@ -178,7 +176,8 @@ def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[s
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
-    """Return the judgement. Its message also names operators of only one arm, because kernels round differently."""
+    """Return the judgement. Its message also names the operators that only one arm ran, because different kernels round
+    differently."""
     ours, theirs = other_operators(context.executions(candidate), context.executions(baseline))
     if not ours and not theirs:
         return judgement
@@ -188,7 +187,7 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
-    """Return a text that says how two executions with equal start and batches differ; None if none do."""
+    """Return, in words, how two executions with equal start and batches differ. Return None if all are equal."""
     for one, other in combinations(executions, 2):
         if _work(one) != _work(other):
             continue

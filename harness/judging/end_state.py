@@ -13,33 +13,37 @@ from harness.judging.context import end_of
 from harness.judging.sheet import OF_GROUP, Sheet, number, settle, some
 from harness.numbers import counted
 
-# The code below excuses counts whose final values may differ: the counts in a claim's `may_end_apart`, and Python
-# numbers that no replay changes.
+# The code below excuses counts whose values at the end may differ: counts that a claim lists under `may_end_apart`, and
+# Python numbers that no replay changes.
 
-_OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")  # matches the path to the optimizer's state of one parameter
+# matches the path to an entry in the optimizer's state of one parameter
+_OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")
 EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
 def own_name(path: str) -> str:
-    """Return the name under which an optimizer's number is compared; "" if the path is not in an optimizer.
+    """Return the name under which a number in an optimizer is compared. Return "" if the path does not lead into an
+    optimizer.
 
-    The name is parameter group and number's name, or, for a number in a parameter's state, `.` and the number's name.
+    The name consists of the parameter group and the number's name. For a number in the state of a parameter, it is `.`
+    and the number's name.
     """
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
 
 
 class ExcusedEnds:
-    """The tensors (`category name`) whose values at the end may differ, because a claim excuses them.
+    """The tensors (`category name`) whose values at the end may differ, because a contract excuses them.
 
-    Only counts are excused: numbers that are integers in every record. Therefore no tensor with fractions is excused.
-    counted: paths of Python numbers that captured steps only count and never read.
+    Only counts are excused: numbers that are integers in every record. A tensor with fractions is therefore never
+    excused. counted: paths of Python numbers that captured steps only increase and never read.
     """
 
     def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
-        """Store the excuses of the judged claim (`own`, name to reason) and of a claim that it refers to (`others`).
+        """Store the excuses of the judged claim (`own`, name -> reason), and the excuses of a claim that it refers to
+        (`others`).
 
-        An excuse in `others` may stay unused. host_values: paths of numbers that replays need not update.
+        An excuse in `others` need not be used. host_values: paths of numbers that replays need not update.
         """
         self._own, self._named, self._host_values = own, {*own, *others}, host_values
         self.counted: set[str] = set()
@@ -47,7 +51,7 @@ class ExcusedEnds:
         self._compared = False
 
     def excuses(self, name: str, *ends: State | None) -> bool:
-        """Return True if the tensor `name` is excused. It must be a count in each state of `ends` that contains it."""
+        """Return True if the tensor `name` is excused. It must be an integer in each state that contains it."""
         category, _, tensor = name.partition(" ")
         holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
         values = [(each.numbers or {}).get(name) for each in holders]
@@ -57,7 +61,8 @@ class ExcusedEnds:
         return excused
 
     def paths_of(self, apart: Iterable[str]) -> list[str]:
-        """Return the paths of the counted numbers in `apart`. apart: names of the tensors with unequal ends."""
+        """Return the paths of those numbers in `apart` that steps only count. apart: names of the tensors with
+        different ends."""
         names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
         found = ((path, own_name(path)) for path in sorted(self.counted))
         return [
@@ -67,7 +72,7 @@ class ExcusedEnds:
         ]
 
     def are_counted(self, apart: Collection[str]) -> bool:
-        """Return True if all tensors in `apart`, with unequal ends, are numbers that steps count but never read."""
+        """Return True if all tensors in `apart`, whose ends differ, are numbers that steps count but never read."""
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
@@ -76,9 +81,7 @@ class ExcusedEnds:
 
     def sentence(self, sheet: Sheet) -> str:
         """Record the figures. Return the end of a sentence that names counted numbers, used excuses and unused excuses.
-
-        Unused excuses are named only if ends were compared.
-        """
+        Unused excuses are named only if the ends were compared."""
         idle = sorted(self._own.keys() - self._needed) if self._compared else []
         clauses = []
         if self.counted:
@@ -92,12 +95,12 @@ class ExcusedEnds:
         return "".join(f"; {clause}" for clause in clauses)
 
 
-LOOSE = "tensors"  # the category of loose tensors: tensors that belong to no model and no optimizer
-_COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's counter
+LOOSE = "tensors"  # the category of loose tensors, which belong to no model and no optimizer
+_COUNT = "num_batches_tracked"  # suffix of the name under which BatchNorm counts its batches
 
 
 def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Record how many tensors the first execution's end state has, and their categories."""
+    """Record how many tensors the end state of the first execution has, and their categories."""
     state = end_of(next(iter(executions.values()))).state
     if state is not None:
         sheet.count("state_tensors", state.tensors)
@@ -105,7 +108,8 @@ def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
 
 
 def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
-    """Raise INCONCLUSIVE if states were not recorded, as in older evidence. This check is the last one before PASS."""
+    """Raise INCONCLUSIVE if states were not recorded, as in evidence of older versions. This is the last check before
+    PASS."""
     for name, execution in executions.items():
         if execution.start.state is None or end_of(execution).state is None:
             settle(
@@ -125,8 +129,8 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
     """Raise FAIL if a tensor contains NaN or infinity at the end.
 
-    Two kinds of tensors are excepted. The first is a buffer that is unchanged since the start, such as a mask. The
-    second is a tensor outside modules and optimizers that started with NaN or infinity, as a log may.
+    There are two exceptions: a buffer that has not changed since the start, such as a mask, and a tensor outside of
+    modules and optimizers that contained NaN or infinity at the start, such as a log.
     """
     for name, execution in executions.items():
         end = end_of(execution).state
@@ -143,15 +147,13 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
 
 
 def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
-    """Return the names of tensors that contain NaN or infinity at the end and must not contain it.
-
-    spoiled: tensors that steps created outside modules and optimizers, and that were finite at an earlier time.
-    """
+    """Return the names of tensors that contain NaN or infinity at the end, although they must not. spoiled: tensors
+    outside of modules and optimizers that steps created, and that were finite earlier."""
     found = []
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
         for name, digest in tensors.items():
-            # A tensor that steps created may be a mask with infinities at positions that depend on the batch.
+            # A tensor that steps created may be a mask, whose infinities are at positions that depend on the batch.
             constant = category in ("buffers", LOOSE) and before.get(name, digest) == digest
             constant = constant and not (category == LOOSE and name in spoiled)
             unfilled = category == LOOSE and before.get(name, "").endswith(NOT_FINITE)
@@ -161,7 +163,8 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 
 def _require_roles(name: str, end: ArmEnd) -> None:
-    """Raise ERROR if a loose tensor (of no module or optimizer) has no role or no digest at an execution's end."""
+    """Raise ERROR if a loose tensor (of no module or optimizer) has no role, or no digest, in the record of an
+    execution's end."""
     if end.loose is not None and end.loose.lent and end.loose.roles is None:
         return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
@@ -177,7 +180,7 @@ def _require_roles(name: str, end: ArmEnd) -> None:
 
 
 def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
-    """Raise ERROR if entries of a state are missing, because a missing tensor may have wrong values."""
+    """Raise ERROR if entries of a state are missing, because a tensor without an entry may have wrong values."""
     recorded = sum(len(tensors) for tensors in state.digests.values())
     if recorded != state.tensors or not state.digests.get("generators"):
         missing = "" if recorded != state.tensors else ", but no state of a random number generator"
@@ -200,11 +203,10 @@ def require_equal_ends(
 ) -> None:
     """Raise FAIL unless all executions end with the same bits as the first one.
 
-    If not `same_system`, compare only the parameters, because other state has different names.
-
-    noisy: names (`category name`) of tensors that noise may change, but that both executions must have. All other
-        tensors must be equal.
-    excused: the counts that may end with different values.
+    If `same_system` is False, only the parameters are compared, because the other state has different names in
+    different systems.
+    noisy: names (`category name`) of tensors whose values noise may change. Both executions must have them. All other
+    tensors must be equal. excused: the counts that may end with different values.
     """
     reference_name, reference = next(iter(executions.items()))
     excused.compared()
@@ -242,8 +244,9 @@ def require_equal_ends(
 
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
-    """Return True for a static buffer of a capture. A step created this tensor outside modules and optimizers, and only
-    executions whose step makes its capture by itself have it. If a plain arm has the tensor as well, it is state."""
+    """Return True if the tensor is a buffer of a capture. A step created such a tensor outside of modules and
+    optimizers, and only executions have it whose step makes its capture by itself. If a plain arm also has the tensor,
+    it is state."""
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
     return entry.category == LOOSE and all(
@@ -252,10 +255,10 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
 
 
 def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
-    """Return tensors that are equal in bits in both executions but have different names.
+    """Return the tensors that have equal bits but different names in both executions.
 
-    Only tensors count that steps created outside modules and optimizers. Return none unless the step of one execution
-    makes its capture by itself, because such a capture renames the tensors that it holds.
+    Only tensors outside of modules and optimizers that steps created are compared. Return none unless the step of one
+    execution makes its capture by itself, because only such a capture gives other names to the tensors that it keeps.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
@@ -276,14 +279,15 @@ def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:
 
 
 def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:
-    """Raise FAIL if BatchNorm layers counted different numbers of batches and a final buffer differs beyond the bound.
+    """Raise FAIL if BatchNorm layers counted different numbers of batches, and a buffer at the end differs by more than
+    the bound.
 
     bound: largest allowed difference, divided by the largest element of the baseline's buffer. If the difference was
     not recorded, the counts alone decide.
 
-    Different buffers alone do not show a fault. With Adam, rounding can change a bias before a norm, and with it the
-    running mean, without an effect on predictions. Different counts alone do not show a fault either, because a
-    recomputation may update buffers twice with the same effect.
+    Different buffers alone do not show a fault: with Adam, rounding can change a bias before a norm, and so the running
+    mean, without an effect on predictions. Different counts alone do not show a fault either, because a recomputed
+    forward pass may update buffers twice with the same effect.
     """
     apart = counts_apart(candidate, baseline)
     if not apart:
@@ -305,7 +309,8 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
 
 
 def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
-    """Return BatchNorm's counts that both arms have and that differ at the end; none if ends were not recorded."""
+    """Return the names of BatchNorm's counts that both arms have and that differ at the end. Return none if ends were
+    not recorded."""
     one, other = end_of(candidate).state, end_of(baseline).state
     if one is None or other is None:
         return []
@@ -317,7 +322,7 @@ def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
 
 
 class Apart:
-    """A tensor that differs between two states, or that only one state contains."""
+    """A tensor whose values differ between two states, or that only one of the states contains."""
 
     def __init__(self, category: str, name: str, *, only_one_has_it: bool, ours: bool) -> None:
         """Store the tensor's name. ours: True if the first of the two states contains the tensor."""
@@ -331,7 +336,7 @@ def differing(ours: State, theirs: State) -> list[Apart]:
     found = []
     for category in sorted({*ours.digests, *theirs.digests}):
         mine, other = ours.digests.get(category, {}), theirs.digests.get(category, {})
-        if mine == other:  # equal dictionaries need no further comparison, which would sort thousands of names
+        if mine == other:  # if the dictionaries are equal, do not sort thousands of names
             continue
         found += [
             Apart(category, name, only_one_has_it=name not in mine or name not in other, ours=name in mine)
@@ -342,7 +347,8 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return tensors that differ between two end states, also those outside modules and optimizers that one compares.
+    """Return the tensors that differ between two end states. Tensors outside of modules and optimizers are included if
+    at least one of the arms compares their values.
 
     A table of constants that only one execution created is left out, because the other execution does not need it.
     """
@@ -355,18 +361,20 @@ def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart
 
 
 def roles_of(end: ArmEnd) -> Mapping[str, Role]:
-    """Return the roles of the tensors created by steps outside modules and optimizers, by name; {} if not recorded."""
+    """Return the role of each tensor outside of modules and optimizers that steps created, by name. Return {} if roles
+    were not recorded."""
     return (end.loose.roles if end.loose is not None else None) or {}
 
 
 def roles_known(execution: ArmEvidence) -> bool:
-    """Return True if the harness recorded the roles of tensors that steps created outside modules and optimizers."""
+    """Return True if the roles of the tensors were recorded that steps created outside of modules and optimizers."""
     loose = end_of(execution).loose
     return loose is not None and loose.roles is not None
 
 
 def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
-    """Return the state with additional tensors: unread tensors of `end` whose values the end state `other` compares."""
+    """Return the state with additional tensors: tensors of `end` that no step reads, but whose values are compared in
+    the end state `other`."""
     if end.loose is None or other.state is None:
         return state
     compared = other.state.digests.get(LOOSE, {})
@@ -375,11 +383,11 @@ def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
 
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Record the distance between the ends of candidate and baseline, in parameters and in buffers."""
+    """Record how far apart the ends of candidate and baseline are, in parameters and in buffers."""
     found = _difference_from(candidate, baseline)
     largest = None if found is None else found.largest
     if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
-        largest = 0.0  # arms in two processes have only digests to compare, and the digests are equal
+        largest = 0.0  # arms of two processes are compared by digests, and these are equal
     sheet.figure("end_max_abs_difference", largest, "parameter")
     if found is not None and found.tensor is not None:
         sheet.figure("end_max_abs_difference_tensor", found.tensor)
@@ -389,7 +397,7 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Raise INCONCLUSIVE if the distance between the ends was not recorded. A claim with a bound needs it."""
+    """Raise INCONCLUSIVE if the distance between the ends was not recorded, because a claim with a bound needs it."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(
@@ -399,7 +407,8 @@ def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -
 
 
 def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
-    """Return the end of a sentence about the largest difference of parameters at the end; "" if it was not recorded."""
+    """Return the end of a sentence about the largest difference between parameters at the end. Return "" if it was not
+    recorded."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
         return ""
@@ -407,8 +416,9 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
 
 
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
-    """Return the recorded difference from this baseline execution; None if it was not recorded."""
+    """Return the recorded difference between the candidate's end and this baseline execution's end. Return None if it
+    was not recorded."""
     end = end_of(baseline)
-    numbers = (end.replica, 0)  # in older evidence the replica is always 0
+    numbers = (end.replica, 0)  # in evidence of older versions, the number of an execution is always 0
     known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)
     return next(known, None)

@@ -1,4 +1,4 @@
-"""Check that compared executions start from equal state. Messages name each difference and its kind."""
+"""Check that compared executions start from equal state. Messages name each differing tensor, and what differs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
 from harness.numbers import told_apart
 
-# Categories that may be empty at the start. Some arms create this state in the first step, captured arms earlier.
+# Categories without tensors at the start of some arms: these arms create the state in their first step, and captured
+# arms create it earlier.
 _MAY_COME_LATER = ("optimizer",)
 
 
 def require_equal_start(
     kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> None:
-    """Raise FAIL if two executions start from different parameters of a kind (`trainable`, `frozen` or `rounded`)."""
+    """Raise FAIL if two executions start from different parameters. kind: `trainable`, `frozen`, or `rounded` for
+    trainable parameters that are rounded before."""
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
     if ours is None or theirs is None:
         settle(
@@ -33,13 +35,14 @@ def require_equal_start(
     elif kind != FROZEN and tensors != others:
         words = f": {tensors} tensors in {name}, {others} in {reference_name}"
     else:
-        # all these parameters have one common digest, so the message cannot name a tensor
+        # all these parameters have a single digest together, so the message cannot name a tensor
         words = ": their values differ"
     settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different {kind} parameters{words}")
 
 
 def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the parameters of a kind that are known to differ. `rounded` parameters may have different data types."""
+    """Return the parameters of this kind that are known to differ. Parameters of kind `rounded` may have different data
+    types."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -48,7 +51,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
         return differing(mine, other) if mine.tensors and other.tensors else []
     names = {*(execution.start.trainable_names or ()), *(reference.start.trainable_names or ())}
     found = (each for each in differing(ours, theirs) if each.category == "parameters")
-    # If no names were recorded, all parameters count.
+    # without recorded names, all parameters are included
     apart = [each for each in found if not names or each.name in names]
     if kind == "trainable":
         return apart
@@ -61,7 +64,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
 
 
 def _forms_of_frozen(state: State) -> State:
-    """Return a state with the types and shapes of the frozen parameters. Their values have only one common digest."""
+    """Return a state with the types and shapes of the frozen parameters. Their values have one digest together."""
     found = {
         name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
     }
@@ -74,7 +77,8 @@ def require_equal_start_state(
     """Raise FAIL if two executions start from different buffers, generators or other state.
 
     The execution `more_in` may have additional tensors, such as copies that an optimization makes. The other execution
-    may have additional tensors outside modules and optimizers only if they repeat tensors that both executions have.
+    may have additional tensors outside of modules and optimizers only if they are copies of tensors that both
+    executions have.
     """
     apart = start_differences(execution, reference)
     if more_in in (name, reference_name):
@@ -94,7 +98,7 @@ def require_equal_start_state(
 
 
 def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
-    """Return True if the tensor belongs to no module or optimizer, and repeats the bits of another such tensor of
+    """Return True if the tensor belongs to no module or optimizer, and has the same bits as another such tensor in
     `state` that is not in `apart`."""
     loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
     differing_names = {each.name for each in apart if each.category == entry.category}
@@ -102,7 +106,8 @@ def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bo
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two start states; none if a state is missing (`held` reports this)."""
+    """Return the tensors that differ between the states at the start of two executions. Return none if a state is
+    missing, which `held` reports."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -110,7 +115,8 @@ def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Ap
 
 
 def _may_come_later(entry: Apart) -> bool:
-    """Return True if the tensor need not exist at the start. For example, a CUDA generator appears at its first use."""
+    """Return True if the tensor need not exist at the start. For example, the random generator of a GPU appears when it
+    is first used."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
     )
@@ -119,7 +125,8 @@ def _may_come_later(entry: Apart) -> bool:
 def in_words(
     apart: Sequence[Apart], name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> str:
-    """Return a text that lists the differing tensors: values, types, shapes, or the only execution with the tensor."""
+    """Return a text that lists the tensors that differ: in values, types or shapes, or because only one execution has
+    the tensor."""
     alike: dict[str, list[str]] = {}
     for entry in sorted(apart, key=lambda each: weight(str(each))):
         if entry.only_one_has_it:
@@ -137,17 +144,18 @@ def in_words(
 
 
 def _numbers(execution: ArmEvidence, reference: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return initial values of a one-element tensor in both executions, as texts; ("", "") if one is not recorded."""
+    """Return the initial values of a tensor with one element in both executions, as texts. Return ("", "") if one of
+    them was not recorded."""
     states = (execution.start.state, reference.start.state)
     mine, other = (((state and state.numbers) or {}).get(f"{entry.category} {entry.name}") for state in states)
     return ("", "") if mine is None or other is None else told_apart(mine, other)
 
 
 def _form(execution: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return a tensor's data type and shape at the start, as texts; "" for a value that was not recorded."""
+    """Return a tensor's data type and shape at the start, as texts. A text is "" if this fact was not recorded."""
     state, types = execution.start.state, execution.start.trainable_dtypes or []
     form = ((state and state.forms) or {}).get(f"{entry.category} {entry.name}")
-    # Older evidence does not record data types and shapes.
+    # Older versions did not record data types and shapes for each tensor.
     if form is None and entry.category == "parameters" and len(types) == 1:
         form = types[0]
     data_type, _, shape = (form or "").partition(" ")

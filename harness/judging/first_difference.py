@@ -1,10 +1,10 @@
-"""Find the first difference between one step of two arms. The result depends only on both arms' observed operators.
+"""Find the first difference between one step of two arms, from the recorded operators of both arms alone.
 
-The operators of both arms are aligned (paired) in three rounds. The first round pairs operators with equal name, input
-types, input shapes, module, line of code, and digests of inputs from before the step. These pairs keep the order of
+The operators of both arms are paired in three rounds. The first round pairs operators with equal name, input types,
+input shapes, module, line of code, and digests of inputs that existed before the step. These pairs keep the order of
 execution, unless such an input identifies an operator. Between these pairs, the second round pairs operators without
 regard to the digests. The third round also ignores the line of code, and pairs only operators that both arms have
-equally often. An operator without a partner is reported only if it computed a differing value.
+equally often. An operator without a partner is reported only if it computed a value that differs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ PATH = (
     *("forward", "loss", "backward", "gradients", "clip", "update"),
 )
 _SETTINGS = re.compile(r"optimizer (.*\.)?(group\d+|scheduler)\.")
-_NAMED = 4  # largest number of tensors or lines that are named
+_NAMED = 4  # largest number of tensors or lines that are listed by name
 
 
 class PathRow(Record):
-    """One part of a step, such as the backward pass. operators: number of compared pairs.
-
-    alone: number of operators that have no partner in the other arm.
-    """
+    """One part of a step, such as the backward pass. operators: number of compared pairs of operators. alone: number of
+    operators that have no partner in the other arm."""
 
     part: str
     answer: Answer
@@ -49,7 +47,7 @@ class PathRow(Record):
 
 
 class Place(Record):
-    """Where an arm computes the value that differs. made_at: the lines of code that computed the operator's input."""
+    """Where an arm computes the value that differs. made_at: the lines of code that computed its inputs."""
 
     operator: str
     module: str
@@ -59,11 +57,8 @@ class Place(Record):
 
 
 class FirstDifference(Record):
-    """The first difference between two arms.
-
-    how: the operator gets other `numbers` as arguments, `reads` a different tensor, returns another `result` for equal
-    inputs, or `writes` different state; None if unknown.
-    """
+    """The first difference between two arms. how: the operator gets other `numbers` as arguments, `reads` a different
+    tensor, returns another `result` for equal inputs, or `writes` different state; None if it is unknown."""
 
     found: Literal["found", "does_not_repeat", "not_seen"]
     candidate: str
@@ -71,26 +66,27 @@ class FirstDifference(Record):
     steps: int  # number of compared steps
     step: int | None = None
     why: str = ""  # the reason why no difference was seen
-    deterministic: bool = False  # True: both arms ran under torch's deterministic algorithms
-    # The arm in whose execution the worker died ("" if none had begun), and the cause of death. None: no worker died.
+    deterministic: bool = False  # True: both arms used torch's deterministic algorithms
+    # The arm in which the worker died ("" if no arm had begun), and the cause of death. None: no worker died.
     ended: tuple[str, str] | None = None
     path: list[PathRow] = Field(default_factory=list)
     part: str | None = None
     how: Literal["numbers", "reads", "result", "writes"] | None = None
     tensor: str | None = None  # name of the tensor that is read or written
-    between: list[str] = Field(default_factory=list)  # lines of code that wrote different state between the steps
+    between: list[str] = Field(default_factory=list)  # lines of code that changed state differently between two steps
     numbers: list[str] = Field(default_factory=list)  # numbers of the candidate, then numbers of the baseline
     places: dict[str, Place] = Field(default_factory=dict)  # name of an arm -> its place
-    elements: int | None = None  # number of elements of the result that differ
+    elements: int | None = None  # number of elements in which the operator's result differs
     of: int | None = None  # number of all elements of the result
     largest: float | None = None
-    unseen: int = 0  # number of kernels in replayed graphs that do not belong to an observed operator
-    seconds: float | None = None  # seconds that both observed executions took together
-    bytes: int | None = None  # bytes of digests in the arm that has more of them
+    unseen: int = 0  # number of kernels in replayed graphs that belong to no recorded operator
+    # seconds that the executions took in which operators were recorded, of both arms together
+    seconds: float | None = None
+    bytes: int | None = None  # bytes of recorded digests, in the arm that has more of them
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
-    """Return the first step in which a value that both arms recorded differs; None if all steps are equal."""
+    """Return the first step in which a value differs that both arms recorded. Return None if all steps are equal."""
     others, late = {each.step: each for each in baseline}, list[int]()
     for step in sorted(candidate, key=lambda each: each.step):
         other = others.get(step.step)
@@ -98,7 +94,7 @@ def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[Observ
         if not all(map(_of_host, names)):
             return step.step
         late += [step.step] if names else []
-    # A difference that is only in Python numbers can only appear in the operators of a later step.
+    # A difference only in Python numbers has an effect only in the operators of a later step.
     return late[-1] if late else None
 
 
@@ -120,12 +116,12 @@ def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, l
 
 
 def unequal(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Return the names that both mappings have with different digests."""
+    """Return the names that both mappings contain with different digests."""
     return [name for name, digest in digests.items() if others.get(name, digest) != digest]
 
 
 def _gradients_apart(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Return the gradients that differ or that only one arm has; none if one arm has no gradients at all."""
+    """Return the names of gradients that differ or that only one arm has. Return none if one arm has no gradients."""
     missing = sorted(digests.keys() ^ others.keys()) if digests and others else []
     return [*unequal(digests, others), *missing]
 
@@ -173,7 +169,8 @@ Told = tuple[str, tuple[int | None, int | None], str | None, list[str], tuple[Re
 
 
 def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] = ()) -> FirstDifference:
-    """Return the first difference in the steps of a `where` run. deaths: how workers of the run died."""
+    """Return the first difference in the recorded steps of a run that searched for it. deaths: how workers of this run
+    died."""
     candidate, baseline = (str(run.settings[role]) for role in ("candidate", "baseline"))
     last = int(str(run.settings["last"]))
     known = {(each.arm, each.replica, each.step): each for each in steps}
@@ -205,7 +202,7 @@ def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] =
 
 
 def _ended(death: Death, run: Run) -> tuple[str, str]:
-    """Return the arm in whose execution a worker died ("" if no execution had begun), and the cause of death."""
+    """Return the arm in which a worker died ("" if no arm had begun), and the cause of its death."""
     arm = (death.phase or "").partition(": ")[0].rpartition(".")[0]
     return arm if arm in (run.settings["candidate"], run.settings["baseline"]) else "", death.detail
 
@@ -216,7 +213,8 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return, by arm, the numbers of operators with unequal results for equal inputs. A run must keep these results."""
+    """Return, for each arm, the numbers of the operators that return different results for equal inputs. Another run
+    then records these results."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():
@@ -236,13 +234,14 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
 def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
-    """Return the first differing pair that user code calls, else the first one (a copy by the harness), or None."""
+    """Return the first differing pair of operators that user code calls. If there is none, return the first differing
+    pair, which is a copy by the harness, or None."""
     changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
     return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 
 
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
-    """Return how two paired operators differ; None if their results are equal, even if their inputs differ."""
+    """Return how two paired operators differ. Return None if their results are equal, even if their inputs differ."""
     made = all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False))
     if made and _left_alike(mine, other):
         return None
@@ -261,7 +260,7 @@ def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
     """Return True if two operators leave equal contents in all tensors that they get as inputs.
 
     If only one arm changes a tensor, the other arm's tensor may already contain the result, because memory is reused.
-    An arm may also pass the memory of a result twice, once as an input whose content is no longer needed.
+    An arm may also pass the memory for a result a second time, as an input whose content is not needed any more.
     """
     ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
@@ -273,7 +272,7 @@ def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
 
 
 def _held_after(operator: ObservedOperator) -> list[str | None]:
-    """Return the digests of an operator's inputs after the operator has run."""
+    """Return the digests of an operator's inputs as they are after the operator."""
     before = [each.digest for each in operator.reads]
     return [
         held if left is None else left for left, held in zip_longest(operator.leaves, before[: len(operator.leaves)])
@@ -281,7 +280,8 @@ def _held_after(operator: ObservedOperator) -> list[str | None]:
 
 
 def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool:
-    """Return True if this input is only memory for a result: the operator writes to it, and no operator produced it."""
+    """Return True if this input is only memory for a result: the operator writes to it, and no earlier operator
+    produced it."""
     both = mine.reads[number], other.reads[number]
     writes = any(number < len(each.leaves) and each.leaves[number] is not None for each in (mine, other))
     return writes and all(each.source is None and each.name is None for each in both)
@@ -290,7 +290,8 @@ def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool
 def _first_write(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> Told | None:
-    """Return the first of `names` that an operator writes, with each arm's last operator that writes it."""
+    """Return the first of the tensors `names` to which an operator writes, with the last operator in each arm that
+    writes to it."""
     for name in names:
         writers = tuple(
             max((number for number, each in enumerate(operators) if name in each.writes), default=None)
@@ -304,7 +305,7 @@ def _first_write(
 def _written_between(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> list[str]:
-    """Return, for each arm, the last line of code that wrote one of these names between steps."""
+    """Return, for each arm, the last line of code that wrote to one of these tensors between two steps."""
     last = [
         next((each.line for each in reversed(operators) if each.phase == "between" and {*each.writes} & {*names}), "")
         for operators in (ours, theirs)
@@ -313,9 +314,11 @@ def _written_between(
 
 
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
-    """Return pairs of numbers of the two arms' operators that correspond to each other, in order.
+    """Return pairs of numbers of operators: in each pair, an operator of one arm and the corresponding operator of the
+    other arm.
 
-    If an arm executes an operator more often, pair its replayed calls first, then the last ones. Others are warm-ups.
+    The pairs are in order. If one arm executes an operator more often than the other, its replayed calls are paired
+    first, and then its last calls. The remaining calls belong to a warm-up.
     """
     mine, other = _of_the_step(ours, theirs), _of_the_step(theirs, ours)
     moved = _moved(mine, other)
@@ -324,7 +327,8 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
 
 
 def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
-    """Return pairs of operators that read equal inputs from before the step, in another order, as with two streams."""
+    """Return pairs of operators that read equal inputs from before the step, but run in another order, as with two
+    streams."""
     in_order, left = _paired(mine, other, (_fed,)), list[dict[Hashable, list[int]]]()
     for side, operators in enumerate((mine, other)):
         paired = {pair[side] for pair in in_order}
@@ -337,10 +341,8 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
-    """Return pairs of operators with an equal first key, in order. Between them, pair operators by the further keys.
-
-    With the last key, pair only operators that both arms have equally often.
-    """
+    """Return pairs of operators whose first key is equal, in order. Between them, operators are paired by the next
+    keys. With the last key, only operators are paired that both arms have equally often."""
     if not (mine and other and keys):
         return []
     key, *later = keys
@@ -359,7 +361,8 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return index pairs of equal tokens that rise on both sides: the longest sequence, then pairs between these."""
+    """Return pairs of indices of equal tokens that rise on both sides: the longest such sequence, and then pairs
+    between its pairs."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:
@@ -377,14 +380,12 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
 
 
 def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
-    """Return the longest sequence of index pairs of equal tokens that rises on both sides.
-
-    The k-th occurrence of a token is paired only with the k-th occurrence on the other side.
-    """
+    """Return the longest sequence of pairs of indices of equal tokens that rises on both sides. The k-th occurrence of
+    a token is paired only with its k-th occurrence on the other side."""
     places = {token: place for place, token in enumerate(_counted(theirs))}
     found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
-    ends: list[int] = []  # for each length: the place at which the best sequence of that length ends
-    last: list[int] = []  # for each length: the index in `found` of the pair at which that sequence ends
+    ends: list[int] = []  # for each length: the smallest index in `theirs` at which a sequence of this length ends
+    last: list[int] = []  # for each length: the index in `found` of the last pair of this sequence
     earlier: list[int | None] = []  # for each pair in `found`: the index of the pair before it in its sequence
     for number, (_, place) in enumerate(found):
         length = bisect_left(ends, place)
@@ -408,7 +409,8 @@ def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
 def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
     """Return the step's operators that can have a partner in the other arm, each with its position, in reverse order.
 
-    An operator's replayed calls are kept. Its last other calls are added, up to the count in the other arm.
+    All replayed calls of an operator are included. Its last other calls are added, until there are as many calls as in
+    the other arm.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)
@@ -446,7 +448,7 @@ def _inputs(operator: ObservedOperator) -> list[str]:
 
 
 def _parts(operators: Sequence[ObservedOperator]) -> list[str]:
-    """Return for each operator the part of the step to which it belongs, such as `clip` or `update`."""
+    """Return, for each operator, the part of the step to which it belongs, such as `clip` or `update`."""
     backward = [number for number, each in enumerate(operators) if each.phase == "backward"]
     end = backward[-1] if backward else len(operators)
     clips = [number for number, each in enumerate(operators) if number > end and _clips(each)]
@@ -485,7 +487,8 @@ def _path(
         )
         names = list(differing.get(part, []))
         if part in ("forward", "backward", "clip", "update"):
-            # If the step's results are equal, a differing pair only means that the operators were paired wrongly.
+            # If the results of the step are equal, a pair that differs only means that the operators were paired
+            # wrongly.
             change = _first_pair(ours, theirs, own) if any(differing.values()) else None
             where = [] if change is None else [ours[change[1][0] or 0].module or ours[change[1][0] or 0].line]
             names = names or where
@@ -511,7 +514,8 @@ def _place(operators: Sequence[ObservedOperator], number: int, read: ReadTensor 
 
 
 def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matched: set[int]) -> list[int]:
-    """Return, in order, the operators without a partner that computed the tensor `read`, directly or indirectly."""
+    """Return, in order, the operators without a partner that computed the tensor `read`, directly or through other
+    operators."""
     found: set[int] = set()
     waiting = [read.source] if read is not None else []
     while waiting:
@@ -523,7 +527,8 @@ def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matc
 
 
 def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:
-    """Return the size, the number of differing elements and the largest difference of the first differing result."""
+    """Return the number of elements, the number of differing elements and the largest difference of the first result
+    that differs."""
     for values, others in zip(mine.values or [], other.values or [], strict=False):
         apart = [abs(a - b) for a, b in zip(values, others, strict=False) if a != b]
         if apart and len(values) == len(others):

@@ -1,4 +1,5 @@
-"""Check that the steps launch only graphs whose nodes were counted, and that these do nearly all of the GPU's work.
+"""Check that the steps launch only graphs whose nodes were counted, and that these graphs do nearly all work of the
+GPU.
 
 The number of launches alone proves little, because an uncaptured training could launch a small graph in each step.
 """
@@ -15,19 +16,18 @@ from harness.evidence.arm_records import LOSS_OUTPUT, CaptureEvidence, DeviceWor
 from harness.judging import reasons
 from harness.judging.sheet import number, some
 
-OUTSIDE_SHARE = 0.05  # largest share of device time outside graphs, unless a claim sets another limit
+OUTSIDE_SHARE = 0.05  # largest share of device time outside of graphs, unless a claim sets another limit
 OUTSIDE_OPERATIONS = 100
 _ACTIVITIES = ("kernel", "memcpy", "memset")  # the types of graph nodes that the profiler shows
-# Kernels by name with their numbers, and the numbers of activities by type.
+# A graph's kernels by name, with the number of each, and the numbers of its activities by type.
 _Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]
 
 
 class Bounds(NamedTuple):
-    """Bounds on the work that a step may do outside its graphs.
+    """Bounds on the work that a step may do outside of its graphs.
 
-    share: share of the device time.
-    operations: their number.
-    after_traced: operations outside a recorded step's replay that a claim allows, including operations after the step.
+    share: share of the device time. operations: number of operations. after_traced: number of operations outside of the
+    replay of a recorded step, including operations after the step, if a claim allows them.
     """
 
     share: float = OUTSIDE_SHARE
@@ -46,11 +46,11 @@ class Finding(NamedTuple):
 
 
 class JudgedSteps(NamedTuple):
-    """Numbers of an arm's judged steps, by kind.
+    """Numbers of an arm's judged steps.
 
-    called: all steps except `warm`, the plain steps that the contract allows before the capture.
-    unseen: steps that watchers cannot observe. These are steps that capture, and the first step of each shape.
-    uncaptured: steps that ran outside the capture, including plain steps beyond the allowed number.
+    called: all steps without the `warm` steps, which are the plain steps that the contract allows before the capture.
+    unseen: steps that cannot be observed: steps in which a capture is made, and the first step of each shape.
+    uncaptured: steps that ran outside of the capture, including plain steps beyond the allowed number.
     still: True if the last losses are all equal, so that they do not show whether a step reads its batch.
     """
 
@@ -62,7 +62,8 @@ class JudgedSteps(NamedTuple):
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
-    """Return a finding if fewer steps were `watched` than can be observed, else None. what: the observed events."""
+    """Return a finding if fewer steps were observed (`watched`) than can be observed, else None. what: the events that
+    were observed."""
     if watched >= steps.called - steps.unseen:
         return None
     return Finding(
@@ -71,10 +72,8 @@ def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if the evidence does not show that the steps were replays of the counted graphs, else None.
-
-    steps: None if the probe does not watch single steps.
-    """
+    """Return a finding unless the evidence shows that the steps were replays of the counted graphs. Return None if it
+    does. steps: None if single steps are not observed in this run."""
     if capture.mechanism == "traced":
         outside = untraced(arm, capture, steps) or _traced(arm, capture)
         return outside or unreplayed(arm, capture, bounds, steps) or _after(arm, capture, bounds)
@@ -92,11 +91,12 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
 def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
     """Return a finding if a test did not show that the step's outputs depend on its replays.
 
-    The test executes a step without its replays. Return None if the outputs depend on the replays or the test was not
-    made. The loss need not depend on replays if the claim allows more work outside the graphs than the default.
+    In the test, a step is executed without its replays. Return None if the outputs depend on the replays, or if the
+    test was not made. The loss need not depend on replays if the claim allows more work outside of the graphs than the
+    default.
     """
     ghost = capture.ghost
-    if ghost is None:  # the test was not made: the evidence is older, or there are several ranks
+    if ghost is None:  # without a test, the evidence is of an older version or of several ranks
         return None
     outside = ghost.outside - (LOSS_OUTPUT in ghost.named and bounds.share > DEFAULT.share)
     if outside:
@@ -114,7 +114,7 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: Judged
 
 
 def _doubts(ghost: GhostReplay) -> Iterator[str]:
-    """Yield the reasons why it is not proven that the replays compute the step's outputs."""
+    """Yield the reasons why it is not proven that the replays compute the outputs of the step."""
     if ghost.reads is False:
         yield "the outputs and the last losses are equal for every batch; compare fewer steps"
     if ghost.unsure:
@@ -136,8 +136,10 @@ def _doubts(ghost: GhostReplay) -> Iterator[str]:
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding if the profiler missed a planted sync. In that case, an empty profile proves nothing."""
-    if capture.profiler_sees_planted is not False:  # None: older evidence, without a planted sync
+    """Return a finding if the profiler did not see a host sync that the harness planted, because an empty profile then
+    proves nothing."""
+    # None: evidence of an older version, in which no host sync was planted
+    if capture.profiler_sees_planted is not False:
         return None
     return Finding(
         reasons.PROFILER_BLIND, f"the profiler that watched {arm} did not see a sync planted after the watched steps"
@@ -145,17 +147,16 @@ def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
 
 
 def outside_share(work: DeviceWork, after: float = 0.0) -> float:
-    """Return the share of the replays' device time that kernels outside the graphs took; NaN if it is not finite.
-
-    after: seconds of kernels after the step that count as outside.
-    """
+    """Return the share of the replays' device time that kernels outside of the graphs took. Return NaN if it is not
+    finite. after: seconds of kernels after the step, which count as outside of the graphs."""
     outside = work.outside_kernel_seconds + after
     total = work.launched_seconds + outside
     return outside / total if 0 < total < math.inf else math.nan
 
 
 def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each step launched its graphs, and each launch did the work of a counted graph."""
+    """Return a finding unless each step launched its graphs, and each launch did the work of a counted graph. Return
+    None otherwise."""
     launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
     if launches != needed or needed == 0:
         return Finding(
@@ -177,10 +178,11 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each step launched each piece of its capture exactly once. One graph is one piece.
+    """Return a finding unless each step launched each piece of its capture exactly once. A piece is a graph that
+    captures a part of the step.
 
-    For a piece, the graph of any capture counts. A second launch of one piece does not replace another piece. Pieces
-    with equal content are counted together.
+    It does not matter from which capture the graph of a piece is. A second launch of one piece does not replace another
+    piece. Pieces with equal content are counted together.
     """
     pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
     for index, graph in enumerate(capture.nodes):
@@ -198,7 +200,7 @@ def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _pools(places: Iterable[set[int]]) -> list[set[int]]:
-    """Join all sets that share a member, and return the joined sets. They have no common members."""
+    """Join all sets that have a member in common. Return the joined sets, of which no two have a common member."""
     pools: list[set[int]] = []
     for each in places:
         touching = [pool for pool in pools if pool & each]
@@ -213,27 +215,26 @@ def graphs_per_step(capture: CaptureEvidence) -> int:
 
 
 def _content(graph: GraphNodes | Launched) -> _Content:
-    """Return the content by which a graph's launches are recognized: kernels and activities, with their numbers."""
+    """Return the content by which launches of a graph are recognized: its kernels and activities, with the number of
+    each."""
     kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
     return frozenset(kernels.items()), tuple(_activities(graph).values())
 
 
 def _kernels(launched: Launched) -> dict[str, int]:
-    """Return the kernels of a launch, without the kernels that the driver uses for copies and memsets."""
+    """Return the kernels of a launch, without kernels that the driver uses to copy or fill memory."""
     return {name: count for name, count in launched.kernels.items() if not _drivers_own(name)}
 
 
 def _drivers_own(name: str) -> str | None:
-    """Return `memcpy` or `memset` if the driver uses a kernel of this name for such a node, else None.
-
-    H200s and H100s showed the names `memcpy32_post` and `memset32`.
-    """
+    """Return `memcpy` or `memset` if the driver uses a kernel of this name for a node that copies or fills memory, else
+    None. H200s and H100s showed the names `memcpy32_post` and `memset32`."""
     match = re.fullmatch(r"(memcpy|memset)(?:\d+|\w*_post)", name)
     return match.group(1) if match else None
 
 
 def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
-    """Return the number of a graph's nodes, or of a launch's activities, for each type that the profiler shows."""
+    """Return how many nodes a graph has, or how many activities a launch has, of each type that the profiler shows."""
     types = Counter[str]()
     for name, count in graph.by_type.items():
         types[plain_type(name)] += count
@@ -246,7 +247,7 @@ def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
 
 
 def plain_type(name: str) -> str:
-    """Return a node type in one spelling: `memalloc` for `cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc`."""
+    """Return a type of nodes in one spelling: `memalloc` for `cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC`, `mem_alloc`."""
     return name.lower().removeprefix("cudagraphnodetype").replace("_", "")
 
 
@@ -266,7 +267,7 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
 
 
 def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless all judged steps were watched, and each issued at most `bounds.operations` operations."""
+    """Return a finding unless all judged steps were observed, and each had at most `bounds.operations` operations."""
     watch = capture.every_step
     if steps is None:
         return None
@@ -282,9 +283,9 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSt
 
 
 def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
-    """Return a finding if operations outside the replay, including operations after the step, exceed the bound.
+    """Return a finding if operations outside of the replay, including operations after the step, exceed the bound.
 
-    For a recorded step's replay, the bound of a claim counts only if the replays alone train. Without device times,
+    For the replay of a recorded step, a claim's bound is used only if the replays alone train. Without device times,
     nothing else shows how much of the work the replays do.
     """
     watch, seen = capture.every_step, capture.observed_replayed_operations
@@ -313,7 +314,8 @@ def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None
 
 
 def _after_share(arm: str, work: DeviceWork, share: float) -> Finding | None:
-    """Return a finding if kernels outside the graphs, including kernels after the step, exceed the share."""
+    """Return a finding if the share of kernels outside the graphs, including kernels after the step, exceeds
+    `share`."""
     spent = outside_share(work, work.after_kernel_seconds)
     if spent <= share:
         return None
@@ -330,7 +332,7 @@ def _names(work: DeviceWork) -> str:
 
 
 def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless the replays of a recorded step were watched in every judged step."""
+    """Return a finding unless the replays of a recorded step were observed in every judged step, else None."""
     watch = capture.every_step
     if watch is None or watch.steps == 0:
         return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
@@ -340,7 +342,8 @@ def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> F
 
 
 def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each judged step replayed about as many operations as the separately observed replays."""
+    """Return a finding unless each judged step replayed about as many operations as the replays that were observed
+    separately."""
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not seen:
         return None  # `untraced` reports that these numbers are missing

@@ -1,10 +1,11 @@
-"""Check that both arms change every tensor by nearly the same amount from start to end. Rounding is excepted.
+"""Check that both arms change every tensor from start to end by nearly the same amounts, except for rounding.
 
 Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
 distance alone proves nothing. Where an optimizer divides by a tiny number, as Adam does for a bias before a norm,
-rounding changes a tensor as much as a gradient does. A control measures this effect: a baseline whose start was changed
-by one rounding. The control excuses tensors beyond the bound. A tensor within the bound must not differ by more than
-rounding changes most parameters, because an average that is updated one step late also differs little.
+rounding changes a tensor as much as a gradient does. A control shows this effect: a baseline whose start was changed by
+one rounding error. Because of the control, tensors beyond the bound can be excused. A tensor within the bound must not
+differ by more than rounding changes most parameters, because an average that is updated one step late also differs
+little.
 """
 
 from __future__ import annotations
@@ -24,18 +25,14 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.numbers import counted
 
 OF_SIZE = 1e-6  # share of a tensor's norm that rounding explains if the updates are far smaller than the parameter
-OF_STEP = 2.0**-24  # share per step that rounding explains in a float32 tensor that every step rounds once
+OF_STEP = 2.0**-24  # share for each step that rounding explains in a float32 tensor that every step rounds once
 NOT_READ = ("optimizer", "generators")
 FLOATING = ("float", "bfloat", "complex")  # prefixes of the names of floating-point data types
 
 
 class Tensor(NamedTuple):
-    """L2 norms of a tensor.
-
-    apart: distance between the arms' ends.
-    moved: the baseline's change from start to end.
-    control: distance between the ends of control and baseline.
-    """
+    """Distances (L2 norms) of one tensor. apart: between the ends of candidate and baseline. moved: between the start
+    and the end of the baseline. control: between the ends of control and baseline."""
 
     name: str
     apart: float
@@ -45,18 +42,17 @@ class Tensor(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return the distance between the ends divided by the baseline's change.
-
-        If the change is 0 or not finite, return infinity for a distance above 0, else 0.
-        """
+        """Return the distance between the arms' ends, divided by the baseline's change from start to end. If the change
+        is 0 or not finite, return infinity for a distance above 0, and 0 for no distance."""
         return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
-        """Return the largest distance that rounding excuses. ratio: the result of `Rounding.capped`."""
+        """Return the largest distance of this tensor that rounding excuses. ratio: the result of `Rounding.capped`."""
         return _largest_finite(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
 
     def is_explained(self, rounding: Rounding, steps: int) -> bool:
-        """Return True if the distance is at most rounding's effect on most parameters, or one rounding per step."""
+        """Return True if the distance is at most what rounding does to most parameters, or at most one rounding error
+        per step."""
         floor = max(OF_SIZE, OF_STEP * steps) * self.size
         return self.apart <= _largest_finite(rounding.reach(self), floor)
 
@@ -77,10 +73,10 @@ def require_near_ends(
     *,
     same_system: bool = True,
 ) -> str:
-    """Return the end of a sentence that names tensors changed by rounding, and tensors without a counterpart.
+    """Return the end of a sentence that names tensors changed by rounding, and tensors that only one arm has.
 
-    Raise FAIL if a tensor changes differently. Raise INCONCLUSIVE if rounding changes every parameter as much as
-    training does, or if the baseline has state that the candidate lacks.
+    Raises FAIL if a tensor changes differently. Raises INCONCLUSIVE if rounding changes every parameter as much as
+    training does, or if the baseline has state that the candidate does not have.
     """
     arm = baseline.start.arm
     require_nudged_alone(control, theirs, baseline, sheet)
@@ -112,8 +108,8 @@ def require_near_ends(
     if worst is not None and not sheet.meets("end_distance", worst.share, "at most", demanded.at_most, unit):
         settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
     require_equal_updates(ours, candidate, theirs, baseline)
-    # An untrained parameter must differ at the end by more than rounding explains. Otherwise this comparison could not
-    # detect it. If all ends are equal in bits, the check is not needed.
+    # For at least one parameter, training must change more than rounding explains. Otherwise an untrained parameter
+    # would not be noticed. If all ends have equal bits, this check is not needed.
     apart = any(each.apart for each in tensors)
     if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
         settle(
@@ -121,7 +117,7 @@ def require_near_ends(
             f"control {control.start.arm}, whose start differs from that of {theirs} only by a rounding, ends so far "
             f"from {theirs} in every parameter that an untrained parameter would not be noticed",
         )
-    # If the control shows no effect of rounding, tensors within the bound are not checked.
+    # If rounding has no effect on the control, tensors within the bound are not checked.
     within = [each for each in tensors if each not in beyond] if rounding.share else []
     counts = _of_counts(baseline)
     within = [each for each in within if each.name not in counts]
@@ -138,10 +134,8 @@ def require_near_ends(
 
 
 def _of_counts(execution: ArmEvidence) -> set[str]:
-    """Return the names of tensors with several integers or flags, such as the number of tokens of each expert.
-
-    Rounding changes an integer by a whole number or not at all, so distances of such tensors do not measure rounding.
-    """
+    """Return the names of tensors with several integers or flags, such as the number of tokens of each expert. Rounding
+    changes an integer by a whole number or not at all, so the distances of such tensors do not measure rounding."""
     forms = (execution.start.state and execution.start.state.forms) or {}
     return {
         name for name, form in forms.items() if not form.startswith(FLOATING) and not form.endswith((" []", " [1]"))
@@ -209,9 +203,10 @@ def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
         settle(reasons.EVIDENCE_MISSING, f"no parameter of {ours} was compared at its end")
 
 
-# Prefixes of the names of optimizer state, and of tensors outside modules and optimizers.
+# Prefixes of the names of optimizer state, and of tensors outside of modules and optimizers.
 OPTIMIZER, LOOSE = "optimizer ", "tensors "
-COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's count of batches, which another check compares
+# suffix of the name under which BatchNorm counts its batches; another check compares these counts
+COUNT = "num_batches_tracked"
 STEP = ".step"  # suffix of the name of an optimizer's count of updates
 
 Digests = dict[str, str]
@@ -220,10 +215,11 @@ Digests = dict[str, str]
 def require_all_compared(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, made: MovedApart, *, same_system: bool
 ) -> str:
-    """Return the end of a sentence that names tensors without a counterpart; "" if older evidence did not record them.
+    """Return the end of a sentence that names tensors that only one arm has. Return "" if an older version did not
+    record them.
 
-    Raise INCONCLUSIVE if the baseline has state that the candidate lacks. This does not apply to two systems, whose
-    state has different names.
+    Raises INCONCLUSIVE if the baseline has state that the candidate does not have. This is not checked if two systems
+    train the arms, because their state has different names.
     """
     if made.missing is None:
         return ""
@@ -250,10 +246,10 @@ def require_all_compared(
 def _require_nothing_derived(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
 ) -> None:
-    """Raise FAIL if tensors in `left` are averages or copies of the baseline's parameters that the candidate lacks.
+    """Raise FAIL if the candidate lacks an average or a copy of parameters that the baseline has.
 
-    left: tensors that only the baseline has. If the candidate created additional tensors, one of them may be the
-    average under another name. Then do nothing.
+    left: tensors that only the baseline has. If the candidate created other tensors, one of them may be the average
+    under another name. Then nothing is checked.
     """
     derived = [name for name in left if roles_of(end_of(baseline)).get(name.removeprefix(LOOSE)) == "derived"]
     if derived and not roles_of(end_of(candidate)).keys() - roles_of(end_of(baseline)).keys():
@@ -265,8 +261,8 @@ def _require_nothing_derived(
 
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
-    """Return True if the candidate needs no counterpart of this tensor of the baseline. The tensor is a moment in
-    another format, did not change, or repeats another compared tensor."""
+    """Return True if the candidate need not have this tensor of the baseline: it is a moment that the candidate keeps
+    in another format, or it did not change, or it repeats another compared tensor."""
     if name.startswith(OPTIMIZER):
         return _is_of_another_format(name, candidate, made)
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)
@@ -279,14 +275,14 @@ def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence,
 
 
 def _unchanged(execution: ArmEvidence) -> list[str]:
-    """Return the names of tensors outside modules and optimizers that a step created and that no later step changed."""
+    """Return the names of tensors outside of modules and optimizers that a step created and no later step changed."""
     still = end_of(execution).still or []
     return [*still, *(name for name, role in roles_of(end_of(execution)).items() if role == "table")]
 
 
 def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -> bool:
     """Return True if the candidate's optimizer keeps this kind of state in another type or shape. Also return True if
-    no optimizer state was compared, because the optimizers are different."""
+    no state of optimizers was compared, because the optimizers are different."""
     kind = name.partition(" (")[0].rpartition(".")[2]
     names = _digests(end_of(candidate).state)
     has_kind = any(each.startswith(OPTIMIZER) and each.rpartition(".")[2] == kind for each in names)
@@ -294,7 +290,7 @@ def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -
 
 
 def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
-    """Raise FAIL if the optimizers of the arms counted different numbers of updates."""
+    """Raise FAIL if the optimizers of the two arms counted different numbers of updates."""
     apart = sorted(_updates_apart(ours, candidate, theirs, baseline))
     if apart:
         settle(
@@ -311,10 +307,10 @@ def _updates_apart(ours: str, candidate: ArmEvidence, theirs: str, baseline: Arm
     for name in (our_digests.keys() & their_digests.keys()) | (mine.keys() & their.keys()):
         if not (name.startswith(OPTIMIZER) and name.endswith(STEP)):
             continue
-        if name in mine and name in their:  # the values are compared, because the data types may differ
+        if name in mine and name in their:  # compare the values, because the data types of the counts may differ
             if mine[name] != their[name]:
                 yield f"{name} ends at {number(mine[name])} in {ours} and at {number(their[name])} in {theirs}"
-        elif our_digests[name] != their_digests[name]:  # Python numbers have only a digest
+        elif our_digests[name] != their_digests[name]:  # a count that is a Python number has only a digest
             yield f"{name} ends with different numbers"
 
 

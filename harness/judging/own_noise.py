@@ -1,13 +1,13 @@
-"""Check equality within the baseline's own noise, by a permutation test over the runs of both arms.
+"""Check that two arms are equal within the baseline's own noise, by a permutation test over the runs of both arms.
 
 The 2n runs of both arms can be divided into two halves in C(2n, n) ways. If the arms are equal, the division into
 candidate and baseline does not differ from other divisions, for any distribution of the noise. Therefore the claim is
-violated only if this division separates its halves further than every other division. Equal arms do so in 1 of C(2n, n)
-/ 2 cases (126 for n = 5), because a division and its mirror image have the same shift. The separation must also exceed
-`SHIFT` or `NOISIER`, so that a difference far below the noise does not fail.
+violated only if this division separates its halves further than every other division. If the arms are equal, this
+happens in 1 of C(2n, n) / 2 cases (126 for n = 5), because a division and its mirror image have the same shift. The
+separation must also exceed `SHIFT` or `NOISIER`, so that a difference far below the noise does not fail.
 
-Shapes: values [runs, columns], with the candidate's runs first. A feature has one column (a loss) or several (a sketch
-of a tensor, see `evidence.arm_records.Sketch`).
+Shapes: values [runs, columns], with the candidate's runs first. A feature is a compared number. It has one column (a
+loss) or several (a sketch of a tensor, see `evidence.arm_records.Sketch`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
 from harness.numbers import counted
 
-SHIFT = 4.0  # A larger distance between the means of two halves may fail. Unit: the pooled spread of one run.
-# A larger distance from the baseline's mean may fail. Unit: the baseline's spread. Key: number of feature columns.
+# Only a larger distance between the means of two halves may fail. Unit: the spread of one run, pooled over both arms.
+SHIFT = 4.0
+# Only a larger distance from the baseline's mean may fail. Unit: the baseline's spread. Key: number of columns of the
+# feature.
 NOISIER = {1: 64.0, 4: 8.0}
-ROUNDINGS = 2.0  # smallest spread assumed for a feature, as a multiple of the epsilon of its size
-_TINY = 1e-150  # smallest spread assumed for a feature that is always 0; its square is still above 0
+# smallest spread that is assumed for a feature, as a multiple of the rounding error (epsilon) of its size
+ROUNDINGS = 2.0
+_TINY = 1e-150  # smallest spread that is assumed for a feature that is always 0; its square is still above 0
 _MANTISSAS = (8, 11, 24, 53)  # number of mantissa bits of bfloat16, float16, float32 and float64
 _AT_ONCE = 512  # number of divisions into halves that are computed together
-# The largest number of timing processes that are compared. With 12 processes per arm there are 2.7 million divisions.
+# Largest number of an arm's timing processes that are compared. With 12 processes of each arm there would be 2.7
+# million divisions.
 MOST_TIMED = 8
 PARAMETER = "end parameters "
 
@@ -46,10 +50,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Features:
-    """The compared features of 2n runs. values [2n, all columns]. floor: the smallest spread assumed for each feature.
-
-    All features of a group have the same number of columns.
-    """
+    """The compared features (such as losses) of 2n runs. values: [2n, all columns]. floor: the smallest spread that is
+    assumed for each feature. All features of one object have the same number of columns."""
 
     names: list[str]
     values: Floats
@@ -57,10 +59,8 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return two measures [D, features] of how far D divisions separate their halves: by shift and by noise.
-
-        Values above 1 may fail. halves [D, 2n]: True for runs in the first half.
-        """
+        """Return two measures [D, features] of how far the halves of D divisions are apart: by the shift of the mean,
+        and by more noise. A value above 1 may fail. halves: [D, 2n], True for runs in the first half."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
         centred, floor = self._scaled()
@@ -78,14 +78,16 @@ class Features:
         return shift, np.sqrt(away / np.maximum(other_spread, least)) / NOISIER[self.columns]
 
     def _scaled(self) -> tuple[Floats, Floats]:
-        """Return centred values and floors, divided by each feature's largest value, so that squares are finite."""
+        """Return the centered values and the floors, divided by each feature's largest value, so that their squares are
+        finite."""
         centred = self.values - self.values.mean(axis=0)
         size = np.abs(centred).reshape(len(centred), -1, self.columns).max(axis=(0, 2))
         size = np.maximum(size, self.floor)
         return centred / np.repeat(size, self.columns), self.floor / size
 
     def spread(self, runs: int) -> Floats:
-        """Return each feature's spread over an arm's runs, pooled over both arms: [features], at least the floor."""
+        """Return the spread of each feature over an arm's runs, pooled over both arms. Shape [features]; at least the
+        floor."""
         within = (self.values[:runs].var(axis=0, ddof=1) + self.values[runs:].var(axis=0, ddof=1)) / 2
         return np.sqrt(np.maximum(self._of_features(within) / self.columns, self.floor**2))
 
@@ -96,29 +98,29 @@ class Features:
 
 @dataclass(frozen=True)
 class Separation:
-    """How far the arms are separated (`actual`), and the largest separation that another division gives (`others`).
-
-    A separation above 1 may fail.
-    """
+    """How far the runs of the two arms are apart (`actual`), and the largest such number if the same runs are divided
+    into halves in another way (`others`). A number above 1 may fail."""
 
     actual: float
     others: float
     feature: str
-    is_noise: bool  # True: the scatter of the candidate's runs differs more than their mean
+    # True: the runs of the candidate scatter differently, which is clearer than the difference of the means
+    is_noise: bool
 
     @property
     def beyond(self) -> float:
-        """Return the arms' separation divided by `needed`. Above 1 the arms are unequal."""
+        """Return how far the arms are apart, divided by `needed`. If it is above 1, the arms are unequal."""
         return self.actual / self.needed
 
     @property
     def needed(self) -> float:
-        """Return the separation above which arms count as unequal."""
+        """Return how far the arms' runs must be apart to count as unequal."""
         return max(1.0, self.others)
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Return the separation of the arms (the two halves of all rows), and the largest one by another division."""
+    """Return how far the two arms (the two halves of all rows) are apart, and the largest such number by another
+    division into halves."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
@@ -142,16 +144,17 @@ def separation(groups: Sequence[Features]) -> Separation:
 
 @dataclass(frozen=True)
 class OwnNoise:
-    """The features compared in the runs of both arms, and the largest differences that the noise would have hidden."""
+    """The compared numbers (features, such as losses) of both arms' runs, and the largest differences that the noise
+    would have hidden."""
 
     separation: Separation
     groups: list[Features]
     runs: int
-    hidden_loss: float  # the largest difference of losses that the noise hides, at the step where it hides least
-    # The largest difference at the end that the noise would hide for a median parameter, as a share of the parameter's
+    hidden_loss: float  # the largest difference of losses that the noise hides, in the step in which it hides least
+    # The largest difference at the end that the noise would hide in a median parameter, divided by the parameter's
     # movement from start to end. None: unknown.
     hidden_way: float | None
-    # True if the noise is small enough to show, for at least one parameter, whether it was trained.
+    # True if the noise is small enough to see, for at least one parameter, whether it was trained.
     seen_way: bool
 
     def of(self, prefix: str) -> int:
@@ -166,10 +169,10 @@ def require_within_noise(
     sheet: Sheet,
     ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Raise FAIL if the arms are separated further than any other halves of their runs, or differ in state that noise
-    cannot change. Return the compared features.
+    """Raise FAIL if the runs of the two arms are further apart than all other halves of these runs, or if they differ
+    in state that noise cannot change. Otherwise return the compared features.
 
-    ends: a function that compares the ends of two runs, except tensors that noise may change.
+    ends: a function that compares the ends of two runs, without tensors that noise may change.
     """
     groups = list(_features(part, [*candidates.values(), *baselines.values()]))
     ours, theirs = next(iter(candidates)), next(iter(baselines))
@@ -181,10 +184,10 @@ def require_within_noise(
 
 
 def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], ours: str, sheet: Sheet) -> OwnNoise:
-    """Raise FAIL if the candidate's runs, the first half of the rows, are separated further than any other half.
-    Otherwise return the compared features.
+    """Raise FAIL if the candidate's runs, the first half of the rows, are further from the rest than any other half of
+    the runs. Otherwise return the compared features.
 
-    start: sketches of the baseline's initial tensors, by `category name`.
+    start: sketches (sums of elements) of the baseline's initial tensors, by `category name`.
     """
     found, runs = separation(groups), len(groups[0].values) // 2
     seen = _seen(found, groups, start, runs)
@@ -203,10 +206,8 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
 def require_timed_within_noise(
     candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
 ) -> None:
-    """Raise FAIL if timed losses separate the arms further than any other division of the processes does.
-
-    Compare only the steps that all processes timed. Use at most the first `MOST_TIMED` processes of each arm.
-    """
+    """Raise FAIL if the losses of timed steps separate the arms further than any other division of the processes does.
+    Only steps are compared that all processes timed, and at most the first `MOST_TIMED` processes of each arm."""
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
     if len(runs) < 2 * RUNS:
         settle(
@@ -232,7 +233,8 @@ def require_decided(
     baselines: Mapping[str, ArmEvidence],
     run: RunEvidence,
 ) -> str:
-    """Raise INCONCLUSIVE if there is no noise, or if it hides every difference. Return the text of `hidden_by`."""
+    """Raise INCONCLUSIVE if there is no noise, or if the noise hides every difference. Otherwise return the text of
+    `hidden_by`."""
     ours, theirs = next(iter(candidates)), next(iter(baselines))
     bits = {_bits(each) for each in baselines.values()}
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
@@ -251,7 +253,7 @@ def require_decided(
 
 
 def hidden_by(seen: OwnNoise, *, gradients: bool = True) -> str:
-    """Return the end of a sentence that says what was compared, and which differences the noise would have hidden."""
+    """Return the end of a sentence that states what was compared, and which differences the noise would have hidden."""
     way = (
         ""
         if seen.hidden_way is None
@@ -263,7 +265,8 @@ def hidden_by(seen: OwnNoise, *, gradients: bool = True) -> str:
 
 
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
-    """Yield the losses, and the sketches of gradients and ends, that all runs have."""
+    """Yield the features (compared numbers) that all runs have: losses, and sketches (sums of elements) of gradients
+    and of tensors at the end."""
     for metric in dict.fromkeys((LOSS, part.metric)):
         yield features_of_series(np.stack([values(each, metric) for each in runs]), metric)
     sketched = [_sketches(each) for each in runs]
@@ -273,7 +276,8 @@ def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Fe
 
 
 def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[Features]:
-    """Yield the features of the sketches that all runs have, if there are any. sketched: one mapping for each run."""
+    """Yield the features (compared numbers) from the sketches that all runs have, if any. sketched: for each run, the
+    sketches (sums of elements) of its tensors, by name."""
     names = sorted(set.intersection(*(set(each) for each in sketched)))
     if names:
         table = np.array([[each[name] for name in names] for each in sketched])  # shape [runs, features, 6]
@@ -291,13 +295,14 @@ def features_of_series(series: Floats, metric: str) -> Features:
 
 
 def roundings(first: Floats, second: Floats) -> Floats:
-    """Return, for each step, by how much two series [steps] without noise may differ because of rounding."""
+    """Return, for each step, by how much rounding may change the difference of two series [steps] without noise."""
     epsilon = max(_epsilon(series[np.isfinite(series)]) for series in (first, second))
     return SHIFT * np.maximum(ROUNDINGS * epsilon * np.maximum(np.abs(first), np.abs(second)), _TINY)
 
 
 def is_rounding(first: Sketch, second: Sketch) -> bool:
-    """Return True if rounding may explain the difference of two tensors, judged by their sketches."""
+    """Return True if rounding may explain the difference between two tensors, judged by their sketches (sums of
+    elements)."""
     least = SHIFT * ROUNDINGS * max(first[0], second[0]) * max(first[1], second[1])
     return math.isfinite(least) and all(
         abs(one - other) <= least for one, other in zip(first[2:], second[2:], strict=True)
@@ -305,7 +310,7 @@ def is_rounding(first: Sketch, second: Sketch) -> bool:
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
-    """Return the sketches of the recorded gradients and of the end state, by name."""
+    """Return the sketches (sums of elements) of the recorded gradients and of the tensors at the end, by name."""
     end = end_of(execution)
     if end.sketches is None:
         settle(
@@ -322,7 +327,8 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Raise FAIL if a candidate's run and the baseline's runs differ in gradients' names. Noise creates no gradient."""
+    """Raise FAIL if a run of the candidate has gradients of other names than the baseline's runs. Noise creates no
+    gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}
@@ -332,7 +338,7 @@ def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequen
 
 
 def _epsilon(series: Floats) -> float:
-    """Return the epsilon of the least precise floating-point type that represents all values exactly."""
+    """Return the epsilon of the least precise floating-point type that can represent all values exactly."""
     mantissas = np.frexp(series)[0]
     return next(2.0 ** (1 - bits) for bits in _MANTISSAS if (np.ldexp(mantissas, bits) % 1 == 0).all())
 
@@ -355,10 +361,8 @@ def _seen(found: Separation, groups: Sequence[Features], start: Mapping[str, Ske
 
 
 def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
-    """Return how far the baseline moves a parameter from start to end (L2 norm), estimated from sketches.
-
-    place: the parameter's number in `ends`.
-    """
+    """Return how far the baseline moves a parameter from start to end (L2 norm), estimated from sketches. place: the
+    index of the parameter among the features in `ends`."""
     if start is None:
         return 0.0
     columns = ends.values[runs:, place * ends.columns : (place + 1) * ends.columns].mean(axis=0)
@@ -366,7 +370,8 @@ def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
 
 
 def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) -> bool:
-    """Return True if a guard names an untrained control whose loss is outside the baseline's noise at some step."""
+    """Return True if a guard names an untrained control, and the control's loss is outside of the baseline's noise in
+    some step."""
     effect = part.guards.training_effect
     if effect is None:
         return False
@@ -376,8 +381,8 @@ def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) 
 
 
 def _noisy(candidate: ArmEvidence, baselines: Sequence[ArmEvidence]) -> set[str]:
-    """Return the tensors (`category name`) that noise may change: tensors with sketches, and tensors that differ
-    between the baseline's runs."""
+    """Return the names (`category name`) of tensors that noise may change: those with sketches (sums of elements), and
+    those that differ between the baseline's runs."""
     first, *others = baselines
     sketched = (end_of(candidate).sketches or {}).keys() & (end_of(first).sketches or {}).keys()
     states = [end_of(each).state for each in others]

@@ -1,9 +1,10 @@
-"""Find arms that draw different random numbers. Both arms may be right, and no bound on rounding covers the difference.
+"""Find arms that draw different random numbers. Both arms may be right, and no bound for rounding covers the
+difference.
 
 A captured or compiled library may use another kernel. With dropout, this kernel may drop other elements. The operators
 that draw random numbers in a step, and their shapes, show which numbers the step drew. If the arms draw different
-numbers, each arm has a drawing operator that the other arm lacks. If one arm only draws additional numbers, it may be
-wrong. In that case the compared values decide.
+numbers, each arm has a drawing operator that the other arm does not have. If one arm only draws additional numbers, it
+may be wrong. In that case the compared values decide.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from harness.judging.context import Context, compared_arms
 from harness.judging.sheet import instead, some
 from harness.judging.verdict import Judgement
 
-# Reason codes for unequal numbers of two arms. The cause may be that the arms drew different random numbers.
+# Reason codes for numbers that differ between two arms. The arms may have drawn different random numbers.
 OF_NUMBERS = frozenset(
     {
         reasons.BEYOND_NOISE,
@@ -34,7 +35,7 @@ OF_NUMBERS = frozenset(
         reasons.RANKS_END_APART,
     }
 )
-# The text is short. If a message line is cut because it is too long, its last hundred characters are kept.
+# Keep this text short. A message that is too long is cut, and only its last hundred characters are kept.
 DECIDED_BY = "set dropout to 0, or use `fallback_random` of torch.compile, or claim only `not_worse` over seeds"
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
@@ -49,10 +50,8 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
-    """Return a sentence about how the random numbers of the part's two arms differ.
-
-    Return None if the recorded draws are equal, or if the verdict's reason code is not about numbers of two arms.
-    """
+    """Return a sentence about how the random numbers of the part's two arms differ. Return None if the same operators
+    drew random numbers, or if the reason code is not about numbers that differ between two arms."""
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
         return None
@@ -66,7 +65,8 @@ def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
 
 
 class _Step(NamedTuple):
-    """The drawing operators that a step may have executed. Their order is unknown if both a graph and the host drew."""
+    """The drawing operators that a step may have executed. Their order is unknown if both a graph and the host drew
+    numbers."""
 
     operators: list[str]
     in_order: bool
@@ -78,13 +78,13 @@ class _Step(NamedTuple):
         return all(each in ours for each in other.operators)
 
     def common(self, other: _Step) -> int:
-        """Return how many operators at the beginning of both steps are the same."""
+        """Return how many operators at the beginning of the two steps are the same."""
         pairs = zip(self.operators, other.operators, strict=False)
         return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return all lists of drawing operators that a step may have run. Consecutive captures may be parts of one step."""
+    """Return all lists of drawing operators that a step may have executed. Several captures may form one step."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
@@ -94,7 +94,8 @@ def _steps(draws: Draws) -> list[_Step]:
 
 
 def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return a sentence with the first unequal operators; None if one arm draws all that the other arm draws, in order.
+    """Return a sentence that names the first operators that differ. Return None if one arm draws all that the other arm
+    draws, in the same order.
 
     An additional or missing draw shifts all later random numbers. Therefore it counts as a fault of the arm.
     """
@@ -113,7 +114,8 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
 
 
 def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return a sentence if only one arm draws without a visible operator, as a custom kernel does, else None."""
+    """Return a sentence if only one arm draws random numbers without a visible operator, as a custom kernel does.
+    Otherwise return None."""
     (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
     moved = [name for name in hides.generators if name.startswith("torch.")]
     if not moved or _is_seen(hides) or not _is_seen(shows):
@@ -129,8 +131,8 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. If numbers differ and only the candidate's optimizer state has fewer bits than the
-    parameters, make it INCONCLUSIVE."""
+    """Return the judgement. If numbers differ, and the candidate's optimizer state has fewer bits than its parameters
+    while the baseline's does not, return INCONCLUSIVE instead."""
     arms = compared_arms(part)
     if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement
@@ -145,9 +147,10 @@ def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) 
 
 
 def _fewer_bits(context: Context, arm: str) -> list[str]:
-    """Return the data types of the optimizer's state if one is narrower than the types of all parameters, else [].
+    """Return the data types of the optimizer's state if one of them has fewer bits than the types of all parameters,
+    else [].
 
-    State in the parameters' type is no excuse, because a type that is too narrow may be the fault.
+    State in the data type of the parameters is no excuse, because a parameter type with too few bits may be the fault.
     """
     for each in context.executions(arm):
         state = None if each.end is None else each.end.state

@@ -1,7 +1,7 @@
-"""List every reason code of verdicts, each with a constant and a status. The report explains the codes.
+"""List every reason code of verdicts, each as a constant with a status. The report explains the codes.
 
-A code has exactly one status, so a judge gives only the code. A code names what was observed and never a planted fault.
-Codes are stable across versions.
+A code has exactly one status, so a judge returns only the code. A code names what was observed and never a planted
+fault. Codes do not change between versions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from harness.kinds import BUILT_IN, Kind, kinds
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason code and its only status. explanation: text for the report, if a claim kind defines the code."""
+    """A reason code and its status. explanation: a text for the report, if a kind of claim defines the code."""
 
     code: str
     status: Status
     explanation: str = ""
 
 
-# only the harness's own codes; `reason_of` also knows the codes of installed packages
+# only the harness's own codes; `reason_of` also finds the codes of installed packages
 REASONS: Final[dict[str, Reason]] = {}
 
 
@@ -262,7 +262,7 @@ JUDGE_ERROR = _error("judge_error")
 
 
 def _add(kind: Kind, reasons: dict[str, Reason]) -> None:
-    """Add the codes of a kind's row to `reasons`. Raise KindError if a code exists already."""
+    """Add the reason codes of a kind of claim to `reasons`. Raises KindError if a code exists already."""
     for code, (status, explanation) in kind.reasons.items():
         if code in reasons:
             where, remedy = f"claim kind '{kind.name}'", "rename the code, or use the existing one"
@@ -277,7 +277,7 @@ for _kind in BUILT_IN.values():
 
 
 def reason_of(code: str) -> Reason | None:
-    """Return the reason with this code; None if neither the harness nor an installed kind defines it."""
+    """Return the reason with this code. Return None if neither the harness nor an installed package defines it."""
     return REASONS.get(code) or _with_packages().get(code)
 
 

@@ -24,11 +24,10 @@ from harness.judging.verdict import WORST_FIRST, Figure, Judgement, Status, Verd
 from harness.kinds import kind_of, probe_of, resolve
 from harness.kinds.steps.model import StepAccuracy
 
-# The code below requires that a claim was observed over all steps of its workload.
-#
-# A run that ended early may lack the steps in which a claim does not hold. The number of steps in a claim is only the
-# smallest number with which the claim can be judged. This check comes last, and only if the result would be PASS,
-# because a fault in a shorter run is still a fault.
+# The code below requires that a claim was observed over all steps of its workload. A run that ended early may lack the
+# steps in which a claim does not hold. The number of steps in a claim is only the smallest number with which the claim
+# can be judged. This check comes last, and only if the result would be PASS, because a fault in a shorter run is still
+# a fault.
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
@@ -50,13 +49,15 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
 
 
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
-    """Return the executions of an arm, grouped by training. Each load begins a new execution of one training."""
+    """Return the executions of an arm, grouped by training. After each load of a checkpoint, a training continues as a
+    new execution."""
     executions = run.arms.get(arm, [])
-    if isinstance(part, StepAccuracy):  # arms with seeds only for gradients execute fewer steps, so they are left out
+    # an arm with a seed for which only gradients are compared makes fewer steps, so it is left out
+    if isinstance(part, StepAccuracy):
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
     trainings: list[Sequence[ArmEvidence]] = []
     for each in executions:
-        # This execution resumed the previous one, so both belong to one training.
+        # This execution resumed the training of the previous execution.
         if each.loaded is not None and trainings:
             trainings[-1] = [*trainings[-1], each]
         else:
@@ -64,12 +65,12 @@ def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEv
     return trainings
 
 
-# The first argument of a judge is the model of the part that it judges.
+# The first argument of a judge is the model of the claim or part that it judges.
 Judge = Callable[[Any, Context, Sheet], Judgement]
 
 
 def judge_of(kind: str) -> Judge:
-    """Return the judge of a kind. Raise KindError if the judge cannot be imported."""
+    """Return the judge of a kind of claim. Raises KindError if the judge cannot be imported."""
     judge: Judge = resolve(kind_of(kind).judge)
     return judge
 
@@ -82,12 +83,13 @@ def judge_unit(
     obstacle: Obstacle | None = None,
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
 ) -> Verdict:
-    """Return the verdict of one unit. It depends only on contract, evidence of the unit's runs, and obstacle.
+    """Return the verdict of one unit. It depends only on the contract, the evidence of the unit's runs, and the
+    obstacle.
 
-    runs: the evidence of the unit's runs in their planned order. Missing evidence gives ERROR.
-    obstacle: why this machine or system cannot run the unit. It gives NOT_RUN, or ERROR if the system was not
-        described.
-    gpu: facts about the machine's GPU from the header of the evidence, for bounds that depend on the GPU.
+    runs: the evidence of the unit's runs in their planned order. If evidence is missing, the verdict is ERROR.
+    obstacle: why this machine or system cannot run the unit. The verdict is then NOT_RUN, or ERROR if the system could
+    not be described.
+    gpu: facts about the machine's GPU, from the header of the run directory, for bounds that depend on the GPU.
 
     A composite claim gets the verdict of its worst part.
     """
@@ -101,7 +103,7 @@ def judge_unit(
 
 
 def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgement:
-    """Return the judgement of a claim. If it is PASS and a run ended early, return ERROR instead."""
+    """Return the judgement of a claim. If it is PASS, but a run ended early, return ERROR instead."""
     if judgement.status is not Status.PASS:
         return judgement
 
@@ -113,7 +115,7 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement. If `check` raises `Settled`, return the check's result, with the same figures."""
+    """Return the judgement. If `check` raises `Settled`, return the check's result instead, with the same figures."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -126,18 +128,18 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
-    """Return True if the judgement is INCONCLUSIVE, but not because the candidate was not captured."""
+    """Return True if the judgement is INCONCLUSIVE for another reason than that the candidate was not captured."""
     return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that was run with another contract, and is not in the judging contract."""
+    """Return the verdict of a unit that was run with another contract, and that this contract does not contain."""
     judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that judges the evidence has no such unit")
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
 
 def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, difference: str) -> Verdict:
-    """Return the verdict of a unit whose runs differ from what the contract requires. difference: what differs."""
+    """Return the verdict of a unit whose runs are not what the contract requires. difference: what differs."""
     message = f"the run was made with settings that differ from the contract's: {difference}"
     judgement = Sheet(claim.mechanism).conclude(reasons.EVIDENCE_OF_ANOTHER_CONTRACT, message)
     return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
@@ -147,7 +149,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
     mechanism = context.mechanism(part)
     try:
         judge = judge_of(part.kind)
-    except KindError as error:  # only the judge of this package is missing; other kinds can still be judged
+    except KindError as error:  # only the judge of this kind of claim is missing; other kinds can still be judged
         return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
 
     def at(rank: int) -> Judgement:
@@ -162,7 +164,8 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
 
 def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
-    """Return the judgement, with `arm` before a message that begins with an arm's name, as a name may be any word."""
+    """Return the judgement. If its message begins with the name of an arm, put `arm` before it, because any word may be
+    the name of an arm."""
     arms = "|".join(re.escape(arm) for arm in part.arms().values())
     found = re.match(rf"(?:{arms})(?![\w-])( and (?:{arms})(?![\w-]))?", judgement.message) if arms else None
     if found is None:
@@ -171,16 +174,16 @@ def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
 
 
 def _ranks(part: AnyPart, context: Context) -> int:
-    """Return how often the part is judged: once for each rank if it is judged at each rank, otherwise once."""
+    """Return how often the part is judged: once for each rank, if it is judged for each rank, and otherwise once."""
     if part.judged_at != "each rank":
         return 1
     return max(context.contract.arms[arm].ranks for arm in part.arms().values())
 
 
 def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
-    """Return the judgement of the rank with the worst result, with the rank's number.
+    """Return the judgement of the rank with the worst result, with the number of this rank.
 
-    If there is only one rank, return its judgement unchanged. Return an ERROR of the first rank unchanged, too, because
+    If there is only one rank, return its judgement unchanged. Also return an ERROR of the first rank unchanged, because
     its message already names the rank.
     """
     if len(judged) == 1 or judged[0].status is Status.ERROR:
@@ -195,9 +198,10 @@ def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
-    """Return the part with the bounds of this unit. Record conditional bounds, unless only the workload decides.
+    """Return the part with the bounds that apply to this unit. Record which bounds applied, unless they depend on the
+    workload alone.
 
-    Raise `Settled` if a bound depends on the candidate's data type and the system does not report this type.
+    Raises `Settled` if a bound depends on the candidate's data type and the system does not report this type.
     """
     situation = context.situation(part)
     for path, bound in part.bounds().items():
@@ -210,7 +214,7 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
 
 
 def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
-    """Raise `Settled`, because a bound depends on the candidate's data type, and no sound run reports this type."""
+    """Raise `Settled`, because a bound depends on the candidate's data type and no run reports this type."""
     for probe in dict.fromkeys(run.probe for run in context.runs):
         context.sound_runs(probe)
     run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
@@ -227,7 +231,8 @@ def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoRetu
 
 
 def _composite(claim: CompositeClaim, context: Context) -> Judgement:
-    """Return the worst part's status and reason, and all parts' figures and denominators, prefixed by part names."""
+    """Return status and reason code of the worst part, and the figures and denominators of all parts, with the parts'
+    names as prefixes."""
     names = part_names(claim)
     judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
     name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
@@ -259,7 +264,8 @@ def _composite(claim: CompositeClaim, context: Context) -> Judgement:
 
 
 def _of_part(prefix: str, judgement: Judgement) -> Judgement:
-    """Return the judgement of a part, with its prefix in each demand. A report then finds the demand's figure."""
+    """Return the judgement of a part, with the part's prefix in each demand, so that a report finds the figure of the
+    demand."""
     demands = tuple(replace(each, part=prefix) for each in judgement.demands)
     decided = judgement.decided and replace(judgement.decided, part=prefix)
     return judgement.model_copy(update={"demands": demands, "decided": decided})

@@ -1,4 +1,5 @@
-"""Compare the series of arms (losses or metrics by step): check what they must share, then measure how they differ."""
+"""Compare the series of two arms (losses or metrics, by step): check what they must have in common, then measure how
+they differ."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Bounds:
-    """The largest allowed difference from the baseline's value at a step. None means unbounded. Both bounds must hold.
+    """The largest allowed difference from the baseline's value in a step. None means that there is no bound. Both
+    bounds must hold.
 
-    relative: bound on the difference divided by the baseline's absolute value at that step. If that value is 0, the
-        candidate's value must be 0, too.
-    floor, rounding [steps]: differences up to these values may be rounding. The relative bound excludes them.
+    relative: bound on the difference divided by the baseline's absolute value in that step. If that value is 0, the
+    candidate's value must be 0, too. floor, rounding: [steps]. The relative bound does not apply to differences up to
+    these values, because they may be rounding.
     """
 
     absolute: float | None
@@ -53,7 +55,7 @@ ROUNDING = 1e-6  # rounding of a sum of float32 terms, relative to the size of t
 
 @dataclass(frozen=True)
 class Difference:
-    """How two series differ over their common steps. Steps are numbered from 0; None stands for no step."""
+    """How two series differ over their common steps. Steps are numbered from 0. None means that no such step exists."""
 
     steps: int
     differing: int  # number of steps whose values differ in bits
@@ -61,13 +63,13 @@ class Difference:
     first_exceeding: int | None
     largest: float  # largest absolute difference; NaN if a compared loss is not finite
     largest_step: int | None
-    # The largest difference divided by the baseline's value at that step; infinite if this value is 0.
+    # The largest difference divided by the baseline's value in the same step; infinite if that value is 0.
     largest_relative: float = 0.0
-    exceeded_bound: str | None = None  # name of the bound that is exceeded at the first step beyond a bound
-    # Number of steps beyond the relative bound whose difference is still within the rounding that the control shows.
+    exceeded_bound: str | None = None  # name of the bound that is exceeded in the first exceeding step; None: none is
+    # Number of steps in which the difference exceeds the relative bound, but not the rounding that the control shows.
     as_rounding: int = 0
     rounding: float = 0.0  # the largest difference that rounding may cause at these steps
-    largest_unexcused: float = 0.0  # largest relative difference, without the differences that rounding excuses
+    largest_unexcused: float = 0.0  # largest relative difference among differences that rounding does not excuse
 
 
 def losses(execution: ArmEvidence) -> Losses:
@@ -76,14 +78,14 @@ def losses(execution: ArmEvidence) -> Losses:
 
 
 def rounding_of(baseline: ArmEvidence) -> float:
-    """Return how much rounding may change the baseline's largest loss. If a loss is a small sum of large terms, the
-    largest term decides. Return 0 if the terms were not recorded."""
+    """Return how much rounding may change the baseline's largest loss. A loss may be a small sum of large terms, so the
+    largest term counts. Return 0 if the terms were not recorded."""
     terms, own = end_of(baseline).loss_terms, losses(baseline)
     return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:
-    """Return the metric's values at all steps ([steps], float64). Raise NOT_RUN if the system does not report it."""
+    """Return the metric's values in all steps ([steps], float64). Raises NOT_RUN if the system does not report it."""
     if metric == LOSS:
         return losses(execution)
     reported = execution.series.metrics
@@ -102,10 +104,8 @@ def first_true(mask: NDArray[np.bool_]) -> int | None:
 
 
 def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple[Losses, Losses, int]:
-    """Return both series over the judged steps, and the number of the first of these steps.
-
-    The judged steps are all common steps, or only the first or the last one, as `compare` requires.
-    """
+    """Return both series over the judged steps, and the number of the first of these steps. The judged steps are all
+    common steps, or only the first or the last one, as `compare` states."""
     steps = min(len(candidate), len(baseline))
     steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
@@ -114,18 +114,19 @@ def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple
 
 
 def apart(ours: Losses, theirs: Losses) -> Losses:
-    """Return the absolute difference [steps]. It is NaN if a value is NaN or if both values are the same infinity."""
+    """Return the absolute difference in each step [steps]. It is NaN if a value is NaN, or if both values are the same
+    infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.abs(ours - theirs)
 
 
 def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bounds) -> Difference:
-    """Return the difference over the steps that `compare` selects. Bits are compared, so -0.0 differs from 0.0."""
+    """Return how two series differ over the steps that `compare` selects. Bits are compared: -0.0 differs from 0.0."""
     ours, theirs, offset = judged_steps(candidate, baseline, compare)
     if not len(ours):
         return Difference(0, 0, None, None, 0.0, None)
     bits = ours.view(np.int64) != theirs.view(np.int64)
-    if not bits.any() and np.isfinite(ours).all():  # the usual case; an early return is faster
+    if not bits.any() and np.isfinite(ours).all():  # usually the series are equal, and returning here is faster
         return Difference(len(ours), 0, None, None, 0.0, offset)
     distances = apart(ours, theirs)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -178,7 +179,7 @@ def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: 
 
 
 def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Raise FAIL unless all executions made as many steps, on the same batches, as the first execution."""
+    """Raise FAIL unless all executions made as many steps as the first execution, on the same batches."""
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
     for name, execution in others:
@@ -190,9 +191,10 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
 
 
 def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
-    """Raise INCONCLUSIVE if one of several arms runs compiled code, but its recording replays uncompiled code.
+    """Raise INCONCLUSIVE if one of several arms runs compiled code, but the recording of its step replays code that is
+    not compiled.
 
-    Compiled code computes different bits, draws different random numbers, and may contain additional defects.
+    Compiled code computes different bits, draws different random numbers, and may contain additional faults.
     """
     recorded = {
         name: execution.capture.as_written
@@ -219,7 +221,8 @@ def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
-    """Return a text with the names that only one list has; "" if there are none, or if a list was not recorded."""
+    """Return a text with the names that are in only one of two lists. Return "" if there are none, or if a list was not
+    recorded."""
     if ours is None or theirs is None or ours == theirs:
         return ""
     only = ((name, sorted(set(ours) - set(theirs))), (reference_name, sorted(set(theirs) - set(ours))))
@@ -235,7 +238,8 @@ def _require_equal_work(
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
-        # Batches with different numbers of tokens have different digests too. The number of tokens is clearer.
+        # Batches with different numbers of tokens also have different digests. Report the number of tokens, because it
+        # is clearer.
         sheet.figure("first_unequal_step", tokens, "step")
         settle(
             reasons.UNEQUAL_TOKENS,
@@ -252,14 +256,14 @@ def _require_equal_work(
 
 
 def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
-    """Return the index of the first unequal entry of two lists of equal length; None if all entries are equal."""
-    if ours == theirs:  # comparing the whole lists first is faster
+    """Return the first index at which two lists of equal length differ. Return None if all entries are equal."""
+    if ours == theirs:  # to compare the whole lists first is faster
         return None
     return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
 
 
 def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
-    """Record a difference's figures on the sheet. For bitwise claims, also record whether it is within the bounds."""
+    """Record the figures of a difference. For a claim about bits, also record whether it is within the bounds."""
     sheet.count("steps", found.steps)
     sheet.figure("max_abs_difference", found.largest, metric)
     sheet.figure("max_abs_difference_step", found.largest_step, "step")
@@ -319,16 +323,16 @@ def require_equal(
         )
 
 
-# The code below returns the series that a judge compares. Charts draw exactly these series.
-#
-# A row of the table of kinds names the function that returns the series (`compares`). The judge and charts call it.
+# The code below returns the series that a judge compares. Charts draw exactly these series. The table row of a kind of
+# claim names the function that returns them (`compares`), and both the judge and the charts call it.
 
 ANY = Bounds(None)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two compared series (`ours`, `theirs`), each [steps]. repeats: the series of further runs of the baseline."""
+    """Two compared series (`ours`, `theirs`), each with the shape [steps]. repeats: the series of repetitions of the
+    baseline."""
 
     candidate: str
     baseline: str
@@ -340,36 +344,37 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """Return the name of the comparison. It contains arms, metric and steps, and is therefore unique in a run."""
+        """Return the name of the comparison. It consists of arms, metric and steps, so it is unique in a run."""
         which = [*([] if self.metric == LOSS else [self.metric]), *([] if self.compare == "every" else [self.compare])]
         return ", ".join([f"{self.candidate} against {self.baseline}", *which])
 
     def difference(self, bounds: Bounds = ANY) -> Difference:
-        """Return how much the two series differ at the judged steps."""
+        """Return how much the two series differ in the judged steps."""
         return difference(self.ours, self.theirs, self.compare, bounds)
 
     def repeated(self, bounds: Bounds = ANY) -> list[Difference]:
-        """Return how much each further run of the baseline differs from its first run."""
+        """Return, for each repetition of the baseline, how much it differs from the baseline's first execution."""
         return [difference(each, self.theirs, self.compare, bounds) for each in self.repeats]
 
     @cached_property
     def distances(self) -> Losses:
-        """Return the absolute difference at each judged step."""
+        """Return the absolute difference in each judged step."""
         ours, theirs, _ = judged_steps(self.ours, self.theirs, self.compare)
         return apart(ours, theirs)
 
 
 def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
-    """Return the comparison of the candidate's and the baseline's losses. Raise ERROR if an arm is missing."""
+    """Return the comparison of the candidate's losses with the baseline's losses. Raises ERROR if an arm is missing."""
     candidate, baseline = (part.arms()[path] for path in (part.candidate_path, part.baseline_path))
     return [Compared(candidate, baseline, losses(executed(run, candidate)), losses(executed(run, baseline)))]
 
 
 def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> Sequence[Compared]:
-    """Return the series that a part's judge compared in a run. If each rank is judged, use the rank that decided.
+    """Return the series that the judge of a part compared in a run. If each rank is judged, return those of the rank
+    that decided.
 
-    Return nothing if the kind compares no series, if the part is judged from another probe's run, or if evidence is
-    missing. prefix: the prefix of the part's figures in the verdict.
+    Return nothing if the kind of claim compares no series, if the part is judged from a run of another probe, or if
+    evidence is missing. prefix: the prefix of the part's figures in the verdict.
     """
     kind = kind_of(part.kind)
     if kind.compares is None or run.probe != (part.chosen_probe() or next(iter(kind.probes))):
@@ -382,7 +387,7 @@ def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str
 
 
 def of_deciding_rank(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> RunEvidence:
-    """Return the run's evidence. If each rank is judged, return the evidence of the rank that decided the verdict."""
+    """Return the evidence of the run. If each rank is judged, return that of the rank that decided the verdict."""
     rank = verdict.figures.get(f"{prefix}rank") if part.judged_at == "each rank" else None
     if rank is not None and isinstance(rank.value, int) and 0 < rank.value <= len(run.ranks):
         return run.ranks[rank.value - 1]

@@ -17,11 +17,8 @@ from harness.numbers import agreed, rounded
 
 
 class Settled(Exception):  # noqa: N818 - it carries a result and is not an error
-    """Ends a judge's work, and contains its result.
-
-    reason: a code of `reasons`.
-    message: one sentence with numbers.
-    """
+    """An exception that ends the work of a judge, with the result. reason: a reason code (see `reasons`). message: one
+    sentence with numbers."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -29,12 +26,12 @@ class Settled(Exception):  # noqa: N818 - it carries a result and is not an erro
 
 
 def settle(reason: str, message: str) -> NoReturn:
-    """Raise `Settled` with this reason code and message. This ends the judgement."""
+    """Raise `Settled` with this reason code and message, which ends the work of the judge."""
     raise Settled(reason, message)
 
 
 class Sheet:
-    """Collects figures and denominators while a judge works."""
+    """Collects figures, denominators and demands while a judge works."""
 
     def __init__(self, mechanism: str | None = None) -> None:
         self.mechanism = mechanism
@@ -45,9 +42,11 @@ class Sheet:
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
-        """Record why the claim cannot pass, and let the judge continue, so that a later check can find a violation.
+        """Record why the claim cannot pass, and let the judge continue, so that a later check can still find a
+        violation.
 
-        Only the first call counts, with the figures up to then. Call this function only if later checks remain valid.
+        Only the first call has an effect, with the figures recorded so far. Call this method only if later checks are
+        still valid.
         """
         noted = self.conclude(reason, message)
         so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}
@@ -59,7 +58,7 @@ class Sheet:
         self.figures[name] = Figure(value=plain, unit=unit)
 
     def count(self, name: str, number: int) -> None:
-        """Record a denominator, which is a number of judged things, such as compared steps."""
+        """Record a denominator: the number of things that were judged, such as compared steps."""
         self.denominators[name] = int(number)
 
     def meets(
@@ -75,11 +74,13 @@ class Sheet:
         interval: Interval | None = None,
         beside: bool = False,
     ) -> bool:
-        """Record a demand on a figure. Return True if the figure meets the demand. Arguments: fields of `Demanded`."""
+        """Record a demand: a figure, and the bound that a claim sets for it. Return True if the demand is met.
+        Arguments: fields of `Demanded`."""
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Record the demand and return True if it is met. An unmet demand decides the verdict. Then raise `Settled`."""
+        """Record a demand (figure and bound). Return True if it is met. If it is not, it decides the verdict, and the
+        caller must raise `Settled`."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met
@@ -89,7 +90,7 @@ class Sheet:
         self._demands.append(demanded)
 
     def conclude(self, reason: str, message: str) -> Judgement:
-        """Return a judgement with this reason code and all recorded values. Raise KeyError for an unknown code."""
+        """Return a judgement with this reason code and all that was recorded. Raises KeyError for an unknown code."""
         listed = reasons.reason_of(reason)
         if listed is None:
             raise KeyError(reason)
@@ -107,18 +108,18 @@ class Sheet:
     def _decided(self, status: Status) -> Demanded | None:
         if status is Status.FAIL:
             return self._unmet
-        # Guards and clearly met demands do not explain why a claim is undecided, so they are left out.
+        # If the claim is undecided, leave out guards and demands that are clearly met, because they are not the reason.
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return the judgement, or the one that `leave_open` recorded in place of PASS or INCONCLUSIVE."""
+        """Return the judgement. If it is PASS or INCONCLUSIVE, return what `leave_open` recorded, if anything."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open
 
     def held(self, message: str) -> Judgement:
-        """Return PASS or what `leave_open` recorded. Raise FAIL `vacuous_nothing_compared` if nothing was counted."""
-        if self._open is not None:  # this comes before the denominators, which may be 0 for the same reason
+        """Return PASS, or what `leave_open` recorded. Raises FAIL `vacuous_nothing_compared` if nothing was counted."""
+        if self._open is not None:  # check this before the denominators, which may be 0 for the same reason
             return self._open
         empty = sorted(name for name, number in self.denominators.items() if number <= 0)
         if empty or not self.denominators:
@@ -130,7 +131,7 @@ class Sheet:
 
 
 def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> Judgement:
-    """Return the judgement with another reason, its status, and another message, and with additional figures."""
+    """Return the judgement with another reason code and its status, another message, and additional figures."""
     added = {name: Figure(value=value) for name, value in figures.items()}
     status = reasons.REASONS[reason].status
     update = {"status": status, "reason": reason, "message": message, "figures": {**judgement.figures, **added}}
@@ -138,14 +139,15 @@ def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> 
 
 
 def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") -> None:
-    """Record the number of executed steps. Raise FAIL if it is smaller than `demanded`."""
+    """Record the number of executed steps. Raises FAIL if it is smaller than `demanded`."""
     sheet.figure("steps_run", steps, "steps")
     if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, message or f"{steps} steps were compared, but {demanded} are required")
 
 
 def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
-    """Call a judge with a new sheet, and return its judgement: ERROR `judge_error` if the judge raises an exception."""
+    """Call a judge with a new sheet, and return its judgement. If the judge raises an exception, return ERROR
+    `judge_error`."""
     sheet = Sheet(mechanism)
     try:
         try:
@@ -167,16 +169,14 @@ OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # matches the path to a sett
 
 
 def weight(name: str) -> int:
-    """Return the key by which messages sort names of state (`category name`).
-
-    The order is: state that the user named, the model's state, an optimizer's settings, and last its moments.
-    """
+    """Return the key by which messages sort the names (`category name`) of tensors of the state. The order is: state
+    that the user named, state of the model, settings of an optimizer, and last an optimizer's moments."""
     category, _, own = name.partition(" ")
     moment = category == "optimizer" and not OF_GROUP.search(own)
     return _REGISTERED.index(category) + 1 + moment if category in _REGISTERED else 0
 
 
 def some(names: list[str], limit: int = 3) -> str:
-    """Return a text with the first `limit` names, ordered by `weight`, and the number of further names."""
+    """Return a text with the first `limit` names in the order of `weight`, and the number of the remaining names."""
     shown = ", ".join(sorted(names, key=weight)[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -1,10 +1,10 @@
 """Compute the statistics of the rule for throughput, as pure functions over the last axes of arrays.
 
-A simulation also calls these functions. The unit of replication is a process. A measurement has P processes, and a
-claim may require several measurements. Each process is evaluated twice (`readings`), because disturbances only make
-blocks slower: once against the candidate, and once in its favour. docs/statistics.md derives the rule. Shapes: `...`
-stands for any number of experiments, P for processes, R for rounds of ABBA, 2 for the two blocks of an arm in a round,
-and B for all blocks of an arm.
+A simulation also calls these functions. One process gives one sample. A measurement has P processes, and a claim may
+require several measurements. Each process is evaluated twice (see `readings`), because disturbances only make blocks
+slower: once against the candidate, and once in the candidate's favour. docs/statistics.md derives the rule. Shapes:
+`...` stands for any number of experiments, P for processes, R for rounds of ABBA, 2 for the two blocks of an arm in a
+round, and B for all blocks of an arm.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from harness.kinds.speed.model import MOST_PROCESSES
 Array = NDArray[np.float64]
 # A function from the seconds per step of blocks, shape [..., B], to the seconds per step of the arm, shape [...].
 _Step = Callable[[Array], Array]
-SELF_CONFIDENCE = 0.95  # two-sided confidence level of the A/A intervals
-UNDISTURBED = 25.0  # the percentile of an arm's block times that is used as the time of an undisturbed step
-TRIMMED_ONE_IN = 8  # of every 8 processes, the trimmed mean leaves out the smallest and the largest
-# Allowance in a log ratio for noise that all processes of a measurement share. A comparison of the processes cannot
-# show such noise. If its standard deviation is 1 %, the noise exceeds the allowance in 0.3 % of measurements. With a
-# deviation of 2.5 %, it does so in 13.6 % of measurements, and in both of two measurements in 1.8 % of cases.
+SELF_CONFIDENCE = 0.95  # two-sided confidence level of the intervals for an arm that is timed against itself (A/A)
+UNDISTURBED = 25.0  # percentile of an arm's block times that is used as the time of a step without disturbance
+TRIMMED_ONE_IN = 8  # of every 8 processes, the trimmed mean leaves out the smallest value and the largest value
+# Allowance, in a log ratio, for noise that all processes of a measurement have in common. A comparison of the processes
+# cannot show such noise. If its standard deviation is 1 %, the noise exceeds the allowance in 0.3 % of measurements.
+# With a deviation of 2.5 %, it does so in 13.6 % of measurements, and in both of two measurements in 1.8 % of cases.
 COMMON_NOISE = 0.0275
-_ROUNDING = 1 + 1e-9  # without this factor, the rounding of 1 - confidence could change a comparison with 2^-P
-PROBABLY = 0.5  # "would probably decide" in messages means at least this probability of a decision
+# without this factor, the rounding of 1 - confidence could change the result of a comparison with 2^-P
+_ROUNDING = 1 + 1e-9
+PROBABLY = 0.5  # if a message says that something would probably decide, the probability is at least this number
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Log ratios of each process, from one way of evaluating the process.
+    """Log ratios of each process of a timing, for one of the two ways to evaluate a process.
 
-    ratios [..., P]: above 0 if the candidate is faster.
-    selves [..., 2, P]: each arm's ratio to itself (A/A), the candidate's first.
-    whole [..., P]: ratio of the undisturbed baseline to the mean of all candidate blocks, equal in both readings.
+    ratios: [..., P]; above 0 if the candidate is faster.
+    selves: [..., 2, P]; the ratio of each arm to itself (A/A), the candidate's first.
+    whole: [..., P]; the time of the undisturbed baseline divided by the mean time of all candidate blocks, equal in
+    both readings.
     """
 
     ratios: Array
@@ -46,10 +48,8 @@ class Reading:
     whole: Array
 
     def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
-        """Return one reading for each measurement.
-
-        measurements: number of equally large measurements (int), or number of processes in each one (sequence).
-        """
+        """Return one reading for each measurement. measurements: the number of measurements, if all have equally many
+        processes, or the number of processes in each measurement."""
         parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
         fields = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves, self.whole))
         return [Reading(*each) for each in zip(*fields, strict=True)]
@@ -58,7 +58,8 @@ class Reading:
 def readings(
     candidate: Array, baseline: Array, free_candidate: Array | None = None, free_baseline: Array | None = None
 ) -> tuple[Reading, Reading]:
-    """Return two readings of step times [..., P, R, 2]: the cautious one decides PASS, the generous one FAIL.
+    """Return two readings of step times [..., P, R, 2]: with the cautious reading PASS is decided, with the generous
+    reading FAIL.
 
     The undisturbed step is the lower quartile of an arm's blocks. The measured step is their median. The cautious
     reading compares the baseline's undisturbed step with the candidate's measured step. The generous reading compares
@@ -73,23 +74,25 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Return the lower quartile of finite step times [..., B]. Bits as from `np.percentile`, but faster."""
+    """Return the lower quartile of finite step times [..., B]. The bits are those of `np.percentile`, but this function
+    is faster."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     place = UNDISTURBED / 100 * (blocks - 1)
     below = int(place)
     low, high = ordered[..., below], ordered[..., min(below + 1, blocks - 1)]
-    share = place - below  # as in numpy, start from the nearer of the two values, which gives the same bits
+    share = place - below  # as numpy does, start from the nearer of the two values, which gives the same bits
     return np.asarray(low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share))
 
 
 def as_found(seconds: Array) -> Array:
-    """Return the median of finite step times [..., B]. The bits are those of `np.median`, at six times the speed."""
+    """Return the median of finite step times [..., B]. The bits are those of `np.median`, but this function is six
+    times as fast."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
 
 def _blocks(arm: Array) -> Array:
-    """Return step times of shape [..., R, 2] as [..., B], with B = 2 R."""
+    """Return step times of shape [..., R, 2] as an array of shape [..., B], with B = 2 R."""
     return arm.reshape(*arm.shape[:-2], -1)
 
 
@@ -100,7 +103,7 @@ def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline
     return Reading(ratios, np.stack(selves, axis=-2), whole)
 
 
-@cache  # one verdict needs the same few values a hundred times
+@cache  # cached, because one verdict needs the same few values a hundred times
 def t_quantile(confidence: float, processes: int) -> float:
     """Return the one-sided quantile of Student's t at `confidence`, with `processes` - 1 degrees of freedom."""
     from scipy.special import stdtrit
@@ -114,10 +117,11 @@ def left_out(processes: int) -> int:
 
 
 def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the trimmed mean of `logs` [..., P], and the mean's distance to its one-sided bound. Shape of each: [...].
+    """Return the trimmed mean of `logs` [..., P], and the distance from the mean to its one-sided bound, each of shape
+    [...].
 
     The method is that of Tukey and McLaughlin (1963). The mean omits the outermost values at each end. Its standard
-    error comes from the winsorized deviation. The degrees of freedom are the remaining processes minus one.
+    error comes from the winsorized deviation. The degrees of freedom are the number of remaining processes minus one.
     """
     processes = logs.shape[-1]
     cut = left_out(processes)
@@ -136,7 +140,8 @@ def self_intervals(logs: Array) -> tuple[Array, Array]:
 
 
 def missed_bias(selves: Array) -> Array:
-    """Return the largest bias [...] that the A/A intervals of both arms could miss. selves: shape [..., 2, P]."""
+    """Return the largest bias [...] that timing each arm against itself (A/A) could have missed. selves: log ratios
+    [..., 2, P]."""
     low, high = self_intervals(selves)
     worst: Array = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
     return worst
@@ -145,8 +150,9 @@ def missed_bias(selves: Array) -> Array:
 def margin(reading: Reading, confidence: float) -> Array:
     """Return by how much the trimmed mean of the log ratios must exceed the required log ratio (shape [...]).
 
-    This is the half-width of the mean's interval plus the bias that could have been missed. It is at least the
-    half-width combined with the noise that all processes share, because this noise is independent of the half-width.
+    The margin is the half-width of the mean's interval plus the bias that could have been missed. It is at least the
+    half-width combined with the noise that all processes have in common, because this noise is independent of the
+    half-width.
     """
     _, reach = trimmed(reading.ratios, confidence)
     return _allowed_for(reach, missed_bias(reading.selves))
@@ -160,8 +166,9 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
 def may_dissent(processes: int, confidence: float) -> int:
     """Return how many processes may be below a ratio that counts as proven, such as 0 of 8 at confidence 0.99.
 
-    If the true median is the required ratio, the probability of so few processes below it is at most 1 - confidence,
-    for any distribution of the noise. At confidence 0.99 the probability is 0.4 % for 0 of 8 and 0.3 % for 1 of 12.
+    If the true median is the required ratio, the probability that so few processes are below it is at most 1 -
+    confidence, for any distribution of the noise. At confidence 0.99, the probability is 0.4 % for 0 of 8, and 0.3 %
+    for 1 of 12.
     """
     from scipy.special import bdtr
 
@@ -170,7 +177,7 @@ def may_dissent(processes: int, confidence: float) -> int:
 
 
 def _shared(reading: Reading) -> Array:
-    """Return the error [...] that may be the same in all processes. A comparison of the processes cannot reveal it."""
+    """Return the error [...] that may be the same in all processes, so that comparing the processes cannot show it."""
     return np.maximum(missed_bias(reading.selves), COMMON_NOISE)
 
 
@@ -178,9 +185,9 @@ def sustained(cautious: Reading, confidence: float) -> Array:
     """Return the log ratio [...] of a measurement over all of the candidate's time, including slow blocks.
 
     For each process, take the candidate's time for the work that the undisturbed baseline does in one second. The
-    result comes from the mean of these times without the `may_dissent` slowest processes. A median would ignore slow
-    blocks if they are fewer than half, but a stall is the candidate's own time. If the baseline is slow in one process,
-    only this process's part of the mean changes.
+    result comes from the mean of these times, without the `may_dissent` slowest processes. A median would ignore slow
+    blocks if they are fewer than half, but the candidate's own stalls must count. If the baseline is slow in one
+    process, only the part of this process in the mean changes.
     """
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
     agreeing = np.argsort(cautious.ratios, axis=-1)[..., dissenting:]
@@ -188,15 +195,15 @@ def sustained(cautious: Reading, confidence: float) -> Array:
 
 
 def lower_bound(cautious: Reading, confidence: float) -> Array:
-    """Return the largest log ratio [...] that a measurement proves by typical blocks and also by all blocks."""
+    """Return the largest log ratio [...] that a measurement proves both by typical blocks and by all blocks."""
     return np.minimum(typical_bound(cautious, confidence), sustained(cautious, confidence))
 
 
 def typical_bound(cautious: Reading, confidence: float) -> Array:
-    """Return the largest log ratio [...] that the candidate's typical blocks prove.
+    """Return the largest log ratio [...] that the typical blocks of the candidate prove.
 
     All processes except at most `may_dissent` must reach this ratio. In addition, the trimmed mean must exceed the
-    ratio by its margin, or these processes must exceed it by the error that they may share.
+    ratio by its margin, or these processes must exceed the ratio by the error that all of them may have in common.
     """
     mean, _ = trimmed(cautious.ratios, confidence)
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
@@ -245,7 +252,7 @@ def stalls(
 
 
 def fewest_processes(confidence: float) -> int:
-    """Return the smallest number of processes P that proves a ratio if all processes agree: 2^-P <= 1 - confidence."""
+    """Return the smallest number P of processes that can prove a ratio if all of them agree: 2^-P <= 1 - confidence."""
     processes = 2
     while 2.0**-processes > (1 - confidence) * _ROUNDING:
         processes += 1
@@ -254,7 +261,8 @@ def fewest_processes(confidence: float) -> int:
 
 @dataclass(frozen=True)
 class Spread:
-    """The trimmed mean of a sample of log ratios [P], and the deviation from which the mean's error is computed."""
+    """The trimmed mean of a sample of log ratios [P], and the standard deviation from which the error of the mean is
+    computed."""
 
     mean: float
     deviation: float
@@ -267,12 +275,12 @@ class Spread:
         return cls(float(mean), error * kept / float(np.sqrt(len(logs))))
 
     def reach(self, confidence: float, processes: int) -> float:
-        """Return the mean's distance to its one-sided bound, for this number of processes with the same spread."""
+        """Return the distance from the mean to its one-sided bound, for `processes` with the same spread."""
         kept = processes - 2 * left_out(processes)
         return t_quantile(confidence, kept) * self.deviation * float(np.sqrt(processes)) / kept
 
     def agreement(self, distance: float, processes: int, confidence: float) -> float:
-        """Return the probability that at most `may_dissent` processes are further than `distance` below the mean."""
+        """Return the probability that at most `may_dissent` processes are more than `distance` below the mean."""
         from scipy.special import bdtr, ndtr
 
         across = float(distance < 0) if self.deviation == 0 else float(ndtr(-distance / self.deviation))
@@ -280,10 +288,11 @@ class Spread:
 
 
 def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: float, confidence: float) -> int | None:
-    """Return an estimate of how many processes a measurement with this spread needs to decide. None if none suffices.
+    """Return an estimate of how many processes a measurement with this spread needs to decide. Return None if no number
+    is enough.
 
-    The estimate uses a normal approximation, and is larger than the present number. Both readings must be on one side
-    of the required ratio, and a bound on that side must be reached.
+    The estimate uses a normal approximation, and is larger than the present number. Both readings must be on the same
+    side of the required ratio, and a bound on that side must be reached.
     """
     above = Spread.of(cautious.ratios).mean - log_demanded
     below = log_demanded - Spread.of(generous.ratios).mean
@@ -293,10 +302,11 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 
 
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
-    """Return the smallest number of processes above the present number that would probably decide.
+    """Return the smallest number of processes, above the present number, that would probably decide.
 
-    The mean's bound decides, or the agreement of the processes alone. Return None if more than `MOST_PROCESSES` are
-    needed. agreeing: True if the mean counts only if all processes except `may_dissent` agree with it.
+    Either the bound of the mean decides, or the agreement of the processes alone. Return None if more than
+    `MOST_PROCESSES` are needed. agreeing: True if the mean counts only if all processes except `may_dissent` agree with
+    it.
     """
     ratio = Spread.of(reading.ratios)
     selves = [Spread.of(logs) for logs in reading.selves]

@@ -1,7 +1,5 @@
-"""Compare tensors that steps created and that no step reads. A log that only one arm has is reported.
-
-If another such tensor exists in only one arm, the claim may stay undecided.
-"""
+"""Compare tensors that steps created and that no step reads, such as logs. A log that only one arm has is reported. If
+another tensor of this sort exists in only one arm, the claim may stay undecided."""
 
 from __future__ import annotations
 
@@ -23,11 +21,12 @@ _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 
 
 def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
-    """Return the end of a sentence that names the unread tensors in which executions differ from the first one.
+    """Return the end of a sentence that names the unread tensors in which executions differ from the first execution.
 
     Leave the claim undecided if only one execution has a tensor that is computed from parameters and batches. This does
-    not apply if one of the two executions replays, because no replay appends to a list. Also leave the claim undecided
-    if unequal tensors have an unknown origin. bits: True if values are compared as well.
+    not apply if one of the two executions replays a capture, because no replay appends to a list. Also leave the claim
+    undecided if tensors differ and it is unknown from what they were computed. bits: True if values are compared as
+    well.
     """
     (reference_name, reference), *others = executions.items()
     said, number = list[str](), 0
@@ -66,14 +65,14 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
 
 
 def _counted(names: Iterable[str], roles: Mapping[str, Role]) -> str:
-    """Return a text with the number of names, and the names. Items of one list appear as one name."""
+    """Return a text with the number of names, and the names. Items of the same list appear as one name."""
     names = list(names)
     words = {_WORDS[roles[each]] for each in names}
     return f"{counted(len(names), 'log' if words == {'log'} else 'tensor')}: {some(_holders(names))}"
 
 
 def _holders(names: Iterable[str]) -> list[str]:
-    """Return the names in natural order (2 before 10). Items of a list become one entry with the number of items."""
+    """Return the names in natural order (2 before 10). Items of one list become one entry with their number."""
     names = list(names)
     members = Counter(_PLACES.sub("", name) for name in names)
     shown = dict[str, None]()
@@ -84,7 +83,8 @@ def _holders(names: Iterable[str]) -> list[str]:
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:
-    """Return the recorded role of a tensor outside modules and optimizers; None if one of `ends` compares values."""
+    """Return the recorded role of a tensor outside of modules and optimizers. Return None if one of `ends` compares its
+    values."""
     if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
         return None
     found = {roles_of(end).get(name) for end in ends}
@@ -93,6 +93,6 @@ def _role(name: str, *ends: ArmEnd) -> Role | None:
 
 
 def _loose(end: ArmEnd) -> dict[str, str]:
-    """Return the digests of all tensors outside modules and optimizers at an end, by name."""
+    """Return the digests of all tensors outside modules and optimizers in the record of an execution's end, by name."""
     of_state = {} if end.state is None else end.state.digests.get(LOOSE, {})
     return of_state if end.loose is None else {**of_state, **end.loose.unread}

@@ -1,4 +1,4 @@
-"""Define the verdict: status, stable reason code, figures with units, denominators, deciding demand and message."""
+"""Define the verdict: status, reason code, figures with units, denominators, deciding demand, and message."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from pydantic.json_schema import SkipJsonSchema
 from harness.bounded_model import BoundedModel
 from harness.numbers import Real, counted
 
-# The classes below hold a measured figure and its required value. A judge compares the two, and a report shows both.
+# The classes below hold a measured figure and the value that a claim requires. A judge compares the two, and a report
+# shows both.
 
 Relation = Literal["none", "exactly", "at least", "at most"]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The confidence interval of a measured figure.
-
-    called: its name in statistics.
-    over: name of the denominator that counts the measured things.
-    """
+    """The confidence interval of a measured figure. called: what the interval is called in statistics. over: name of
+    the denominator that counts what was measured."""
 
     low: float
     high: float
@@ -36,11 +34,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Demanded:
-    """A figure and the demand of a claim on this figure.
+    """A figure, and the demand (bound) that a claim sets for this figure.
 
     noun: the figure's unit. For the relation `none`, it says what must not happen to any of the `of` things.
-    beside: True for guards and defaults. They represent the claim only if the claim has no other demands.
-    part: the prefix of figures' names if the claim is part of a composite claim.
+    beside: True for guards and default bounds. They are shown for a claim only if the claim has no other demands.
+    part: the prefix of the figure's name if the claim is a part of a composite claim.
     """
 
     figure: str
@@ -63,19 +61,21 @@ class Demanded:
 
     @property
     def is_open(self) -> bool:
-        """Return True if the demand is unmet at an end of the interval. It is then undecided or violated."""
+        """Return True if an end of the figure's interval does not meet the demand, so that it is undecided or
+        violated."""
         ends = (self.interval.low, self.interval.high) if self.interval is not None else (self.value,)
         return not all(replace(self, value=end).is_met for end in ends)
 
     @property
     def room(self) -> float:
-        """Return the distance of the figure from its bound, relative to the bound."""
+        """Return the distance of the figure from its bound, divided by the bound."""
         distance = abs(self.value - self.bound)
         return distance / abs(self.bound) if self.bound else math.inf if distance else 0.0
 
 
 def tightest(demands: Sequence[Demanded]) -> Demanded | None:
-    """Return the demand that represents a claim: the one closest to its bound. Guards and defaults come last."""
+    """Return the demand that is shown for a claim: the one whose figure is closest to its bound. Guards and default
+    bounds come last."""
     return min(demands, key=lambda each: (each.beside, each.room), default=None)
 
 
@@ -102,7 +102,8 @@ class Figure(BoundedModel):
 
 
 class Facts(BoundedModel):
-    """A judge's result for one claim or part, without its message. Equal evidence gives equal facts in all versions."""
+    """The result of a judge for one claim or part, without its message. For equal evidence, the facts are equal in all
+    versions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -114,7 +115,7 @@ class Facts(BoundedModel):
 
 
 class UnitFacts(Facts):
-    """The facts of one unit, which is a contract's claim on a workload."""
+    """The facts of one unit: one claim of a contract on one workload."""
 
     contract: str
     claim: str
@@ -122,11 +123,10 @@ class UnitFacts(Facts):
 
 
 class Judgement(Facts):
-    """A judge's result for one claim or part, before it is assigned to a unit.
+    """The result of a judge for one claim or part, before it becomes the verdict of a unit.
 
-    message: one sentence. Its words may change between versions.
-    demands: all demands that the judge checked.
-    decided: the violated demand of a FAIL, else the demand closest to its bound. Files do not store demands.
+    message: one sentence. Its words may change between versions. demands: all demands that the judge checked. decided:
+    the violated demand if the status is FAIL, else the demand closest to its bound. Files do not store demands.
     """
 
     message: str
@@ -135,7 +135,7 @@ class Judgement(Facts):
 
 
 class Verdict(Judgement, UnitFacts):
-    """A judgement of one unit."""
+    """The judgement of one unit (contract, claim, workload)."""
 
     @property
     def can_be_waived(self) -> bool:
@@ -156,12 +156,13 @@ class Counts(BoundedModel):
     errors: int
 
     def line(self) -> str:
-        """Return the count line of these numbers."""
+        """Return these numbers as one line, as `count_line` does."""
         return count_line({name.replace("_", " "): number for name, number in self if name != "planned"})
 
 
 def count_line(numbers: Mapping[str, int]) -> str:
-    """Return the number of units by outcome: `45 units · 44 held · 1 undecided`, without zeros."""
+    """Return the number of units by outcome as one line, such as `45 units · 44 held · 1 undecided`. Outcomes without
+    units are left out."""
     shown = [
         f"{number} {'error' if (word, number) == ('errors', 1) else word}" for word, number in numbers.items() if number
     ]

@@ -1,5 +1,5 @@
-"""Define the table of claim kinds and the table of probes (ways to execute a run). Every list of kinds is derived from
-the table. An import of this package imports nothing else of the harness except the errors."""
+"""Define two tables: of the kinds of claim, and of the probes (ways to execute a run). Every list of kinds elsewhere is
+derived from these tables. An import of this package imports nothing else of the harness except the errors."""
 
 from harness.kinds.built_in import BUILT_IN as BUILT_IN
 from harness.kinds.installed import kind_of as kind_of

@@ -1,4 +1,4 @@
-"""Name the checks that all kinds of claim share, and the reasons why the rows of several kinds leave out a check."""
+"""Name the checks that several kinds of claim share, and the reasons why a kind leaves out some of these checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def left_out(name: str) -> str:
     return name
 
 
-# Constants for rows of several families: references to faults in evidence, and reasons to leave out a shared check.
+# Constants that the rows of several kinds use: names of faults in evidence, and reasons why a kind leaves out a shared
+# check.
 
 MISSING_RUN = "harness.drill.faults:MISSING_RUN"
 NO_STEPS = "harness.drill.faults:NO_STEPS"

@@ -26,7 +26,7 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Judged(Protocol):
-    """The attributes of a claim's part that determine the probe whose evidence the part is judged from."""
+    """A part of a claim. The attributes of the part determine the probe that records the evidence for the part."""
 
     @property
     def kind(self) -> str: ...
@@ -88,7 +88,7 @@ def _with_installed(
 
 def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[EntryPoint, Any]]:
     """Yield each entry point of a group with the object that it names. Raises KindError if an object cannot be
-    imported, or if `is_sound` returns False for it. what: the expected object, for messages."""
+    imported, or if `is_sound` returns False for the object. what: a word for the objects in messages."""
     rule, remedy = f"an entry point of `{group}` must name {what}", "correct or uninstall that package"
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         try:

@@ -14,7 +14,8 @@ from harness.kinds.row import Name, Reference, Row, Sentence
 
 @dataclass(frozen=True, kw_only=True)
 class Kind(Row):
-    """All that the harness needs to know about one kind of claim. A missing or malformed field raises `KindError`."""
+    """All that the harness needs to know about one kind of claim. If a field is missing or malformed, the row's
+    creation raises `KindError`."""
 
     called: ClassVar = "claim kind"
     name: Name
@@ -22,7 +23,8 @@ class Kind(Row):
     model: Reference
     """`module:attribute` of the model, a subclass of `harness.contract.base.Judged`."""
     judge: Reference
-    """`module:attribute` of the judge: a function of the part, the context and the sheet."""
+    """`module:attribute` of the judge: a function of the claim's part, the context (contract and runs), and the sheet,
+    which collects the verdict's figures."""
     probes: Annotated[Mapping[Name, tuple[Name, ...]], Field(min_length=1)]
     """The probes (`harness.kinds.probes`) whose evidence decides claims of this kind. For each probe, the value lists
     the model's fields that it gets as settings. If there are several probes, the model's `chosen_probe` names one."""

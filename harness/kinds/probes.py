@@ -14,7 +14,8 @@ Trainings = Literal["none", "each"]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Row):
-    """All that the harness needs to know about one probe. A missing field raises `KindError`."""
+    """All that the harness needs to know about one probe. If a field is missing, the row's creation raises
+    `KindError`."""
 
     called: ClassVar = "probe"
     name: Name
@@ -22,11 +23,12 @@ class Probe(Row):
     execute: Reference
     """`module:attribute` of the function that executes a run in a worker. Its arguments are the run and a recorder."""
     arm_by_arm: bool
-    """True if the probe executes one arm after another, and the evidence of an arm does not depend on other arms. It
-    may depend only on arms that the run compares with this arm (`baseline_of`, `compared`). Such a probe has no
-    settings, because all kinds use the same run. Several runs can share the execution of an arm. The arms of a run can
-    be divided among processes, and judged before the run ends. If an arm ended a worker, the run can be repeated
-    without it. A drill can take the evidence of arms that its fault cannot change from the run without the fault."""
+    """True if the probe executes one arm after another, and the evidence of an arm does not depend on other arms. The
+    evidence may depend only on arms that the run compares with this arm (`baseline_of`, `compared`). Such a probe has
+    no settings, so all kinds can use the same run. Because its arms are independent, several runs can share the
+    execution of an arm. The arms of a run can be divided among processes, and judged before the run ends. If an arm
+    ended a worker, the run can be repeated without this arm. A drill can take the evidence of arms that its fault
+    cannot change from the run without the fault."""
     timed: bool
     """True if step times are the evidence. No other run then uses the machine, and repetitions give new evidence."""
     of_ranks: bool
@@ -38,8 +40,9 @@ class Probe(Row):
     """`module:attribute` of a function that takes the run and returns an arm's number of steps. None if the number of
     steps is limited only by time."""
     trainings: Trainings
-    """Which executions of an arm make all steps of the workload. none: no execution, because the probe itself chooses
-    the number of steps. each: every execution; a training that was interrupted by saves and loads counts as one."""
+    """The executions of an arm that make all steps of the workload. none: no execution, because the probe itself
+    chooses the number of steps. each: every execution. A training that was interrupted by saves and loads counts as one
+    execution."""
     every_step_recorded: bool
     """True if an arm's series contains every step that the arm made."""
     watches_steps: bool

@@ -1,4 +1,4 @@
-"""Define the rows of the harness's tables of kinds and probes. A row checks its fields when it is created.
+"""Define the rows of the harness's tables of claim kinds and of probes. A row checks its fields when it is created.
 
 A row names objects of other packages as `module:attribute`. These objects are imported only when they are used.
 """
@@ -21,12 +21,12 @@ Sentence = Annotated[str, Field(pattern=r"\.$")]  # ends with a full stop
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a table. A missing or malformed field raises `KindError`."""
+    """A row of a table. If a field is missing or malformed, the row's creation raises `KindError`."""
 
     called: ClassVar[str]
     name: Name
 
-    # Check for missing fields here, because the error of a dataclass for a missing field does not name the row.
+    # Look for missing fields here, because the error that a dataclass raises for a missing field does not name the row.
     def __new__(cls, **given: Any) -> Self:
         for field in fields(cls):
             if field.name not in given and field.default is MISSING and field.default_factory is MISSING:
@@ -50,7 +50,8 @@ class Row:
 
 @cache
 def _model(row: type[Row]) -> type[BaseModel]:
-    """Return a pydantic model that validates all fields of a row. One model is faster than adapters for each field."""
+    """Return a pydantic model that validates all fields of a row. One model for all fields is faster than one validator
+    for each field."""
     types = get_type_hints(row, include_extras=True)
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
     typed: dict[str, Any] = {field.name: (types[field.name], ...) for field in fields(row)}

@@ -1,1 +1,1 @@
-"""Turn contracts into units and runs, and find which units this machine cannot decide."""
+"""Turn contracts into units and runs, and find the units that cannot be decided on this machine."""

@@ -1,4 +1,4 @@
-"""Find out how many GPUs and how much GPU memory units and runs need, and why a unit cannot be decided here.
+"""Find out how many GPUs and how much GPU memory units and runs need, and why a unit cannot be decided on this machine.
 
 The machine, the system, or the baseline of another commit may lack something that the unit needs. A run needs no GPU, a
 part of a GPU's memory, or a whole GPU. Several ranks need several GPUs.
@@ -74,7 +74,8 @@ def needs_gpu(run: Run) -> bool:
 
 
 def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
-    """Return the UUIDs of the GPUs that the run uses: the first GPU of the machine, and one for each further rank."""
+    """Return the UUIDs of the GPUs that the run uses. The first rank uses the machine's first GPU, and each further
+    rank the next GPU."""
     return [gpu.uuid for gpu in gpus[: run.ranks]] if needs_gpu(run) else []
 
 
@@ -84,9 +85,10 @@ def gpu_memory_gib(run: Run) -> float | None:
     The result is None if the workload declares no memory, if the probe needs the whole device, or if the run has
     several ranks. It is 0.0 if the run uses no GPU, because its workload is for the processor.
 
-    Ranks wait for one another, and keep their GPUs busy meanwhile: when three runs with two ranks each shared two
-    H200s, none finished an arm's steps in four minutes. The declared memory is enough for each run of the workload,
-    because `_missing_memory` requires only this amount of a GPU. A timing process, with both arms, needs no more.
+    Several ranks need their GPUs alone, because a rank keeps its GPU busy while it waits for other ranks. When three
+    runs with two ranks each shared two H200s, no run finished an arm's steps in four minutes. The declared memory is
+    enough for each run of the workload, because `_missing_memory` requires only this amount of a GPU. A process that
+    times both arms needs no more.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
@@ -104,7 +106,7 @@ def shares_gpu(run: Run) -> bool:
 
 
 def ran_out_of_memory(directory: Path, death: Death | None) -> bool:
-    """Return True if the device ran out of memory in a run or a part of it. directory: the run's evidence."""
+    """Return True if the device ran out of memory in a run or in a part of the run. directory: the run's evidence."""
     records, _ = read_records(directory)
     ends = [death, *(record for record in records if isinstance(record, ArmFailed | PartFailed))]
     return any(each is not None and "out of memory" in each.detail for each in ends)
@@ -119,17 +121,20 @@ def all_of_it(_run: Run) -> None:
 
 
 def none_for_a_target(run: Run) -> float | None:
-    """Return the declared memory in GiB; 0.0 if the run only compiles kernels for another target than this GPU."""
+    """Return the memory that the workload declares, in GiB. Return 0.0 if the run only compiles kernels for another
+    target than this machine's GPU."""
     return declared(run) if run.settings.get("target", ON_DEVICE) == ON_DEVICE else 0.0
 
 
 def twice_if_filled(run: Run) -> float | None:
-    """Return the declared memory in GiB. If the probe fills memory, double it, as two processes open the arm."""
+    """Return the memory that the workload declares, in GiB. If the probe fills the memory, return twice as much,
+    because two processes open the arm."""
     memory = declared(run)
     return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory
 
 
-# Modules that the extra `run` installs. The package cuda-bindings exists only for Linux (pyproject.toml).
+# Modules of the packages that the extra `run` installs. The package cuda-bindings exists only for Linux
+# (pyproject.toml).
 RUN_MODULES = ("torch", "filelock", "pynvml", *(("cuda.bindings",) if sys.platform == "linux" else ()))
 
 
@@ -139,8 +144,8 @@ Describe = Callable[[str], SystemDescription | SystemResolutionError]
 def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
     """Return an obstacle if the system of one of the claim's arms cannot be described.
 
-    Without the description the unit cannot be planned correctly. The unit becomes an ERROR. This also holds if the
-    machine could not decide the unit for another reason, or if a worker could have opened the system.
+    The unit then becomes an ERROR, because it cannot be planned correctly without the description. This holds even if
+    the machine could not decide the unit for another reason, or if a worker could have opened the system.
     """
     arms = {arm for part in parts_of(claim) for arm in part.arms().values()}
     for system in dict.fromkeys(contract.arms[arm].system or contract.system for arm in sorted(arms)):
@@ -167,7 +172,8 @@ def find_obstacle(
 
 
 def _cannot_run(machine: Machine) -> Obstacle | None:
-    """Return an obstacle if no run can be executed here: process groups or packages of the extra `run` are missing."""
+    """Return an obstacle if no run can be executed on this machine, because it lacks process groups or the packages of
+    the extra `run`."""
     if not hasattr(os, "killpg"):
         return Obstacle(
             reason="not_available", message="runs need Linux or macOS; recorded evidence can be judged on any system"
@@ -191,7 +197,8 @@ def _not_installed(missing: Sequence[str]) -> str:
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    # Judges of these kinds report an unreadable GPU as a violation, so the unit is executed.
+    # For some kinds, an unreadable GPU is a violation that the judge reports. Claims of these kinds are executed
+    # nevertheless.
     reads_device = machine.gpu_unreadable and all(
         kind_of(part.kind).judges_unreadable_device for part in parts_of(claim)
     )
@@ -199,7 +206,7 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
         return None
     if needs_cuda(contract, claim, workload):
         return Obstacle(reason="needs_cuda", message=f"needs CUDA: {machine.cuda_message}")
-    # A machine whose GPU broke must not decide on its CPU, as if it had no GPU.
+    # A machine with a broken GPU must not decide the unit on its CPU, as a machine without a GPU would do.
     if machine.gpu_unreadable and workload.needs.device is None:
         message = f"needs this machine's GPU, as the workload has no `needs: {{device: cpu}}`: {machine.cuda_message}"
         return Obstacle(reason="needs_cuda", message=message)
@@ -207,7 +214,8 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
 
 
 def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
-    """Return an obstacle if the machine's GPU has another name than required, or a smaller compute capability."""
+    """Return an obstacle if the machine's GPU has another name than the workload requires, or a smaller compute
+    capability."""
     if not machine.gpus:
         return None
     gpu, needs = machine.gpus[0], workload.needs
@@ -296,11 +304,12 @@ class HasContract(Protocol):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The commit of the arms that claims name as `baseline`. None: these arms use the working tree, as all others do.
+    """The commit from which the arms that claims name as `baseline` are loaded. None: the working tree, as for all
+    other arms.
 
-    descriptions: by name, the descriptions of the systems at that commit, or the errors that prevented them.
+    descriptions: by name, the descriptions of the systems at that commit, or the errors that prevented a description.
     tree: the folder with the checkout of the commit.
-    accepted: the baselines of claims with another commit, by contract and claim.
+    accepted: by contract and claim, the baselines of claims that have another commit.
     """
 
     commit: str | None = None
@@ -309,7 +318,7 @@ class Baseline:
     accepted: Mapping[tuple[str, str], Baseline] = field(default_factory=dict)
 
     def of(self, contract: str, claim: str) -> Baseline:
-        """Return the baseline of one claim."""
+        """Return the baseline commit of one claim."""
         return self.accepted.get((contract, claim), self)
 
 
@@ -332,7 +341,8 @@ def baseline_checkout(
     accepted: Sequence[AcceptedBaseline] = (),
     day: date | None = None,
 ) -> AbstractContextManager[Checkout | None]:
-    """Within the block, check out the commit `name` in a worktree for the baselines. Do nothing if `name` is None.
+    """Check out the commit `name` for the baseline arms, in a git worktree that exists within the `with` block. Do
+    nothing if `name` is None.
 
     accepted, day: see `checked_out`. Raise UsageError if no claim names a baseline, and the errors of `checked_out`.
     """
@@ -345,7 +355,8 @@ def baseline_checkout(
 
 
 def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> Obstacle | None:
-    """Return why a claim cannot be judged with the baseline at its commit; None if it can, or names no baseline."""
+    """Return why a claim cannot be judged with its baseline at another commit. Return None if the claim can be judged,
+    or names no baseline."""
     for part in parts_of(claim):
         if "baseline" in part.arms():
             if baseline.commit is None:
@@ -362,7 +373,8 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
 
 
 def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
-    """Return an obstacle if both arms have equal settings without a baseline commit. Nothing would be compared."""
+    """Return an obstacle if candidate and baseline have equal settings and come from the same commit. Nothing would be
+    compared."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
     if candidate is None or not contract.same_settings(candidate, baseline):

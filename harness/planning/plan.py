@@ -22,11 +22,13 @@ from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.planning.obstacles import Baseline, HasContract, commit_obstacle, find_obstacle, system_obstacle
 from harness.planning.run_builder import PlannedFault, RunBuilder, plan_fault
 
-LIMIT_S = 60.0  # limit in seconds for all executions of both arms together
-# Names of figures with the step at which a difference was seen. The first difference may lie in an earlier step.
+LIMIT_S = 60.0  # limit in seconds for the new run of `where_run`, for all executions of both arms together
+# Names of the figures that contain the step at which a judge saw a difference. The first difference may lie in an
+# earlier step.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")
-_BLOCK = "first_differing_block"  # name of the figure with the first step of the block that differs
-_NOISE = "noise_floor"  # name of the figure with the difference of two executions of the baseline
+# Name of the figure with the first step of the block of steps in which the arms differ.
+_BLOCK = "first_differing_block"
+_NOISE = "noise_floor"  # name of the figure with the difference between two executions of the baseline
 
 
 def where_run(
@@ -55,7 +57,7 @@ def where_run(
         "last": min(_last_step(part, values, steps), steps - 1),
         "observed": False,
         "limit_s": limit_s,
-        "deterministic": bool(values.get(_NOISE)),  # otherwise the first difference might only be noise
+        "deterministic": bool(values.get(_NOISE)),  # if the baseline repeats itself in bits, no difference can be noise
         **{setting: {candidate: value} for setting, value in between.items()},
     }
     fields = (
@@ -94,7 +96,7 @@ def _last_step(part: AnyPart, values: Mapping[str, object], steps: int) -> int:
 
 
 Describe = Callable[[str], SystemDescription]
-SHOWN = 12  # largest number of known names that an error about an unknown name lists
+SHOWN = 12  # largest number of known names that are listed in an error about an unknown name
 
 
 @dataclass(frozen=True)

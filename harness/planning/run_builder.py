@@ -1,4 +1,5 @@
-"""Plan the runs whose evidence decides claims on one workload. Parts of claims share a run where this is possible."""
+"""Plan the runs whose evidence decides claims on one workload. The parts of claims share a run where this is
+possible."""
 
 from __future__ import annotations
 
@@ -27,10 +28,12 @@ class PlannedFault:
 
 
 def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Sequence[AnyClaim]) -> PlannedFault:
-    """Return the fault with the arms in which it is planted. These are arms of the claims that the fault should break.
+    """Return the fault with the arms in which it is planted. These are the arms of the claims that the fault should
+    break.
 
-    A claim should break if the claim lists the fault, if the fault lists the claim (a system's fault), or if the fault
-    lists the claim's kind (the harness's fault). If no given claim should, the arms of all given claims get the fault.
+    A claim should break if the claim lists the fault, if the fault lists the claim (a fault of the system), or if the
+    fault lists the claim's kind (a fault of the harness). If none of the given claims should break, the fault is
+    planted in the arms of all given claims.
     """
     description = offered.get(name)
     if description is None:
@@ -51,9 +54,10 @@ def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]
 
 
 ID_LIMIT = 150  # largest number of characters of a run's id, which is also the name of a directory
-# Settings of kernel comparisons that claims may share in one run. A judge reads only the settings of its own claim.
+# Settings of kernel comparisons. A run may join the values of several claims, because a judge reads only the values of
+# its own claim.
 TRIED_TOGETHER = ("operations", "magnitudes")
-_OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # fields whose arms use the baseline's commit
+_OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # fields of a claim whose arms use the baseline's commit
 BASELINE, CANDIDATE, CONTROL = range(3)  # the roles of arms in a paired run, in their order
 
 
@@ -78,7 +82,8 @@ class _PairedRun:
     commit: str | None = None  # the commit of `baselines`; None: the working tree
 
     def takes(self, part: AnyPart, commit: str | None) -> bool:
-        """Return True if the run can serve the part: no conflicting recordings or circular baselines, equal commits."""
+        """Return True if the run can also serve this part. The part's recordings must fit those of the run, no arms may
+        be baselines of each other in a circle, and the commits must be equal."""
         baselines, others = _by_role(part)
         if baselines and self.baselines and commit != self.commit:
             return False
@@ -140,7 +145,8 @@ class _PairedRun:
             self.gradient_arms |= {*demand.compared()}
             if demand.baseline is not None:
                 self.baseline_of |= dict.fromkeys(demand.compared(), demand.baseline)
-        # A later execution is compared with an earlier one by its gradients and by its end state.
+        # The later of two compared executions is compared by its gradients and its end state, so the earlier execution
+        # comes first.
         named = part.arms()
         pairs = [(named.get(part.candidate_path), named.get("baseline")), *self.baseline_of.items()]
         for later, first in pairs:
@@ -148,7 +154,8 @@ class _PairedRun:
                 self.earlier.setdefault(later, set()).add(first)
 
     def order(self, contract: Contract) -> list[str]:
-        """Return arms in order: baselines, candidates, controls. Within a role, an arm comes after its baselines."""
+        """Return the arms in their order of execution: baselines, candidates, controls. Within a role, an arm comes
+        after its baselines."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], self._place(arm), as_written.index(arm)))
 
@@ -160,12 +167,14 @@ def _steps_within(steps: Collection[int], length: int) -> list[int]:
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
-    """Return True if the arm is a control of the part whose start parameters are changed by one rounding ("nudged")."""
+    """Return True if the arm is a control whose start parameters the harness changes by about one rounding error
+    ("nudged")."""
     return bool(part.recorded_of().get(arm, {}).get("nudged", False))
 
 
 def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
-    """Return two sets of arms: the part's baseline and nudged controls, and its other arms."""
+    """Return two sets of arms: the part's baseline with its nudged controls (see `_nudged`), and all other arms of the
+    part."""
     arms = part.arms()
     return {arm for name, arm in arms.items() if name in _OF_BASELINE}, {
         arm for name, arm in arms.items() if name not in _OF_BASELINE
@@ -173,10 +182,12 @@ def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
-    """Return settings with which one run serves two parts; None if it would execute combinations that no part needs.
+    """Return settings with which one run can serve two parts. Return None if such a run would execute combinations that
+    no part needs.
 
-    The operations and magnitudes of both parts are joined if only one of these two settings differs, or if the settings
-    of one part include those of the other. Bounds by data type must have equal data types. All others must be equal.
+    Operations and magnitudes of both parts are joined if only one of these two settings differs, or if the settings of
+    one part include those of the other part. Bounds by data type must have equal data types. All other settings must be
+    equal.
     """
     names = [name for name in TRIED_TOGETHER if name in one and name in other]
     ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
@@ -189,7 +200,8 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """Return the settings as a probe uses them. Of bounds, only data types remain; only the judge reads bounds."""
+    """Return the settings as a probe uses them. A probe needs only the data types of bounds, so their values are left
+    out."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
@@ -208,9 +220,9 @@ class RunBuilder:
         *,
         accepted: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
-        """Start without runs. baseline: the commit for baseline arms; None: all arms use the working tree.
+        """Start without planned runs. baseline: the commit for baseline arms; None: all arms use the working tree.
 
-        accepted: another commit for the baseline arms of some claims, by claim.
+        accepted: other commits for the baseline arms of some claims, by claim.
         """
         self._contract, self._workload_name, self._fault = contract, workload_name, fault
         self._baseline, self._accepted = baseline, accepted
@@ -219,7 +231,8 @@ class RunBuilder:
         self._others: dict[str, Run] = {}
 
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
-        """Plan a part of a claim. Return the ids of the runs whose evidence decides the part. index: its number."""
+        """Plan the runs for a part of a claim. Return the ids of the runs whose evidence decides the part. index: the
+        part's number."""
         row = probe_of(part)
         probe, commit = row.name, self._accepted.get(claim.id, self._baseline)
         if row.arm_by_arm:
@@ -284,7 +297,8 @@ class RunBuilder:
         )
 
     def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
-        """Return the id of a run that executes only the part's candidate. Parts with compatible settings share it."""
+        """Return the id of a run that executes only the part's candidate. Parts with compatible settings share the
+        run."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
             if run.probe == probe and list(run.arms) == [candidate]:
@@ -340,7 +354,8 @@ class RunBuilder:
         return PlannedArm(arm=arm, system=arm.system or self._contract.system, commit=commit, replicas=replicas)
 
     def _id(self, suffix: str) -> str:
-        """Return the id of a run, which ends with `suffix`. An id too long for a folder's name ends with a digest."""
+        """Return the id of a run, which ends with `suffix`. If the id is too long for a folder's name, it is cut and
+        ends with a digest."""
         identity = f"{self._contract.id}+{self._workload_name}+{suffix}"
         if len(identity) <= ID_LIMIT:
             return identity
@@ -348,10 +363,10 @@ class RunBuilder:
         return f"{identity[: ID_LIMIT - 17]}+{digest}"
 
 
-# Find the first difference between the runs that were made for a unit and the runs that the unit's contract requires.
-# Texts, bounds and guards are not part of a run. Therefore a contract can judge old evidence if only these parts of the
-# contract have changed. All other contents of a contract determine what is executed. Evidence with another workload,
-# arm, system or probe setting cannot be judged by this contract.
+# The following functions find the first difference between the runs that were made for a unit and the runs that the
+# unit's contract requires now. Texts, bounds and guards are not part of a run. Therefore a contract can judge old
+# evidence if only these contents of the contract have changed. All other contents of a contract determine what is
+# executed. Evidence with another workload, arm, system or probe setting cannot be judged by this contract.
 
 ONE = "one"
 
@@ -368,13 +383,14 @@ def first_difference(
 ) -> Difference | None:
     """Return the first difference between the runs `made` and the runs that the contract requires now.
 
-    made: the runs that decided the unit.
-    Return None if every part of the claim has the runs that it requires, and each run is required by some part.
-    unread: how many of the unit's runs cannot be read. These may be missing, because other code reports them.
+    made: the runs that decided the unit. Return None if every part of the claim has the runs that it requires, and each
+    run is required by some part.
+
+    unread: how many of the unit's runs cannot be read. These runs may be missing here, because other code reports them.
     fault: a fault that was planted on purpose, so runs may have it.
-    baseline: the baselines' commit.
+    baseline: the commit of the baseline arms.
     """
-    # A contract names neither of these two, but all runs of a unit must have the same value.
+    # A contract names neither the data nor the model directory, but all runs of a unit must have the same values.
     for name in ("data", "model_directory"):
         if len({getattr(run, name) for run in made}) > 1:
             return Difference(name, "one for all runs", "several")
@@ -383,7 +399,8 @@ def first_difference(
         builder = RunBuilder(contract, workload, None, None, None, baseline)
         builder.add(claim, index, part)
         demanded = builder.runs()
-        # For each required run: number of the run that provides it, or None. Equal runs differ only in process number.
+        # For each required run, find the number of the run that was made for it, or None. Timing processes differ only
+        # in their number.
         serving = [
             next((number for number, run in enumerate(made) if _first(wanted, run, fault) is None), None)
             for wanted in demanded

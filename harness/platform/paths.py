@@ -54,7 +54,8 @@ def add_working_directory() -> None:
 
 
 def without_folders(text: str) -> str:
-    """Return `text` with absolute paths relative to a folder of the import path, the working or Python's folder."""
+    """Return `text` with shorter paths. Paths in a folder of the import path, in the working directory or in Python's
+    folder become relative to this folder."""
     roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(f"{root.rstrip('/')}/", "")
@@ -127,7 +128,7 @@ _OF_EXTRA = r"""\s*;\s*(?P<other>.*?)(?:\s+and\s+)?extra\s*==\s*["'](?P<extra>[\
 
 def command_for(extra: str) -> str:
     """Return the command that installs the packages of an extra (an optional part of the harness), such as `run`."""
-    # a late import, because this one is slow and every process that describes systems imports this module
+    # Import here, because this import is slow, and every process that describes systems imports this module.
     from importlib import metadata
 
     try:

@@ -1,6 +1,7 @@
 """Record the signals that request the end of the command, such as SIGTERM.
 
-A signal raises an exception. An `except` in a library or user code may drop this exception. The record remains.
+The handler of a signal raises an exception. An `except` in a library or in user code may drop this exception, but the
+record remains.
 """
 
 from __future__ import annotations

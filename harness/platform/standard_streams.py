@@ -1,6 +1,7 @@
-"""Print all output of commands: one escaped line after another, to any kind of stdout and stderr.
+"""Print all output of commands to stdout and stderr, line by line, with each line escaped.
 
-Exit codes are verdicts. Therefore they must not change if an encoding lacks a character or a pipe's reader has ended.
+Exit codes are verdicts. Therefore they must not change if an encoding lacks a character, or if the reader of a pipe has
+ended.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def path_at_start() -> str:
 
 
 def path_of_child(found: str | None) -> Mapping[str, str]:
-    """Return the environment variables that set a child's import path. One is for its start, one for `use_given_path`.
+    """Return the environment variables that set a child's import path. One variable is for the child's start. The other
+    is read by `use_given_path`.
 
     found: the complete import path for the child; None: the path that this process gives to its children.
     """
@@ -72,14 +73,14 @@ def use_given_path() -> None:
         sys.path[:] = dict.fromkeys([*given.split(os.pathsep), *sys.path])
 
 
-# These functions are bound here, before a system is imported. Otherwise user code could replace them in their modules.
+# Bind these functions here, before a system is imported. Otherwise user code could replace them in their modules.
 
 
 READY, ALONE, TOGETHER, GO, WRITTEN = "ready", "alone", "together", "go", "written "
 MOST_BYTES = 16 * 2**20  # largest size of a message, in bytes
 CHUNK = 2**20
 SENDING_S = 1.0  # seconds after which sending fails, if the child does not read
-# These are bound before a system is imported, because user code could replace them.
+# Bind these functions here, before a system is imported. Otherwise user code could replace them.
 _send, _receive = socket.socket.sendall, socket.socket.recv
 
 
@@ -110,7 +111,8 @@ class Line:
     def receive(self, timeout: float | None) -> str | None:
         """Return the next line; "" if the other end is closed; None if no whole line arrives within `timeout` seconds.
 
-        timeout: None for no limit. An incomplete line waits for the next call. Raise `NoMessage` for over `MOST_BYTES`.
+        timeout: None for no limit. An incomplete line waits for the next call. Raise `NoMessage` for a line of more
+        than `MOST_BYTES` bytes.
         """
         until = None if timeout is None else monotonic() + timeout
         left = timeout
@@ -168,7 +170,8 @@ def take_standard_input() -> Line:
 # Seconds between two checks whether the child is alive. The line alone does not show the child's end, because a forked
 # process of the child may keep the line open.
 LOOK_S = 10.0
-# Names of environment variables with credentials of a CI job, or files of commands that the CI runner executes later.
+# Matches the names of environment variables that contain credentials of a CI job, or the path of a file with commands
+# that the CI runner executes later.
 _OF_CI = re.compile(
     r"ACTIONS_.*|(GITHUB|GH|CI|BUILDKITE)_(.*_)?(TOKEN|PASSWORD)|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY)"
 )

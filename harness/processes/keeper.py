@@ -46,7 +46,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _wake_at_signals() -> tuple[int, int]:
-    """Return both ends of a pipe. A signal to end this process and the end of a child each write a byte to it."""
+    """Return both ends of a pipe. A byte is written to the pipe when a signal asks this process to end, and when a
+    child ends."""
     wakes = os.pipe()
     for end in wakes:
         os.set_blocking(end, False)
@@ -151,7 +152,8 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _end_all(child: int, code: int | None) -> int:
-    """Kill all descendants of the command until none is left. Return its exit code. code: the exit code, if known."""
+    """Kill all descendants of the command until none is left. Return the command's exit code. code: the exit code, if
+    it is already known."""
     groups = {child}
     while True:
         killed = [_kill(group) for group in groups]
@@ -164,7 +166,8 @@ def _end_all(child: int, code: int | None) -> int:
 
 
 def _kill(group: int) -> bool:
-    """Kill a whole process group at once, so that none can fork and escape. Return False if it is another user's."""
+    """Kill a whole process group at once, so that no process in it can fork and escape. Return False if the group
+    belongs to another user."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -175,7 +178,8 @@ def _kill(group: int) -> bool:
 
 
 def _groups_below(keeper: int) -> set[int]:
-    """Return the process groups of the keeper's descendants, without its own group. Without /proc: none."""
+    """Return the process groups of the keeper's descendants, without the keeper's own group. Return an empty set
+    without /proc."""
     parents: dict[int, int] = {}
     groups: dict[int, int] = {}
     for name in os.listdir("/proc") if LINUX else ():  # noqa: PTH208

@@ -162,7 +162,8 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a value for `USER` if nothing else names this user, else {}. Without a name, `getpass.getuser` fails."""
+    """Return a variable `USER` for the command if nothing else names this user, else {}. Without a name,
+    `getpass.getuser` fails."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd

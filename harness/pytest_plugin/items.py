@@ -1,4 +1,5 @@
-"""Collect contracts and report verdicts in pytest: contract files, units as items, texts of failures, the session."""
+"""Collect contract files in pytest with a test item for each unit, write the texts of failures, and report all verdicts
+at the end of the session."""
 
 from __future__ import annotations
 
@@ -227,7 +228,8 @@ class ContractItem(pytest.Item):
         self.planned, self.unit = planned, unit
         self.verdict: Verdict | None = None
         self._failure = ""
-        # Record these properties now. If a mark skips the item before its set-up, it must still count as requested.
+        # Record these properties now. If a mark skips the item before its set-up, the item must still count as
+        # requested.
         self.user_properties.append((_PROPERTY, unit.model_dump_json()))
         self.user_properties.append(("contract.file", str(self.path)))
 
@@ -274,7 +276,8 @@ class ContractReporter:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record that a contract file was refused.
 
-        Only in this case, a failed report about a contract file has no traceback.
+        The failed report about a refused contract file has no traceback. All other failed reports about contract files
+        have a traceback.
         """
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
@@ -358,7 +361,8 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Return True if contracts were requested but none was judged. A gate in the ini file alone is no request."""
+        """Return True if contracts were requested but none was judged. A gate that only the ini file turns on does not
+        count as a request."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))

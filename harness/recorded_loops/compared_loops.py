@@ -171,10 +171,10 @@ def _quantities(runs: Sequence[Recording]) -> list[str]:
 def _series(
     names: Collection[str], candidates: Sequence[Recording], baselines: Sequence[Recording], sheet: Sheet
 ) -> dict[str, own_noise.Floats | None]:
-    """Return series [runs, steps] by name and rank, the candidates' rows first.
+    """Return series [runs, steps] by name and rank, with the candidates' rows first.
 
-    The value is None for a series that a run lacks or that has non-finite numbers. Raise FAIL if a candidate's number
-    is NaN or infinite at a step at which the numbers of all baselines are finite.
+    The value is None for a series that a run lacks or that has non-finite numbers. End the judgement with FAIL if a
+    candidate's number is NaN or infinite at a step at which the numbers of all baselines are finite.
     """
     runs, found = [*candidates, *baselines], dict[str, own_noise.Floats | None]()
     steps = common_steps(*(each for run in runs for each in run.ranks.values()))
@@ -197,7 +197,8 @@ def _series(
 def _judge_by_noise(
     baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
-    """Judge equally many runs of candidate and baseline by their noise. With too few runs, the claim is undecided."""
+    """Judge equally many runs of candidate and baseline by their noise. If there are too few runs, the claim is
+    undecided."""
     given = [
         [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
         for each in (baselines, candidates)

@@ -45,7 +45,8 @@ Number = float | Tensor
 
 
 def record(folder: str | Path, *, model: object = None, optimizer: object = None) -> LoopRecorder:
-    """Begin to record a loop in a new folder. Return the recorder. The end of a `with` block or the process closes it.
+    """Begin to record a loop in a new folder, and return the recorder. The recorder closes at the end of its `with`
+    block, or when the process ends.
 
     model, optimizer: if given here, the state before the first step is recorded as well. Each rank of torchrun (RANK
     and WORLD_SIZE) writes into its own folder. Raise UsageError for a folder that exists.

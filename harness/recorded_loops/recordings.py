@@ -140,7 +140,8 @@ def _read_rank(place: Path) -> RankRecording:
 
 
 START, BATCH, LENGTH, STATE, END = "start", "batch", "number of steps", "state after the step", "end"
-# Quantities in their order within a step, nearest to the cause first. The series come after these.
+# Quantities that are compared first within a step, because they may be the cause of other differences. The series come
+# after them.
 _FIRST = (START, BATCH, LENGTH)
 _LAST = 1000  # position of the state after a step, which comes last in the step
 
@@ -161,7 +162,8 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Return a key that matches differences of candidate and repeats. Differences that noise can cause share one.
+        """Return a key by which differences of the candidate and of repeats are matched. All differences that noise can
+        cause have the same key.
 
         If a repeat has a difference with the same key, noise can explain this difference.
         """

@@ -25,13 +25,15 @@ from harness.report.text import clean, line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-# The functions below find the failed part of a claim, and what its captured steps did that a replay does not repeat:
-# changes of host state, and questions whether a capture is running.
+# The functions below find the part of a claim that failed. They also find what the part's captured steps did that a
+# replay does not repeat: changes of state on the host, and questions whether a capture is running.
 
-# With these reason codes the judge compared only losses, although the evidence also has the end states of both arms.
+# With these reason codes the judge compared only losses. The evidence also has the end states of both arms, so the
+# advice can name the tensors that differ.
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
 TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
-# For these reasons an arm did not train. A number that no replay changes is the cause only if the step reads it.
+# With these reason codes an arm did not train. A number that no replay changes is the cause only if the step reads this
+# number.
 UNTRAINED = ("vacuous_parameters_unchanged", "vacuous_training_effect", "vacuous_constant_loss")
 KEEP_UP_TO_DATE = (
     "put what changes from step to step into the batch, or keep it in a tensor that is changed in place; choose by it "
@@ -40,9 +42,9 @@ KEEP_UP_TO_DATE = (
 
 
 def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
-    """Return name and part that determined a claim's status, or None if unknown.
+    """Return the name and the model of the part that determined a claim's status. Return None if this part is unknown.
 
-    The part of a simple claim has the name "".
+    The part of a claim without parts has the name "".
     """
     if claim is None:
         return None
@@ -55,8 +57,8 @@ def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield a sentence on the host state that each captured arm's step changed, if the claim's arms trained
-    differently, or if an arm did not train and its step reads this state."""
+    """Yield a sentence for each captured arm whose step changed state on the host. Yield nothing unless the claim's
+    arms trained differently, or an arm did not train and its step reads this state."""
     for name, capture in _captures(verdict, claim, runs):
         read = [f"{each.name} ({each.read})" for each in capture.host_numbers or () if each.read]
         if capture.host_changes and (read or verdict.reason not in UNTRAINED):
@@ -77,7 +79,7 @@ def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[
 
 
 def remedy(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> str | None:
-    """Return what to do about the cause that the evidence shows, or else about the reason code."""
+    """Return what to do about the cause. The evidence may show the cause; otherwise the reason code selects it."""
     return (
         KEEP_UP_TO_DATE
         if any(left_to_the_host(verdict, claim, runs))
@@ -101,10 +103,11 @@ def first_execution(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None
     return next((run.arms[arm][0] for run in runs if run.arms.get(arm)), None)
 
 
-# The functions below build the commands that repeat a run or a unit, from the folder in which the run was started.
+# The functions below build shell commands that repeat a run or a unit. The commands start in the folder in which the
+# run was started.
 #
-# The commands have no output options, because the name of the run directory is already in use. There is no command if
-# one of its paths was redacted.
+# The commands have no output options, because the name of the run directory is already in use. If a path in a command
+# was redacted, there is no command.
 
 # options that are not followed by a value
 FLAGS = ("--gate", "--json", "--no-where", "--plan", "--redact", "--no-redact")
@@ -120,7 +123,8 @@ MOST_CLAIMS = 8  # largest number of claims that a command names
 
 
 def repeats(view: ReportView) -> str | None:
-    """Return the shell command that repeats the run. For several run directories, return one line for each command."""
+    """Return the shell command that repeats the run. For a page about several run directories, return a line with the
+    command of each."""
     asked = [part.view.header.command for part in view.parts] or [view.header.command]
     found = dict.fromkeys(filter(None, map(whole, asked)))
     return "\n".join(clean(command, 2000) for command in found) or None
@@ -129,7 +133,8 @@ def repeats(view: ReportView) -> str | None:
 def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
     """Return a command that repeats these units. It is derived from the command of the first unit's run directory.
 
-    If the units belong to several contracts or over `MOST_CLAIMS` claims, the result repeats the whole directory.
+    If the units belong to several contracts or to more than `MOST_CLAIMS` claims, the command repeats the whole
+    directory.
     """
     claims = list(dict.fromkeys(unit.claim for unit in units))
     asked = asked_of(view, units[0])
@@ -162,10 +167,11 @@ def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
 
 
 def command_to_plant(asked: Sequence[str], contract: str = "", claim: str = "", fault: str = "") -> str | None:
-    """Return a `harness drill` command for one fault or, without `fault`, for all faults, or None if there is none.
+    """Return a `harness drill` command for one fault or, without `fault`, for all faults. Return None if there is no
+    such command.
 
-    asked: the command that created the run. A drill cannot plant faults in two commits, and it has no options for data
-    or a model as `verify` has.
+    asked: the command that created the run. There is no command if `asked` compares two commits or names data or a
+    model, because `harness drill` lacks the options for these.
     """
     if any(word.partition("=")[0] in _NOT_DRILLED for word in asked):
         return None
@@ -291,19 +297,19 @@ def advice_of(
 
 
 def split(told: list[Advice]) -> tuple[list[Advice], list[Advice]]:
-    """Return two lists: the first piece of advice if it is a cause, and all other pieces."""
+    """Return two lists: the first piece of advice if it names a cause, and all other pieces of advice."""
     first = 1 if told and told[0].is_cause else 0
     return told[:first], told[first:]
 
 
 def brief(told: list[Advice]) -> list[Advice]:
-    """Return the advice for a short text: one cause, and no details of a difference. Pages have all of it."""
+    """Return the advice for a short text: one cause, and no details of a difference. Pages show all advice instead."""
     causes, others = split(told)
     return [*causes, *(each for each in others if each.label not in (USUAL, BEGINS, DIFFERS))]
 
 
 def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figure]:
-    """Return the verdict's figures. The figures of the failing part come first."""
+    """Return the verdict's figures. The figures of the part that failed come first."""
     found = failing_part(verdict, claim)
     if found is None or not found[0]:
         return dict(verdict.figures)
@@ -333,7 +339,8 @@ def _begins(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence
 
 
 def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield the tensors or other state in which the arms differ, for reason codes whose message names none."""
+    """Yield the tensors or other state in which the arms differ. Yield them only for reason codes whose messages name
+    no tensors."""
     found = failing_part(verdict, claim)
     both = None if found is None else _compared(found[1], runs)
     if found is None or both is None:
@@ -356,9 +363,9 @@ def _named(when: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """Yield a sentence about numbers in the state, such as step counters, that differ between the arms at the end.
+    """Yield a sentence about numbers in the end states, such as step counters, that differ between the arms.
 
-    These numbers show, for example, that an arm took additional steps.
+    These numbers show, for example, that one arm took more steps than the other.
     """
     one, other = _end(ours), _end(theirs)
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
@@ -397,7 +404,8 @@ def _end(execution: ArmEvidence) -> State | None:
 def _places(
     claim: AnyClaim | None, runs: Sequence[RunEvidence], systems: Sequence[str], verdict: Verdict
 ) -> Iterator[str]:
-    """Yield at most one place: the innermost line of the failure in the systems' code, unless the message names it."""
+    """Yield at most one place in the systems' code: the innermost line of the stack when the unit failed. Yield nothing
+    if the judge's message already names this line."""
     if verdict.status is not Status.ERROR:
         return
     named = {arm for part in (parts_of(claim) if claim is not None else []) for arm in part.arms().values()}
@@ -418,7 +426,7 @@ def own_line(stack: str, systems: Sequence[str]) -> str | None:
     """Return the innermost stack frame in a module of these systems, as `train.py:31 in step`, or None."""
     tops = {name.partition(":")[0].partition(".")[0] for name in systems}
     frames = [(file, number, function) for file, number, function in _FRAME.findall(stack)]
-    if "most recent call first" not in stack:  # in a traceback, the innermost frame comes last
+    if "most recent call first" not in stack:  # in a traceback, unlike in such a stack, the innermost frame comes last
         frames.reverse()
     for file, number, function in frames:
         if file.split("/")[0].removesuffix(".py") in tops:

@@ -17,7 +17,7 @@ GREEN, YELLOW, RED, GREY = "brightgreen", "yellow", "red", "lightgrey"
 def render_badge(view: ReportView) -> str:
     """Return JSON for https://shields.io/badges/endpoint-badge.
 
-    With `isError`, pages cannot change the color of the badge.
+    With the field `isError`, a page that embeds the badge cannot change the badge's color.
     """
     result = headline(view)
     fields = {

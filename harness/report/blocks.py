@@ -1,4 +1,5 @@
-"""Define the building blocks of report sections. The template uses only these blocks and does not read evidence."""
+"""Define the building blocks of report sections. The page template uses only these blocks, and does not read
+evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Table:
 
 @dataclass(frozen=True)
 class JudgedPlot:
-    """A plot of the data by which units were judged. It is shown in the first card of one of these units."""
+    """A plot of data from which units were judged. The plot is shown in the first card (box about a unit) of one of
+    these units."""
 
     plot: Plot
     units: frozenset[Unit]
@@ -39,7 +41,7 @@ class JudgedPlot:
 
 @dataclass(frozen=True)
 class Part:
-    """One observation under a heading: sentences, plots, tables and a listing that is shown as it is.
+    """One observation under a heading: sentences, plots, tables, and a listing that is shown without changes.
 
     `plots`: plots of data that decides nothing. `judged`: plots of data that decides units. `drawn_with`: anchor and
     title of each card to which a plot of `judged` was moved.
@@ -59,7 +61,7 @@ class Part:
 class Section:
     """A part of the report with a heading.
 
-    `lead` explains how to read it. If it is `folded`, only `lead` is visible at first.
+    `lead` explains how to read the section. If the section is `folded`, only `lead` is visible at first.
     """
 
     anchor: str
@@ -80,8 +82,8 @@ def table(
 ) -> Table:
     """Return a table of any values. Numbers are formatted and right-aligned, and texts are shortened.
 
-    shown: largest number of rows; the others are counted. cell: largest number of characters in a cell. Use a larger
-    number for sentences and lists that must be complete.
+    shown: largest number of rows; further rows are only counted. cell: largest number of characters in a cell. Use a
+    larger number for sentences and lists that must be complete.
     """
     numeric = frozenset(
         column

@@ -1,4 +1,5 @@
-"""Build the cards of the report, one for each unit or for units with equal results, and sort verdicts for readers."""
+"""Build the cards of the report, and sort verdicts for readers. A card is a box about one unit, or about several units
+of a claim with equal results."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Seen:
     accepted: str | None
     tried: str | None
     links: list[tuple[str, str]]  # anchors and headings of the sections that show the evidence
-    # The path to the first difference: for each part of the step, whether the arms are equal, and the difference.
+    # For each part of the step, up to the first difference: the name of the part, whether the arms are equal in it, and
+    # the difference.
     path: list[tuple[str, str, str]]
 
 
@@ -73,7 +75,7 @@ class Card:
     drill: list[str]
     units: list[Seen]
     decided: tuple[str, ...] = ()  # the figures that decided the units, each once, with their confidence
-    # Anchor and workload of the card that explains why this claim exists. None: this card explains it.
+    # Anchor and workload of another card that explains why this claim exists. None: this card contains the explanation.
     grounds: tuple[str, str] | None = None
 
     @property
@@ -109,17 +111,19 @@ def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return verdicts in the order: broken, violated, undecided, not run, held.
+    """Return the verdicts in this order: broken (ERROR), violated, undecided, not run, held.
 
-    Equal statuses keep the planned order.
+    Verdicts with equal statuses keep the planned order.
     """
     return sorted(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.status))
 
 
 def cards(view: ReportView, sections: list[Section]) -> list[Card]:
-    """Return the cards in the order: broken, violated, undecided, held, not run. Equal statuses keep the planned order.
+    """Return the cards in this order: broken (ERROR), violated, undecided, held, not run. Cards with equal statuses
+    keep the planned order.
 
-    Each verdict has a card of its own. But units of one claim that held, or were not run, for one reason share a card.
+    Each verdict has its own card, with one exception: units of one claim that held, or that were not run for the same
+    reason, share a card.
     """
     places = [
         (f"{section.anchor}-{at}", section.title, set(part.runs))
@@ -139,7 +143,8 @@ def cards(view: ReportView, sections: list[Section]) -> list[Card]:
 
 
 def _grounded_once(ordered: list[Card]) -> list[Card]:
-    """Keep the explanation of a claim only on its first card. In its other cards, `grounds` refers to that card."""
+    """Keep the explanation why a claim exists only on the claim's first card. In its other cards, `grounds` refers to
+    the first card."""
     first: dict[tuple[str, str], Seen] = {}
     kept = []
     for card in ordered:
@@ -188,7 +193,8 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
 
 
 def _mechanism(view: ReportView, verdict: Verdict) -> str | None:
-    """Return the mechanism that replayed captured steps in words; None if a capture failed, or none was demanded."""
+    """Return in words the mechanism by which captured steps were replayed. Return None if a capture failed, or if the
+    claim requires no capture."""
     runs = view.runs_of(verdict.contract, verdict.claim, verdict.workload)
     if verdict.mechanism is None or view.failed_captures([run.run_id for run in runs]):
         return None
@@ -196,7 +202,8 @@ def _mechanism(view: ReportView, verdict: Verdict) -> str | None:
 
 
 def _to_decide_alone(view: ReportView, verdict: Verdict) -> Iterator[Advice]:
-    """Yield what would decide an undecided unit, which `advice` leaves to the outputs that group such units."""
+    """Yield what would decide an undecided unit. `advice` does not contain this, because other outputs show it once for
+    a group of such units."""
     if verdict.status is Status.INCONCLUSIVE and (remedy := remedy_of(verdict, view)):
         yield Advice("to decide", line(f"{remedy}.", 1000))
 
@@ -213,7 +220,7 @@ def _links(
 ) -> list[tuple[str, str]]:
     """Return links from a unit's card to its evidence.
 
-    In each section, the link leads to the first part about its runs.
+    A link into a section leads to the section's first part about the unit's runs.
     """
     runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
     wanted = {"broke"}.union(*(kind_of(part.kind).card for part in (parts_of(claim) if claim else [])))
@@ -249,7 +256,8 @@ def _drill(view: ReportView, verdict: Verdict) -> list[str]:
 
 
 def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
-    """Return owner, end date and reason of a unit's waiver, even if it has expired, or None without a waiver."""
+    """Return owner, end date and reason of a unit's waiver, even if the waiver has expired. Return None without a
+    waiver."""
     waiver = view.waiver(verdict) or view.expired_waiver(verdict)
     if waiver is None:
         return None
@@ -260,7 +268,7 @@ def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
 
 
 def accepted_line(view: ReportView, verdict: Verdict) -> str | None:
-    """Return a line about the accepted baseline of a unit's claim, or None if there is none."""
+    """Return a line about the accepted baseline of a unit's claim, or None if no baseline was accepted."""
     accepted = view.accepted(verdict)
     return None if accepted is None else f"Baseline: {line(accepted.line(), 600)}"
 
@@ -289,14 +297,15 @@ def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
 # The code below builds the table of claims at the top of a page. Each row shows what decided the claim, the confidence,
 # and how many of its planted faults were killed.
 
-TELLING = "trajectory_match"  # the claim kind whose curve is most informative
+TELLING = "trajectory_match"  # claims of this kind come first, because their curves show the most
 WORST = ("error", "violated", "undecided", "waived", "held")  # the words for units that were executed, the worst first
 MOST_ROWS = 30  # with more rows than this, the first screen leaves out units that held
 
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """Units of one claim with equal results. to_decide: what would decide an undecided unit, or who signed a waiver."""
+    """Units of one claim with equal results, as a row of the table. to_decide: what would decide an undecided unit, or
+    who signed a waiver."""
 
     contract: str
     word: str
@@ -322,9 +331,10 @@ class ClaimRow:
 
 
 def lead(view: ReportView) -> int | None:
-    """Return the number of the unit with which a page begins, counted from 1, or None if no unit was run.
+    """Return the number of the unit with which a page begins, counted from 1. Return None if no unit was run.
 
-    First come claims with a surviving fault, then the worst status, then trajectory claims, then the planned order.
+    Claims with a surviving fault come first. Among equal claims, the worst status comes first, then claims of the kind
+    `TELLING`, then the planned order decides.
     """
     survived = {(row.contract, row.claim) for row in view.drill.survivors} if view.drill and view.of_controls else ()
 
@@ -400,9 +410,9 @@ def _figure_name(told: Decided | None, parts: int) -> str:
 
 
 def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
-    """Return what would decide an undecided unit, or the waiver of a unit that did not hold, or "".
+    """Return what would decide an undecided unit, or the waiver of a unit that did not hold. Return "" for other units.
 
-    told: True if the row already shows a figure. Then the text for an undecided unit begins with the judge's message.
+    told: True if the row already shows a figure. The text for an undecided unit then begins with the judge's message.
     """
     signed = waiver_line(view, verdict) or ""
     if verdict.status is not Status.INCONCLUSIVE or view.waiver(verdict) is not None:
@@ -413,7 +423,8 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
 
 
 def faults_of(view: ReportView, verdict: Verdict) -> ClaimDrilled | None:
-    """Return the result of a claim's planted faults, from the page's own drill or the last drill before the run."""
+    """Return the result of a claim's planted faults. It comes from the drill that the page shows, or from the last
+    drill before the run."""
     record = view.drill
     known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
     return next((one for one in known if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
@@ -429,9 +440,9 @@ def faults_killed(view: ReportView, verdict: Verdict) -> str:
 
 
 def _spark(found: Compared | Ratios | None) -> Markup | None:
-    """Return a small image of judged data, or None.
+    """Return a small image of the data from which a unit was judged, or None without such data.
 
-    The image has a dot for the ratio of each process, or both series.
+    The image shows a dot for the ratio of each process, or the series of both arms.
     """
     if isinstance(found, Ratios):
         return sparkline.of_ratios(found.by_process, found.demanded)

@@ -15,7 +15,8 @@ from harness.run_directory.bundle import Header
 
 Unit = tuple[str, str, str]
 NOT_PLANNED = "not planned"
-# Figures whose noise was measured in the run. A mean ratio's noise is its interval, a trajectory's its noise floor.
+# Figures whose noise was measured in the run. The noise of a mean ratio is its interval, that of a trajectory its noise
+# floor.
 _INTERVALS = {"mean_ratio": ("lower_bound", "upper_bound")}
 _FLOORS = {"max_abs_difference": "noise_floor"}
 
@@ -74,10 +75,8 @@ def _same(left: Figure | None, right: Figure | None) -> bool:
 
 
 def _bound(name: str) -> bool:
-    """Return True if a figure is not listed separately.
-
-    It is then a noise floor, or an end of another figure's interval.
-    """
+    """Return True if a figure is not listed separately, because it is a noise floor or an end of another figure's
+    interval."""
     tail = name.rpartition(".")[2]
     return tail in set(_FLOORS.values()) or any(tail in bounds for bounds in _INTERVALS.values())
 
@@ -121,7 +120,8 @@ def _by_unit(view: ReportView) -> dict[Unit, Verdict]:
 
 
 def _environment(before: ReportView, after: ReportView) -> list[str]:
-    """Return a line for each fact that differs. A fact that only one run directory has is unknown in the other."""
+    """Return a line for each fact that differs. A fact that only one run directory has counts as unknown in the other
+    directory."""
     old, new = _facts(before.header), _facts(after.header)
     return [
         f"  {line(path, 80)}: {line(old.get(path, 'unknown'), 80)} -> {line(new.get(path, 'unknown'), 80)}"
@@ -155,7 +155,7 @@ def _ended(view: ReportView, verdict: Verdict | None) -> str:
 
 
 def _faults(before: ReportView, after: ReportView, name: _Names) -> list[str]:
-    """Return a line for each planted fault that has different results in two whole drills."""
+    """Return a line for each planted fault whose results differ between two whole drills."""
     old, new = _by_fault(before, name), _by_fault(after, name)
     ends = [(fault, old.get(fault, NOT_PLANNED), new.get(fault, NOT_PLANNED)) for fault in dict.fromkeys([*new, *old])]
     return [f"  {fault}: {line(first, 100)} -> {line(second, 100)}" for fault, first, second in ends if first != second]
@@ -180,7 +180,8 @@ def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Names:
-    """Names of claims and units. If claims of several contracts have the same name, the contract is added to it."""
+    """Names of claims and units. If claims of several contracts have the same name, the name of the contract is
+    added."""
 
     shared: frozenset[str]  # names of claims that occur in several contracts
 

@@ -15,9 +15,9 @@ LONGEST = 12  # a bound with at most this number of characters is shown as the c
 
 @dataclass(frozen=True)
 class Decided:
-    """The figure that decided a verdict, with its demand, such as `1.531x, at least 1.1x`. confidence: how sure it is.
+    """The figure that decided a verdict, with its demand, such as `1.531x, at least 1.1x`.
 
-    name: the name of the figure, or "" if the text already says what was counted.
+    name: the name of the figure, or "" if the text already says what was counted. confidence: how sure the verdict is.
     """
 
     text: str
@@ -37,7 +37,7 @@ def decided(verdict: Verdict) -> Decided | None:
 def sure(verdict: Verdict) -> str:
     """Return how sure a verdict is, without statistical terms.
 
-    Of an interval, name the end that matters for the demand.
+    If there is an interval, name only the end that matters for the demand.
     """
     found, told = verdict.decided, decided(verdict)
     if found is None or told is None:
@@ -64,7 +64,8 @@ def demand(found: Demanded) -> str:
         return "none may"
     unit, percent = found.noun if found.noun == "x" else "", found.percent
     stated = f"{found.bound:g}x" if unit else _number(found.bound, unit, percent=percent, beside=found.bound)
-    # A computed bound, such as a share of a measured value, can have more digits than are meaningful. So round it.
+    # A computed bound, such as a share of a measured value, can have more digits than are meaningful. Therefore round
+    # it.
     shown = stated if len(stated) <= LONGEST else _number(found.bound, unit, percent=percent, beside=found.value)
     return f"{found.relation} {shown}"
 
@@ -86,9 +87,9 @@ def _number(
 ) -> str:
     """Return a number with its unit: `1.531x` (three decimals), `0.07 %`, `12 steps` (three digits).
 
-    outward: a function that rounds the last decimal of an interval's end away from the middle of the interval.
+    outward: for an end of an interval, a function that rounds its last decimal away from the middle of the interval.
     beside: a bound. The number gets more digits until it is on the same side of the bound as the exact value. Otherwise
-    rounding could make a value meet its demand.
+    rounding could make a value seem to meet its demand.
     """
     if unit == "x":
         return f"{_short(value, lambda more: _decimals(value, 3 + more, outward), beside)}x"
@@ -130,7 +131,8 @@ def _ends(found: Demanded, interval: Interval) -> tuple[str, str]:
 
 
 def _confidence(found: Demanded, verdict: Verdict) -> str:
-    """Return the interval with its name. Without an interval, return how many items were counted or measured."""
+    """Return the interval with its name. Without an interval, return the number of items that were counted or
+    measured."""
     interval = found.interval
     if interval is not None:
         low, high = _ends(found, interval)

@@ -35,9 +35,10 @@ POINTS = 160
 
 
 def now(view: ReportView) -> list[Step]:
-    """Return what to do next. The first step is shortened for the first screen. If every unit held, it is `nothing`.
+    """Return what to do next. The first step is shortened for the first screen. If every unit held, there is one step,
+    which says that nothing is left to do.
 
-    If units are waived, this step names the date until which it is true.
+    If units are waived, this step names the date until which nothing is left to do.
     """
     first, *others = what_now(view) or [Step("")]
     if first.text:
@@ -48,9 +49,10 @@ def now(view: ReportView) -> list[Step]:
 
 
 def identity(view: ReportView) -> list[tuple[str, str]]:
-    """Return whose step was judged, the commits of trainer and harness, the GPU, and what else distinguishes two runs.
+    """Return whose step was judged, the commits of trainer and harness, the GPU, and other facts that distinguish two
+    runs.
 
-    For several run directories, each different value is listed once, and only the first few values.
+    For several run directories, the different values of a fact are listed once each, and only the first few of them.
     """
     views, systems, author = [part.view for part in view.parts] or [view], _systems(view), _author(view)
     more = f" and {len(systems) - 1} more" if systems[1:] else ""
@@ -67,19 +69,21 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
 
 
 def subject(view: ReportView) -> list[tuple[str, str]]:
-    """Return the facts of `identity` with which the top of a page begins."""
+    """Return the facts of `identity` that are shown at the top of a page."""
     return identity(view)[:3]
 
 
 def details(view: ReportView) -> list[tuple[str, str]]:
-    """Return the facts of `identity` that are neither in `subject` nor next to the first claim of the page."""
+    """Return the facts of `identity` that are shown neither at the top of a page (`subject`) nor next to the page's
+    first claim."""
     shown = {"Captured", *(["Model, batch, length"] if len(_workloads(view)) > 1 else [])}
     return [(name, text) for name, text in identity(view) if name in shown]
 
 
 def gate_words(view: ReportView) -> str:
-    """Return a sentence: whether the run is judged as a gate, whether the gate is open or closed, and the exit code."""
-    # a page may be drawn later by `harness report`, without this option
+    """Return a sentence that says whether the run is judged as a gate, whether the gate is open or closed, and which
+    exit code follows."""
+    # `harness report` may draw a page again, without the option of the command that created the run
     gate = view.gate or "--gate" in view.header.command
     code = headline(replace(view, gate=gate)).code
     if gate:
@@ -90,7 +94,7 @@ def gate_words(view: ReportView) -> str:
 
 
 def _systems(view: ReportView) -> list[str]:
-    """Return the trainers that the contracts name. Trainers of the page's first claim come first."""
+    """Return the trainers that the contracts name. The trainers of the page's first claim come first."""
     place = lead(view)
     first = view.contract(view.verdicts[place - 1].contract) if place else None
     contracts = [*([first] if first else []), *view.contracts]
@@ -98,7 +102,7 @@ def _systems(view: ReportView) -> list[str]:
 
 
 def _named(views: Iterable[ReportView], system: str) -> str:
-    """Return the name of a trainer with its `module:attribute`, or only the latter if it has no name."""
+    """Return the name of a trainer with its `module:attribute`. Without a name, return only `module:attribute`."""
     recorded = [view.header.environment.trainers.get(system) for view in views]
     name = next((facts.name for facts in recorded if facts is not None and facts.name), None)
     return f"{line(name, 80)} ({system})" if name else f"trainer {system}"
@@ -107,7 +111,7 @@ def _named(views: Iterable[ReportView], system: str) -> str:
 def _commits(views: Sequence[ReportView]) -> str:
     """Return the commits of the trainers, or the two commits that are compared, and then the commit of the harness.
 
-    The latter is left out if it is the same.
+    The harness's commit is left out if it is also the trainer's commit.
     """
     lines = [item for each in views for item in each.commit_lines().items()]
     compared = [text if key == "commits" else f"{key} {text}" for key, text in lines]
@@ -138,7 +142,7 @@ def ci_jobs(view: ReportView) -> list[tuple[str, str]]:
 
 
 def machine(view: ReportView) -> list[tuple[str, str]]:
-    """Return further facts that distinguish two runs: CPU, versions, start, and others. Unknown facts are left out."""
+    """Return further facts that distinguish two runs, such as CPU, versions and start. Unknown facts are left out."""
     collected = view.header.environment
     facts = {
         "driver": collected.gpu.driver,
@@ -156,7 +160,7 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
 
 
 def _commit(facts: GitFacts | None) -> str:
-    """Return a commit in short form. The environment section has the whole commit."""
+    """Return a commit in short form. The page's environment section shows the complete commit."""
     if facts is None:
         return "not recorded"
     return "of no repository" if facts.commit is None else quoted(facts.commit)
@@ -171,7 +175,8 @@ def _workloads(view: ReportView) -> list[str]:
 
 
 def _shape(view: ReportView, contract: str, name: str) -> str:
-    """Return model, size and steps of a workload, and if its weights are random; "" if the workload is unknown."""
+    """Return model, size and number of steps of a workload, and whether its weights are random. Return "" for an
+    unknown workload."""
     workload = view.workload(contract, name)
     if workload is None:
         return ""
@@ -188,7 +193,7 @@ def _few(texts: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Course:
-    """A small plot of what the judge of the page's first unit compared: two series, or ratios of processes.
+    """A small plot of the data of the page's first unit: two series, or the ratios of processes.
 
     outcome: the largest difference of the series, or the range of the ratios. demanded: the smallest allowed ratio, or
     "" for series. anchor: the anchor of the unit's card.
@@ -207,9 +212,10 @@ class Course:
 
 @dataclass(frozen=True)
 class Leading:
-    """The claim that a page begins with, in phrases: why it is first, its workload, its arms, and what supports it.
+    """The claim that a page begins with, in phrases: why the claim comes first, its workload, its arms, and what
+    supports it.
 
-    row: the row of the claim, with only the unit that is first.
+    row: the claim's row of the table, with only the unit that comes first.
     """
 
     row: ClaimRow
@@ -221,7 +227,7 @@ class Leading:
 
 
 def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> Leading | None:
-    """Return the claim of the unit that is first on the page, or None if no unit was run."""
+    """Return the claim of the unit that comes first on the page, or None if no unit was run."""
     place = lead(view)
     found = (replace(row, workloads=(each,)) for row in rows for each in row.workloads if each[1] == f"unit-{place}")
     row = next(found, None)
@@ -240,7 +246,8 @@ def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> Leading | None:
 
 
 def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
-    """Return why `cards.lead` chose the unit, and what a waived unit is without its waiver, or "" for the only unit."""
+    """Return why `cards.lead` chose the unit. For a waived unit, also return its status without the waiver. If the page
+    has only this unit, return ""."""
     word, units = view.word(unit), len(view.verdicts)
     alike = sum(view.word(each) == word for each in view.verdicts)
     without = f"{WORDS[unit.status]} without its waiver" if word == "waived" else ""
@@ -255,13 +262,15 @@ def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str
 
 
 def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]) -> str:
-    """Return the arms that were compared, each with its role and the settings that only some have; "" without arms.
+    """Return the arms that were compared, each with its role and with the settings in which the arms differ. Return ""
+    without arms.
 
     An arm whose capture failed is marked.
     """
     arms = next((part.arms() for part, _ in named_parts(view, unit, parts)), {})
     contract, commits = view.contract(unit.contract), view.header.commits
-    # such as `baseline`, `control.arm` or `reference`; arms of guards only show that the check can distinguish arms
+    # A role is the start of a path such as `baseline`, `control.arm` or `reference`. Arms of guards are left out,
+    # because they only show that the check can distinguish arms.
     roles = {arm: path.partition(".")[0] for path, arm in arms.items() if not path.startswith("guards.")}
     if contract is None or not roles:
         return ""
@@ -282,7 +291,7 @@ def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart], runs: S
 
 
 def _proven(view: ReportView, unit: Verdict) -> str:
-    """Return a sentence: whether planted faults proved that the claim's check can fail."""
+    """Return a sentence that says whether planted faults proved that the claim's check can fail."""
     found = faults_of(view, unit)
     if found is None:
         planted = view.header.fault
@@ -296,7 +305,7 @@ def _proven(view: ReportView, unit: Verdict) -> str:
 def course(view: ReportView) -> Course | None:
     """Return the small plot of the page's first unit, or None if it cannot be drawn.
 
-    The plot of another unit is not used instead, because it would mislead.
+    The plot of another unit is never used instead, because readers would take it for the plot of the first unit.
     """
     place = lead(view)
     if place is None:
@@ -306,7 +315,8 @@ def course(view: ReportView) -> Course | None:
 
 
 def _course(anchor: str, verdict: Verdict, found: Compared | Ratios | None) -> Course | None:
-    """Return the small plot of compared data, or None if two series differ in length or there is too little to draw."""
+    """Return the small plot of compared data. Return None if two series have different lengths, or if there are too few
+    values."""
     if isinstance(found, Ratios):
         image, metric, demanded = _image_of_ratios(found), "", f"{found.demanded:g}x"
         low, high = min(found.by_process.values()), max(found.by_process.values())
@@ -333,9 +343,9 @@ def _outcome(pair: Compared) -> str:
 
 
 def _image_of_ratios(ratios: Ratios) -> Markup | None:
-    """Return an image with a dot for each process and a line at the demanded ratio, or None.
+    """Return an image with a dot for each process and a line at the demanded ratio, or None without an image.
 
-    Labels at the left show the demand, the minimum and the maximum.
+    Labels at the left show the demanded, the smallest and the largest ratio.
     """
     from markupsafe import Markup
 
@@ -360,9 +370,9 @@ def _titles(upright: Mapping[str, int], below: str, first: int, last: int) -> st
 
 
 def apart(places: Mapping[float, float]) -> list[float]:
-    """Return the values that get a label. A value is left out if its label would overlap a label that was already kept.
+    """Return the values that get a label. A value is left out if its label would overlap the label of an earlier value.
 
-    places: the vertical position of each value's label.
+    places: value -> the vertical position of its label.
     """
     kept: list[float] = []
     for value, at in places.items():
@@ -372,7 +382,7 @@ def apart(places: Mapping[float, float]) -> list[float]:
 
 
 def _image(pair: Compared) -> Markup | None:
-    """Return an image of the series, with their absolute difference below them, or None.
+    """Return an image of both series, with their absolute difference below, or None without an image.
 
     Labels at the left show the largest and the smallest value.
     """

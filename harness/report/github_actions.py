@@ -17,11 +17,12 @@ from harness.report.view import ReportView
 from harness.report.workflow_commands import AT_MOST, Place, on_github, workflow_command
 from harness.run_directory.shards import name_of
 
-# Annotations for GitHub are workflow commands on standard output, at most ten, the worst first.
+# Annotations for GitHub are workflow commands on standard output. At most ten are written, with the worst units first.
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Return lines for the log of a GitHub job: broken and violated units; in a gate, also undecided and not run.
+    """Return lines for the log of a GitHub job: broken and violated units; in a gate, also units that are undecided or
+    not run.
 
     Only broken and violated units are errors. Each line has the file and the line number of its claim if these are
     known. Units that the same exception broke share one line, at the line of code that raised the exception. The
@@ -30,7 +31,7 @@ def github_annotations(view: ReportView) -> list[str]:
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
     worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
-    # waived units come last, because only few lines are shown
+    # Put waived units last, because GitHub shows only few lines.
     worst.sort(key=lambda unit: view.waiver(unit) is not None)
     groups: dict[object, list[Verdict]] = {}
     for unit in worst:

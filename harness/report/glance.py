@@ -1,4 +1,4 @@
-"""Find the data for a unit's images: the series, or the ratios of processes, that its judges compared."""
+"""Find the data for a unit's images: the series, or the ratios of processes, that the unit's judges compared."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def named_parts(view: ReportView, verdict: Verdict, parts: Sequence[AnyPart]) ->
 class JudgedPart(Generic[Claim]):
     """A claim, or a part of a composite claim, with its verdict on one unit.
 
-    prefix: the start of its figures' names.
+    prefix: the start of the names of this part's figures in the verdict.
     """
 
     verdict: Verdict
@@ -67,12 +67,12 @@ class JudgedPart(Generic[Claim]):
         return values if len(values) == len(names) else []
 
     def drawn(self, plot: Plot) -> JudgedPlot:
-        """Return the plot with a mark that this unit was judged by the plotted data."""
+        """Return the plot with the note that this unit was judged from the plotted data."""
         return JudgedPlot(plot, frozenset({self.unit}))
 
 
 def judged_parts(view: ReportView, kind: type[Claim]) -> Iterator[JudgedPart[Claim]]:
-    """Yield each judged claim of a kind, also if it is a part of a composite claim, in the order of the verdicts."""
+    """Yield each judged claim of a kind, in the order of the verdicts. Parts of composite claims are included."""
     for verdict, parts, runs in view.judged():
         for part, prefix in named_parts(view, verdict, parts):
             if isinstance(part, kind):
@@ -80,12 +80,12 @@ def judged_parts(view: ReportView, kind: type[Claim]) -> Iterator[JudgedPart[Cla
 
 
 def arm_in(run: RunEvidence, arm: str) -> str:
-    """Return an arm's name for a plot or a table of the run, with a mark if the capture of the arm failed."""
+    """Return an arm's name for a plot or a table of the run. The name is marked if the capture of the arm failed."""
     return f"{arm} (capture failed)" if run.capture_failed(arm) else arm
 
 
 def drawn_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str) -> list[Compared]:
-    """Return `judged_series` with the arms' names for a plot."""
+    """Return the series of `judged_series`, with the names of arms that are used in plots."""
     return [
         replace(pair, candidate=arm_in(run, pair.candidate), baseline=arm_in(run, pair.baseline))
         for pair in judged_series(part, run, verdict, prefix)

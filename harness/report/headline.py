@@ -19,14 +19,14 @@ from harness.run_directory.verdict_file import DrillRecord
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
 HELD_SEPARATELY = "HELD SEPARATELY"  # the headline of a page about runs that do not form one gate
 MOST_NAMED = 6  # number of claims, workloads or tags that the headline of a narrowed run names
-MOST_LEFT_OUT = 3  # number of claims that it names of what was left out
+MOST_LEFT_OUT = 3  # number of left-out claims that the headline names
 ESTIMATED = ("processes_to_decide", "seeds_to_decide")
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The top of a report: exit code, word and sentence.
+    """The headline of a report: exit code, word and sentence.
 
     `word` is a constant above, or `HELD, n waived`. Only HELD without an addition means that every planned unit held.
     """
@@ -37,7 +37,7 @@ class Headline:
 
     @property
     def style(self) -> str:
-        """Return the word as a class of the style sheet. A waived violation must not look like a unit that held."""
+        """Return the word as a class of the style sheet. A waived violation has another class than a unit that held."""
         return "waived" if self.word.startswith(f"{HELD},") else self.word.lower().replace(" ", "-")
 
     def __str__(self) -> str:
@@ -45,8 +45,9 @@ class Headline:
 
 
 def headline(view: ReportView) -> Headline:
-    """Return the headline, by the first row of the table of exit codes that applies. If only a part of the contracts
-    was planned, name this part and what was left out. If sources had uncommitted changes, say so."""
+    """Return the headline. The first row of the table of exit codes that applies determines it. If only a part of the
+    contracts was planned, the headline names this part and what was left out. It also says if sources had uncommitted
+    changes."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f"Only a part of the claims was asked for: {part}." if part else ""
     if part and (left := view.left_out(MOST_LEFT_OUT)):
@@ -70,7 +71,7 @@ def _unfalsified(view: ReportView, result: Headline) -> str:
 def of_the_whole(view: ReportView, result: Headline) -> bool:
     """Return True if the headline is about the whole run and not about its units.
 
-    This is so if the evidence proves nothing, or if a planted fault survived.
+    This is the case if the evidence proves nothing, or if a planted fault survived.
     """
     survived = view.drill is not None and view.of_controls and bool(view.drill.survivors)
     return bool(not_whole(view)) or (survived and result.word == VIOLATED)
@@ -90,7 +91,8 @@ def _of_all(view: ReportView) -> Headline:
 
 
 def not_whole(view: ReportView) -> str:
-    """Return why nothing in a run directory is decided, whatever its verdicts are, or "" if it is whole.
+    """Return why nothing in a run directory is decided, whatever its verdicts are. Return "" if the directory is
+    complete and unchanged.
 
     The directory may be altered, unfinished or unsealed.
     """
@@ -116,7 +118,7 @@ def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
 
 
 def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) -> Headline:
-    """Return the headline of a run without errors and without violations, except waived ones."""
+    """Return the headline of a run without errors, in which every violation is waived."""
     counts = {
         "undecided": statuses.count(Status.INCONCLUSIVE),
         "not run": statuses.count(Status.NOT_RUN),
@@ -138,7 +140,8 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
 
 
 def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
-    """Return the headline of a whole drill. controls: the statuses of the units without a fault, which must be PASS."""
+    """Return the headline of a drill of all faults. controls: the statuses of the units without a fault, which must be
+    PASS."""
     survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
     if cut:  # a fault that was never planted was not killed
         dead = len(record.rows) - survived
@@ -151,7 +154,7 @@ def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
         return failure
     if not record.rows or not controls:
         return Headline(ExitCode.UNDECIDED, NOT_DECIDED, "Nothing here could be drilled on this machine.")
-    if undecided:  # a fault proves nothing in a unit that does not hold without the fault
+    if undecided:  # if a unit does not hold without a fault, planting a fault in it proves nothing
         open_ones = f"{undecided} of {counted(len(controls), 'control')} {was(undecided)} not decided"
         sentence = f"{open_ones}: the faults of those claims prove nothing."
         return Headline(ExitCode.VIOLATED, PARTLY_DECIDED, sentence)
@@ -174,12 +177,12 @@ class Undecided:
 
     @property
     def claims(self) -> list[str]:
-        """Return each claim once, in the order of the units."""
+        """Return the claims of these units, each claim once, in the order of the units."""
         return list(dict.fromkeys(unit.claim for unit in self.units))
 
 
 def undecided(view: ReportView) -> list[Undecided]:
-    """Return the units that are undecided or not run, grouped by cause, in the planned order.
+    """Return the units that are undecided or not run, in the planned order. Units with the same cause form a group.
 
     Waived units are left out.
     """
@@ -196,7 +199,8 @@ def not_run(view: ReportView) -> list[Undecided]:
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """Return what would decide a unit: more processes or seeds, by estimate, or the remedy of the reason code."""
+    """Return what would decide a unit. This is an estimated number of processes or seeds, or the remedy of the reason
+    code."""
     for name, figure in verdict.figures.items():
         prefix, _, ending = name.rpartition(".")
         noun = ending.removesuffix("_to_decide")
@@ -217,9 +221,10 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
 
 
 def _to_change(field: str, verdict: Verdict, view: ReportView) -> str:
-    """Return where to change a field of a claim, and the demand for which the judge made the estimate.
+    """Return where to change a field of a claim, and the demand for which the judge estimated the new value.
 
-    No command has an option for the field. The file may have changed since, so the demand is stated, too.
+    A person must edit the file, because no command has an option for the field. The file may have changed since the
+    run, so the demand is stated, too.
     """
     place = view.places.get((verdict.contract, verdict.claim))
     where = place[0] if place is not None else f"contract {verdict.contract}"
@@ -230,8 +235,9 @@ def _to_change(field: str, verdict: Verdict, view: ReportView) -> str:
 def enough(needed: object, noun: str, run: int, counted: int) -> str:
     """Return a text that says how many processes or seeds would probably decide a unit.
 
-    needed: the judge's estimate of how many must count. run: how many were run. counted: how many of these count. The
-    result is `needed` scaled by run / counted. It is always more than `run`, because `run` of them decided nothing.
+    needed: the judge's estimate of how many must count. run: how many were run. counted: how many of the processes or
+    seeds that were run count. The number in the text is `needed` scaled by run / counted. It is always larger than
+    `run`, because `run` of them did not decide the unit.
     """
     if not isinstance(needed, int | float):
         return f"no number of {noun} would be enough"

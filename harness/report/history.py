@@ -1,6 +1,6 @@
 """Show runs over time: each run by name with the commit of its trainer, and every judged figure with its interval.
 
-A line in a plot connects only runs of one trainer on machines of one kind.
+In a plot, a line connects only runs of the same trainer on machines of the same kind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from harness.report.view import ReportView
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# The functions below name the trainer of a run, and the commit of the trainer's repository. This repository can be
-# another one than that of the harness.
+# The functions below name the trainer of a run, and the commit of the trainer's repository. The trainer and the harness
+# may be in different repositories.
 
 NOT_RECORDED = "not recorded"
-# Packages in the harness's repository. If a run did not record such a trainer's commit, it is the harness's commit.
+# Packages in the harness's repository. If a run recorded no commit for a trainer in these packages, the harness's
+# commit is used.
 _BESIDE = ("reference_impl", "examples")
 
 
@@ -39,10 +40,10 @@ def trainers(view: ReportView) -> list[str]:
 
 
 def trainer_commit(view: ReportView) -> str:
-    """Return the short commits of the trainers, each once, with a mark if a trainer had uncommitted changes.
+    """Return the short commits of the trainers, each commit once, with a mark if a trainer had uncommitted changes.
 
-    With `--baseline`, return the candidate's commit. An old run recorded only the harness's commit. It is also the
-    trainer's if both are in one repository. If no commit is known, return `NOT_RECORDED`.
+    With `--baseline`, return the candidate's commit. An old run recorded only the harness's commit. This commit is also
+    the trainer's commit if both are in one repository. If no commit is known, return `NOT_RECORDED`.
     """
     commits = view.header.commits
     if commits is not None:
@@ -52,7 +53,8 @@ def trainer_commit(view: ReportView) -> str:
 
 
 def harness_commit(view: ReportView) -> str:
-    """Return the commit of the harness's checkout, in the same form."""
+    """Return the commit of the harness's checkout in short form, with a mark if the checkout had uncommitted
+    changes."""
     commit = view.header.environment.git.commit
     return quoted(commit) if commit else NOT_RECORDED
 
@@ -65,7 +67,8 @@ def _commit_of(view: ReportView, system: str) -> str | None:
     return recorded.git.commit if beside and not recorded.trainers else None
 
 
-# The functions below show each judged figure over the runs, with its interval and its demand, even if it never changed.
+# The functions below show each judged figure over the runs, with its interval and its demand. Figures that never
+# changed are shown, too.
 
 _RUN = ["run", "started_at", "commit", "machine"]
 _NAMED = ["trainer", "contract", "claim", "workload"]
@@ -73,7 +76,8 @@ _UNIT = [*_NAMED, "mechanism"]
 COLUMNS = [*_RUN, *_UNIT, "status", "figure", "unit", "value", "low", "high", "demand", "bound", "judged"]
 PLOTS, BYTES = 60, 260_000  # largest number of plots, and of bytes of all plots, on a page of at most 400 KB
 ROWS = 300
-# A required bound is not drawn if it differs from the values by more than this factor. It would flatten the curve.
+# A required bound is not drawn if it differs from the values by more than this factor. Otherwise the curve would look
+# flat.
 NEAR = 4.0
 TICKS = 7
 UNKNOWN = "unknown"
@@ -116,7 +120,8 @@ def _judged(one: Demanded) -> list[object]:
 def changes(frame: DataFrame) -> Part:
     """Return a table of the verdicts that changed since the previous run on a machine of the same kind.
 
-    A change of only the capture mechanism is not listed, because the mechanism is unknown if an arm broke.
+    A change of only the capture mechanism is not listed, because the mechanism is unknown if an arm ended with an
+    error.
     """
     rows: list[list[str]] = []
     units = frame.drop_duplicates(["run", *_NAMED])
@@ -168,7 +173,7 @@ def _unit(claim: str, workload: str, mechanism: str) -> str:
 def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
     """Return a table with the last value of each judged figure.
 
-    If later runs of the unit do not have the figure, the table names the run that has it.
+    If later runs of the unit do not have the figure, the table names the run of the last value.
     """
     rows = []
     last_run = {key: one["run"].iloc[-1] for key, one in group.groupby(_NAMED, sort=False)}
@@ -220,7 +225,8 @@ def _part(one: DataFrame) -> Part:
 
 
 def _others(group: DataFrame) -> Part | None:
-    """Return a table of figures that decide nothing but changed between runs on equal machines, or None."""
+    """Return a table of the figures that decide nothing, but that changed between runs on equal machines. Return None
+    if there are no such figures."""
     rows = []
     plain = group[~group["judged"] & (group["figure"] != "")]
     keys = ["contract", "claim", "workload", "mechanism", "figure", "unit", "machine"]
@@ -276,7 +282,8 @@ def _tick(one: DataFrame, run: str) -> str:
 class HistoryRun:
     """A run directory in a history. link: address of its page, relative to the page of the history.
 
-    left_out: why its figures are not drawn; "" for a verified run, and for a fire drill, which is only listed.
+    left_out: why its figures are not drawn. It is "" for a verified run. It is also "" for a fire drill (all faults of
+    a contract are planted), although a drill is only listed.
     """
 
     name: str
@@ -286,7 +293,8 @@ class HistoryRun:
 
     @property
     def drawn(self) -> bool:
-        """Return True if its figures are drawn. It must have been read and not left out, and no fault was planted."""
+        """Return True if the run's figures are drawn. The run must have been read, must not be left out, and must have
+        no planted fault."""
         return self.view is not None and not self.view.is_drill and not self.left_out
 
     @property
@@ -295,9 +303,10 @@ class HistoryRun:
 
     @property
     def gate(self) -> str:
-        """Return the name that all parts of a gate share: the run's name without number, claim or contract at its end.
+        """Return the name that all parts of a gate share. This is the run's name without a number, claim or contract at
+        its end.
 
-        If the name is only a claim or contract, return the name of its folder.
+        If the name consists only of a claim or contract, return the name of its folder.
         """
         folder, _, own = self.name.rpartition("/")
         if self.view is None:
@@ -313,7 +322,8 @@ class HistoryRun:
 
 
 def machine(view: ReportView) -> str:
-    """Return the facts that must be equal so that timings can be compared: GPU or CPU, driver and torch."""
+    """Return the facts about a machine that must be equal so that timings can be compared: GPU or CPU, driver and
+    torch."""
     collected = view.header.environment
     device = collected.gpu.name or collected.cpu.model or UNKNOWN
     driver = f"driver {collected.gpu.driver}, " if collected.gpu.driver else ""
@@ -368,9 +378,9 @@ def _count_line(runs: int, verified: int, drills: int, left_out: int) -> str:
 
 
 def _row(parts: Sequence[HistoryRun], cells: Sequence[object]) -> Row:
-    """Return the row of a run, or of the parts of a gate.
+    """Return the row of a run, or of all parts of a gate.
 
-    They have one trainer and commit, but maybe several machines.
+    The parts of a gate have the same trainer and commit, but may come from several machines.
     """
     views = [part.view for part in parts if part.view is not None]
     named = trainers(views[0])
@@ -407,8 +417,8 @@ def _drill(run: HistoryRun) -> Row:
 def gates(runs: Sequence[HistoryRun]) -> list[list[HistoryRun]]:
     """Return the runs grouped by gate, in the order of the first part of each gate.
 
-    The parts of a gate have the same start of their names, and the same sources, commits, trainers and contracts. They
-    have no unit in common: a second run of a unit begins another gate.
+    The parts of a gate have the same start of their names, and the same sources, commits, trainers and contracts. No
+    unit occurs in two parts of a gate. A second run of a unit begins another gate.
     """
     found: dict[object, list[list[HistoryRun]]] = {}
     ordered: list[list[HistoryRun]] = []
@@ -432,7 +442,8 @@ def _sources(run: HistoryRun) -> tuple[object, ...]:
 
 
 def _fits(run: HistoryRun, parts: Sequence[HistoryRun]) -> bool:
-    """Return True if the run shares no unit with any part, and contracts of the same name have equal digests."""
+    """Return True if the run can be another part of this gate: it shares no unit with the parts, and contracts of the
+    same name have equal digests."""
     return all(_units(run).isdisjoint(_units(part)) and _alike(_contracts(run), _contracts(part)) for part in parts)
 
 

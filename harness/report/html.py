@@ -1,4 +1,4 @@
-"""Render the report as one HTML file that loads nothing else and is complete even without its script."""
+"""Render the report as one HTML file. The file loads nothing else, and is complete even without its script."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from harness.report.together import DIFFERS, notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.wording import terms_in
 
-# The code below keeps a page small enough for mail. It decides what a very large report leaves out, in which order.
+# The code below keeps a page small enough for mail. It decides what a very large report leaves out, and in which order.
 #
-# Table rows, and texts that are also elsewhere, can be left out. Plots never are, so many plots can exceed the limit.
+# Rows of tables can be left out, and texts that other files also contain. Plots are never left out, so a page with many
+# plots can exceed the limit.
 
 BYTES = 396_000  # target size of a page in bytes, just below the limit of 400 KB
 BYTES_OF_PARTS = 596_000  # target size of a page about several run directories in bytes, just below the limit of 600 KB
 ROWS = 5  # number of rows that a folded table keeps if the page is too large
-# a function of the sections, and of True if the cards of units that held must be short
+# A function that renders sections. Its second argument is True if the cards of units that held must be short.
 Render = Callable[[Sequence[Section], bool], str]
 
 
@@ -59,7 +60,7 @@ def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet
 def _cut_to(rows: int, sections: Sequence[Section], spared: AbstractSet[str]) -> list[Section]:
     """Return the sections with at most `rows` rows in each folded table.
 
-    Parts about the `spared` runs are not changed.
+    The parts about runs in `spared` are not changed.
     """
     return [
         replace(
@@ -80,9 +81,9 @@ def _cut(table: Table, rows: int) -> Table:
 
 
 def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
-    """Return the sections without the rows of some tables of units that held, the largest tables first.
+    """Return the sections without the rows of some tables. Tables about the runs `in_question` keep their rows.
 
-    Tables are emptied until `surplus` bytes are saved.
+    The largest tables are emptied first, until `surplus` bytes are saved.
     """
     held = [part for section in sections for part in section.parts if in_question.isdisjoint(part.runs) and part.runs]
     emptied: set[int] = set()
@@ -124,7 +125,8 @@ def render(view: ReportView) -> str:
         "claimed": first_screen.claimed(view, rows),
         "headline": headline(view),
         "gate": first_screen.gate_words(view),
-        # a count of units that held would suggest that something is proven
+        # If the run is not complete, do not show how many units held. The number would suggest that something is
+        # proven.
         "count_line": "" if not_whole(view) else view.count_line(),
         "claims": len({(verdict.contract, verdict.claim) for verdict in view.verdicts}),
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
@@ -155,7 +157,7 @@ def render(view: ReportView) -> str:
 
 
 def _page(sections: Sequence[Section], *, cards: Sequence[unit_cards.Card], **values: Any) -> str:
-    """Return the page of these sections. Each judged plot is in a card."""
+    """Return the page of these sections. Each plot of judged data is in a card."""
     found = placed(sections, cards)
     drawn = [figure.plot for figures in found.figures.values() for figure in figures if figure.plot is not None]
     return render_page("report.html.j2", found.sections, drawn, cards=cards, figures=found.figures, **values)
@@ -174,20 +176,22 @@ def evidence(view: ReportView) -> list[Section]:
 
 
 def _with_failed_captures(view: ReportView, section: Section) -> Section:
-    """Return the section with a sentence in each part on every arm of the part's runs whose capture failed."""
+    """Return the section with additional sentences in its parts, one for each arm of the part's runs whose capture
+    failed."""
     parts = [replace(part, text=[*view.failed_captures(part.runs), *part.text]) for part in section.parts]
     return replace(section, parts=parts)
 
 
 def _of_kinds(view: ReportView) -> Iterator[Section | None]:
-    """Call each section function that a claim kind names, and yield the returned sections."""
+    """Call each section function that a claim kind names. Yield the sections that these functions return."""
     for section in _OF_KINDS:
         drawn = section(view)
         yield from drawn if isinstance(drawn, list) else [drawn]
 
 
 def _parts(view: ReportView) -> Table | None:
-    """Return a table of run directories with machine, commit and link to the page, or None if there is only one."""
+    """Return a table of the run directories with machine, commit and link to the page. Return None if there is only one
+    directory."""
     if not view.parts:
         return None
     names, cells = rows(view)
@@ -219,9 +223,9 @@ class Placed:
 
 
 def placed(sections: Sequence[Section], cards: Sequence[Card]) -> Placed:
-    """Move every judged plot to the first card of a unit that was judged by its data.
+    """Move every plot of judged data to the first card of a unit that was judged from its data.
 
-    Without such a card, leave the plot.
+    If there is no such card, leave the plot in its section.
     """
     figures: dict[str, list[Figure]] = {}
     number = 0

@@ -24,7 +24,8 @@ from harness.report.together import of_each_part
 from harness.report.view import ReportView
 from harness.run_directory.shards import name_of
 
-# Attributes must be short. Some readers keep them in memory for every build, or cut them at 255 characters.
+# Largest number of characters of an attribute. Some readers keep attributes in memory for every build, or cut them at
+# 255 characters.
 MESSAGE = 240
 BODY = 2000
 OUTPUT = 20_000
@@ -84,7 +85,7 @@ def _suite(root: ET.Element, view: ReportView, name: str, result: Headline) -> E
 
 
 def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
-    """Add a case for the whole run if it did not hold, unless the case of a unit already shows this."""
+    """Add a test case for the whole run if the run did not hold, unless the case of a unit already shows this."""
     if result.word == HELD:
         return
     tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")
@@ -142,8 +143,8 @@ def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
 
 
 def _told(view: ReportView, verdict: Verdict) -> Iterator[str]:
-    """Yield what decides a unit that did not hold: the message, the figure, the first cause, what to do, and where the
-    rest is."""
+    """Yield what decides a unit that did not hold: the judge's message, the figure, the first cause, what to do, and
+    where further advice is."""
     yield verdict.message
     if (found := decided(verdict)) is not None:
         yield f"Decided by: {' '.join(word for word in (found.text, found.name) if word)}"
@@ -165,7 +166,7 @@ def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
 
 
 def _count(element: ET.Element) -> None:
-    """Set the totals (`tests`, `failures`, …). Some readers use them instead of counting the cases."""
+    """Set the totals (`tests`, `failures`, …). Some readers use these attributes instead of counting the cases."""
     element.set("time", f"{sum(float(case.get('time', '0')) for case in element.iter('testcase')):.3f}")
     for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(attribute, str(sum(1 for _ in element.iter(tag))))

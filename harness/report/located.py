@@ -21,7 +21,7 @@ _DIFFER = ("differs", "exceeds_tolerance")
 def first_difference(
     reason: str, part: AnyPart, figures: dict[str, Figure], candidate: ArmEvidence, baseline: ArmEvidence
 ) -> Iterator[str]:
-    """Yield at most one sentence: the first loss that differs, and where to look.
+    """Yield at most one sentence about the first loss that differs, and about where to look for the cause.
 
     figures: the figures of the part's verdict.
     """
@@ -47,7 +47,7 @@ def first_difference(
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
-    """Yield advice if a resumed training differs although every tensor that the harness found was restored."""
+    """Yield advice if a resumed training differs, although every tensor that the harness knows of was restored."""
     if part.kind == "resume" and reason in ("differs", "end_differs"):
         yield (
             "right after the load every tensor that is found was as it was saved: look for what training reads and no "
@@ -56,7 +56,7 @@ def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
 
 
 def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
-    """Return a description of the first loss out of tolerance.
+    """Return a description of the first loss that differs by more than the tolerance.
 
     earlier: the first step with a difference within the tolerance.
     """
@@ -107,7 +107,7 @@ _WHY = {
 
 
 def located(found: FirstDifference) -> str:
-    """Return the first difference as one sentence, without a full stop."""
+    """Return a sentence about the first difference, without a full stop."""
     if found.found == "does_not_repeat":
         steps = counted(found.steps, "step")
         under = " under torch's deterministic algorithms" if found.deterministic else ""
@@ -183,14 +183,14 @@ def _elements(found: FirstDifference) -> str:
 
 
 def path_rows(found: FirstDifference) -> list[tuple[str, str, str]]:
-    """Return a row for each part of the step: its name, whether both arms are equal in it, and what differs."""
+    """Return a row for each part of the step: its name, whether both arms are equal in this part, and what differs."""
     return [(_part(found, row), _ANSWERS[row.answer], _what(row)) for row in found.path]
 
 
 def _part(found: FirstDifference, row: PathRow) -> str:
-    """Return the name of a part.
+    """Return the name of a part of the step.
 
-    If autograd made no backward pass, all operators form one part with the name `step`.
+    If autograd made no backward pass, all operators belong to one part with the name `step`.
     """
     backward = next((each for each in found.path if each.part == "backward"), None)
     is_whole = backward is not None and not backward.operators and not backward.alone

@@ -18,20 +18,21 @@ from harness.report.together import notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.what_now import what_now
 
-# The code below writes a unit that did not hold as Markdown. The text is used for the unit's file in the run directory,
-# and for the unit's section of the summary.
+# The code below writes a unit that did not hold as Markdown, for the unit's file in the run directory and for the
+# unit's section of the summary.
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
 SEEN = 1200  # largest number of characters of a judge's message, which is longer only if names are very long
 FIGURES = 12  # largest number of figures of a unit that are listed
-# Characters that are markup only in some places: `_` at the end of a word, `:` in an address or around an emoji's name.
+# Characters that are markup only in some places, such as `_` at the end of a word, or `:` in an address or around the
+# name of an emoji.
 _SIGNIFICANT = re.compile(
     r"([\\`*\[\]<>#|~$@]|&(?=[#\w]+;)|(?<![^\W_])_|_(?![^\W_])|(?:(?<!\w):(?=[a-z][\w+-]*:)|:(?=//))|^[+-])"
 )
 
 
 def escape(text: object, limit: int = 300) -> str:
-    """Return one line of text in which Markdown, and HTML in Markdown, sees no markup, mention or link."""
+    """Return one line of text that a Markdown reader shows unchanged, without markup, HTML, mentions or links."""
     return (
         _SIGNIFICANT.sub(r"\\\1", line(text, limit))
         .replace("\\<", "&lt;")
@@ -41,7 +42,8 @@ def escape(text: object, limit: int = 300) -> str:
 
 
 def problem(view: ReportView, verdict: Verdict) -> str:
-    """Return a Markdown section about a unit that did not hold: its title, then entries, the likely cause first."""
+    """Return a Markdown section about a unit that did not hold. It has a title and then entries, with the likely cause
+    first."""
     title = f"**{escape(verdict.claim, 100)}** on {escape(verdict.workload, 100)}: {escape(verdict.reason, 80)}"
     return f"\n{title}\n" + "".join(f"- {entry}\n" for entry in _entries(view, verdict))
 
@@ -80,7 +82,8 @@ def _entries(view: ReportView, verdict: Verdict) -> Iterator[str]:
 
 
 def _decided_by(verdict: Verdict) -> str:
-    """Return the figure that decided a verdict, its demand and how sure it is; "" if no figure did."""
+    """Return the figure that decided a verdict, its demand, and how sure the verdict is. Return "" if no figure decided
+    it."""
     found = decided(verdict)
     if found is None:
         return ""
@@ -93,13 +96,14 @@ def _advised(each: Advice) -> str:
 
 
 def _code(command: str) -> str:
-    """Return a command as inline code. It is enclosed in more backquotes than occur in a row in the command."""
+    """Return a command as inline code. The code is enclosed in more backquotes than follow one another in the
+    command."""
     fence, blank = "`" * (1 + longest_row(command)), " " if "`" in command else ""
     return f"{fence}{blank}{command}{blank}{fence}"
 
 
 def longest_row(text: str) -> int:
-    """Return the length of the longest row of backquotes in the text."""
+    """Return the largest number of backquotes that follow one another in the text."""
     return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
@@ -143,9 +147,9 @@ def _head(view: ReportView, room: int) -> str:
 
 
 def _claimed(view: ReportView) -> str:
-    """Return a text about the first claim of the page, or "" if no unit was run.
+    """Return a text about the first claim of the report, or "" if no unit was run.
 
-    The text names what decided the claim, the confidence, and how many of its planted faults were killed.
+    The text names what decided the claim, the confidence, and how many of the claim's planted faults were killed.
     """
     found = claimed(view, cards.claim_rows(view))
     if found is None:
@@ -165,7 +169,8 @@ def _whose(view: ReportView) -> list[str]:
 
 
 def _parts(view: ReportView) -> str:
-    """Return notes about several run directories, and a table with their machines and commits; "" for a single one."""
+    """Return notes about several run directories, and a table with their machines and commits. Return "" if there is
+    only one directory."""
     if not view.parts:
         return ""
     names, cells = rows(view)
@@ -188,7 +193,8 @@ def _row(view: ReportView, verdict: Verdict) -> str:
 def repeated(view: ReportView) -> str:
     """Return the command that repeats the run, as a block of code, or "" if there is none."""
     command = repeats(view)
-    # The fence is longer than any row of backquotes in the command. Otherwise the command could end the code block.
+    # The fence of the code block has more backquotes than follow one another in the command. Otherwise the command
+    # could end the code block.
     fence = "`" * max(3, 1 + longest_row(command or ""))
     shown = "\n".join(line(each, 2000) for each in command.split("\n")) if command else ""
     return f"\nReproduce:\n\n{fence}\n{shown}\n{fence}\n" if command else ""

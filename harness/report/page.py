@@ -36,13 +36,13 @@ def script() -> str:
 
 
 def _bare(code: str) -> str:
-    """Return the code without indentation and comment lines. Only readers of the templates need them."""
+    """Return the script without indentation and comment lines, which only readers of the source file need."""
     lines = (line.strip() for line in code.splitlines())
     return "\n".join(line for line in lines if line and not re.match(r"//|/\*.*\*/$", line)) + "\n"
 
 
 def _digest(text: str) -> str:
-    """Return the digest with which a content security policy allows an inline text."""
+    """Return the digest with which the page's content security policy allows an inline script or style."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -68,9 +68,9 @@ def _environment() -> Environment:
 
 
 def _fit(value: object) -> object:
-    """Return a text cleaned and shortened, unless it is marked as safe.
+    """Return a text cleaned and shortened, unless the text is marked as safe.
 
-    This is the last check before it enters the page.
+    No text enters the page without this last check.
     """
     from markupsafe import Markup
 

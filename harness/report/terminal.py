@@ -1,4 +1,5 @@
-"""Print results on stdout for a terminal, with the count line first. rich obeys `NO_COLOR`."""
+"""Print results on stdout for a terminal, with the count line (number of units by result) first. rich obeys
+`NO_COLOR`."""
 
 from __future__ import annotations
 
@@ -40,10 +41,11 @@ STYLES = {
 
 
 def print_results(view: ReportView, stream: TextIO | None = None) -> None:
-    """Print the count line, a line for each unit (worst first), advice about failures, and what would decide the rest.
+    """Print the count line, a line for each unit (worst first), advice about failures, and what would decide undecided
+    units.
 
-    Units that were not run for the same reason share a line. Without a GPU these are most units. Units that ended with
-    the same error share a line too.
+    Units that were not run for the same reason share a line. On a machine without a GPU these are most units. Units
+    that ended with the same error share a line, too.
     """
     out = stream or sys.stdout
     print_line((view.count_line(), "bold"), file=out)
@@ -83,16 +85,17 @@ def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
 
 
 def _line_shared(view: ReportView, verdict: Verdict) -> object:
-    """Return a key that is equal for units that share a line: units without a judgement, for the same reason."""
+    """Return a key that is equal for units that share a line. These are units that were not judged, for the same
+    reason."""
     if verdict.status in {Status.NOT_RUN, Status.ERROR} and view.waiver(verdict) is None:
         return verdict.status, verdict.reason, verdict.message
     return id(verdict)
 
 
 def _print_units(out: TextIO, view: ReportView, units: Sequence[Verdict]) -> None:
-    """Print units that share a line.
+    """Print the line of units that share it.
 
-    A reason for not running needs no advice. An error is printed once, with its advice.
+    Units that were not run need no advice. For an error, the advice is printed once.
     """
     first, *others = units
     if others and first.status is Status.NOT_RUN:
@@ -133,9 +136,11 @@ def verdict_line(verdict: Verdict) -> str:
     return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {seen}"
 
 
-# The code below shows on stderr how a session proceeds: as one line at the bottom of a terminal, and rarely in a log.
+# The code below shows the progress of a session on stderr: as one line at the bottom of a terminal, and rarely in a
+# log.
 #
-# Results are printed only at the end. So each unit is printed once, even if stdout and stderr go to one place.
+# Results are printed only at the end. Therefore each unit is printed once, even if stdout and stderr are shown in the
+# same place.
 
 # A function that takes runs and returns, by run id, the seconds that similar runs took before.
 Recorded = Callable[[Sequence[Run]], Mapping[str, float]]
@@ -146,7 +151,7 @@ class Progress:
     """Shows the progress of a session within a `with` block. Several threads call its methods.
 
     recorded: a function that is called once, in the thread `lookup`, while the first runs execute. stages: True to
-    print what will be trained, and a line with the time when an arm begins, also in a log.
+    print what will be trained, and a line with the time when an arm begins, even in a log.
     """
 
     def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None, *, stages: bool = False) -> None:
@@ -194,7 +199,8 @@ class Progress:
             self._show()
 
     def _enters(self, run: Run, phase: str) -> None:
-        """Tell that an execution of an arm has begun. Its phases are named `ARM.REPLICA: …`."""
+        """Print that an execution of an arm has begun, if it is new. The phases of an execution have names such as
+        `ARM.REPLICA: …`."""
         execution, is_of_an_arm, _ = phase.partition(": ")
         if is_of_an_arm and (run.id, execution) not in self._entered:
             self._entered.add((run.id, execution))
@@ -202,7 +208,7 @@ class Progress:
             self._tell(f"{run.probe}: training {arm}{' again' if replica.strip('0') else ''}")
 
     def _tell(self, text: str) -> None:
-        """Print a line of the time line, with the time since this object was made."""
+        """Print a line with the time since this object was created."""
         if self._tells_stages:
             minutes, seconds = divmod(int(time.monotonic() - self._opened), 60)
             self._status.clear()
@@ -222,14 +228,15 @@ class Progress:
 
     @contextmanager
     def out_of_the_way(self) -> Iterator[None]:
-        """Remove the status line of the terminal while the `with` block prints. Show it again afterwards."""
+        """Remove the status line of the terminal while code in the `with` block prints. Show the line again
+        afterwards."""
         with self._lock:
             self._status.clear()
             yield
             self._show()
 
     def _has_begun(self, name: str) -> bool:
-        """Return True if the run is one of those that the session planned. Only these count in `n of m runs`."""
+        """Return True if the session planned this run. Only planned runs count in `n of m runs`."""
         return any(run.id == name for run in self._to_go.runs)
 
     def _time_to_go(self) -> str:
@@ -252,7 +259,8 @@ class Progress:
         return [part for part in known if part]
 
     def _show(self) -> None:
-        """Show the status line. In a log, print it only every `QUIET_S` seconds, as a sign of progress."""
+        """Show the status line. In a log, print it only every `QUIET_S` seconds, to show that the session is still
+        working."""
         parts = self.parts()
         if parts and self._status.live:
             self._status.show(parts)
@@ -270,7 +278,7 @@ class Progress:
                     self._show()
 
     def _look_up(self, recorded: Recorded, runs: Sequence[Run]) -> None:
-        with suppress(Exception):  # after an error, only the estimate is missing
+        with suppress(Exception):  # an error here must not end the session, because only the estimate would be missing
             found = recorded(runs)
             with self._lock:
                 self._to_go.recorded = found
@@ -290,7 +298,8 @@ class TimeToGo:
     ended: dict[str, float] = field(default_factory=dict)  # for completed runs: run id -> total seconds
 
     def moves(self, run: str, seconds: float, *, over: bool) -> None:
-        """Record how many seconds a run has taken so far, or in total if it is `over`."""
+        """Record how many seconds a run has taken so far. over: True if the run has ended, so that these are its total
+        seconds."""
         self.under_way.pop(run, None)
         (self.ended if over else self.under_way)[run] = seconds
 
@@ -298,7 +307,7 @@ class TimeToGo:
         """Return the remaining seconds, or None if they are unknown. elapsed: seconds since the first run began.
 
         Runs execute in parallel. Their remaining seconds are therefore divided by the mean number of runs at a time so
-        far. Timings begin together but execute one after another. So together they take the sum of their seconds.
+        far. Timings begin together but execute one after another, so their remaining seconds are added up.
         """
         expected = self._expected()
         left = [run for run in self.runs if run.id not in self.ended]

@@ -1,6 +1,6 @@
 """Make untrusted text safe to show: escape it (`harness.errors`) and limit its length.
 
-The text is escaped for its format afterwards: for HTML by Jinja, for XML and Markdown by their writers.
+Afterwards another step escapes the text for its format: Jinja for HTML, and the writers of XML and Markdown for theirs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from harness.judging.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:
-    """Return escaped text with its line breaks and tabs, cut to `limit` characters. A note shows how much was cut."""
+    """Return escaped text that keeps its line breaks and tabs, cut to `limit` characters. A note shows how much was
+    cut."""
     return _lines(value, limit, escaped)
 
 
 def listing(value: object, limit: int = 6000) -> str:
     """Return text as `clean` does, but with its indentation, so that the carets of a traceback stay aligned.
 
-    Only for pages.
+    Use this only for HTML pages.
     """
     return _lines(value, limit, printable)
 
@@ -33,7 +34,8 @@ def _lines(value: object, limit: int, made_fit: Callable[[object], str]) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """Return a text without its middle part if it is long. Long names often differ only at their ends."""
+    """Return a text of at most `limit` characters. The middle of a longer text is cut out, because long names often
+    differ only at their ends."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -49,9 +51,9 @@ def line(value: object, limit: int = 200) -> str:
 
 
 def opening(value: object, limit: int) -> str:
-    """Return text on one line. If it is longer than `limit`, end it after the last full stop, semicolon or colon.
+    """Return text on one line. If the text is longer than `limit`, end it after the last full stop, semicolon or colon.
 
-    If less than half of `limit` would remain, end it after a whole word instead.
+    If less than half of `limit` would remain, end the text after a whole word instead.
     """
     text = line(value, 8 * limit)
     if len(text) <= limit:
@@ -62,9 +64,9 @@ def opening(value: object, limit: int) -> str:
 
 
 def label(value: object, limit: int = 36) -> str:
-    """Return one line as a label for a plot. It is never empty, and has no leading underscore.
+    """Return one line as a label for a plot. The label is never empty, and has no leading underscore.
 
-    It has only characters of the plot's font.
+    The label contains only characters that the plot's font has.
     """
     text = "".join(sign if " " <= sign <= "~" or "\xa1" <= sign <= "\xff" else "?" for sign in line(value, 400))
     text = text.replace("\xad", "?").lstrip("_ ")
@@ -72,7 +74,8 @@ def label(value: object, limit: int = 36) -> str:
 
 
 def number(value: object) -> str:
-    """Return a value for people: six significant digits, thousands grouped, non-finite numbers by name."""
+    """Return a value as text for people: six significant digits, grouped thousands, and names for non-finite
+    numbers."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -114,7 +117,7 @@ def of_count(unit: str, count: object) -> str:
 def words(name: str) -> str:
     """Return a figure's name in words: `capture.first_differing_step` as `capture: first differing step`.
 
-    A mean ratio is a trimmed mean; the names in verdicts do not say so.
+    `mean_ratio` becomes a trimmed mean, although the name in verdicts does not say that the mean is trimmed.
     """
     plain = name.replace("generous_mean_ratio", "mean_ratio_in_the_candidate's_favour")
     plain = plain.replace("mean_ratio", "trimmed_mean_ratio")
@@ -123,7 +126,8 @@ def words(name: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a sentence with a capital letter at its start, unless it begins with a name (`sm_90`, `loss_1`)."""
+    """Return a sentence with a capital letter at its start, unless the sentence begins with a name (`sm_90`,
+    `loss_1`)."""
     first = text.partition(" ")[0]
     return text[:1].upper() + text[1:] if first.isascii() and first.isalpha() and first.islower() else text
 

@@ -1,4 +1,5 @@
-"""Join several run directories in one view: the shards of a gate, or runs that are not one gate."""
+"""Join several run directories in one view. They are the shards of a gate (parts that were run separately), or runs
+that do not form one gate."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from harness.run_directory.shards import joined_attempts
 # The functions below describe the parts of a page about several run directories: machine, commit and verdict of each
 # part, and what differs between the parts.
 #
-# A value that most parts share is shown without a mark. Any other value gets the prefix `DIFFERS`.
+# The most frequent value of a fact is shown without a mark. Any other value gets the prefix `DIFFERS`.
 
 DIFFERS = "≠ "
 FEW = 3  # number of different values of a fact that are shown at the top of the page
@@ -29,7 +30,8 @@ UNKNOWN = "–"
 
 
 def facts(view: ReportView) -> dict[str, str]:
-    """Return the facts that must be equal in all runs of one gate on one kind of machine; `UNKNOWN`: not recorded."""
+    """Return the facts that must be equal in all runs of one gate on one kind of machine. The value `UNKNOWN` means
+    that a fact was not recorded."""
     header = view.header
     collected = header.environment
     known: dict[str, str | None] = {
@@ -54,14 +56,16 @@ def columns(view: ReportView) -> dict[str, list[str]]:
 
 
 def differences(view: ReportView) -> str:
-    """Return a sentence about the facts that differ between the parts, with the number of values of each, or ""."""
+    """Return a sentence about the facts that differ between the parts, with the number of values of each fact. Return
+    "" if none differs."""
     found = {name: {value.removeprefix(DIFFERS) for value in values} for name, values in columns(view).items()}
     several = [f"{name} ({len(values)} of them)" for name, values in found.items() if len(values) > 1]
     return f"The parts differ in {', '.join(several)}." if several else ""
 
 
 def notes(view: ReportView) -> list[str]:
-    """Return notes about several parts: why they are not one gate, what differs, which units have several verdicts."""
+    """Return notes about several parts: why the parts are not one gate, what differs, and which units have several
+    verdicts."""
     if not view.parts:
         return []
     apart = f"Not one gate ({'; '.join(view.apart)}): each run is judged by itself." if view.apart else ""
@@ -73,7 +77,8 @@ def notes(view: ReportView) -> list[str]:
 
 
 def rows(view: ReportView) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns, and a row for each part, in the order in which the parts started."""
+    """Return the names of the columns, and a row for each part. The rows are in the order in which the parts
+    started."""
     marked = columns(view)
     names = ["part", "verdict", "units held", *marked, "started (UTC)"]
     cells = []
@@ -112,7 +117,7 @@ def _few(values: list[str]) -> str:
 
 
 def _minute(moment: str) -> str:
-    """Return the time in a header without seconds, such as `2026-11-22 16:16`."""
+    """Return the time of a header without seconds, such as `2026-11-22 16:16`."""
     return line(moment, 60)[:16].replace("T", " ")
 
 
@@ -175,9 +180,10 @@ def together(
 
 
 def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
-    """Return one view of run directories that are not one gate, with the units and verdicts of each.
+    """Return one view of run directories that are not one gate, with the units and verdicts of each directory.
 
-    apart: the reasons why they are not one gate. A contract's name that several parts have gets the part's name added.
+    apart: the reasons why the directories are not one gate. If several directories have a contract of the same name,
+    the directory's name is added to it.
     """
     often = Counter(contract.id for part in parts for contract in part.view.contracts)
     named = [
@@ -202,9 +208,9 @@ def _named(one: JudgedUnit) -> Unit:
 
 
 def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Header:
-    """Return the first header, with the judged units, and the waivers, interruptions and attempts of all headers.
+    """Return the first header with the judged units, and with the waivers, interruptions and attempts of all headers.
 
-    A waiver is kept only if its own run directory decides the waived unit.
+    A waiver is kept only if the waived unit is decided by the waiver's own run directory.
     """
     first = next(iter(headers.values()))
     decided = {(one.part.name, *one.name) for one in units if one.part is not None}
@@ -221,14 +227,15 @@ def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Heade
             {(one.contract, one.claim): one for header in headers.values() for one in header.drilled}.values()
         ),
         "attempts": joined_attempts(headers),
-        "narrowed": Narrowed(),  # a unit that no shard planned has a verdict too, so nothing is left out
+        "narrowed": Narrowed(),  # units that no shard planned also have verdicts, so no unit is left out
         "commits": _commits([header.commits for header in headers.values()]),
     }
     return first.model_copy(update=changes)
 
 
 def _commits(commits: Sequence[TwoCommits | None]) -> TwoCommits | None:
-    """Return the commits that all runs compare, with all accepted baselines, or None if the runs differ in commits."""
+    """Return the two commits that all runs compare, with all accepted baselines. Return None if the runs differ in
+    commits."""
     known = [each for each in commits if each is not None]
     both = [(each.candidate, each.baseline) for each in known]
     if len(known) < len(commits) or any(each != both[0] for each in both):
@@ -238,7 +245,7 @@ def _commits(commits: Sequence[TwoCommits | None]) -> TwoCommits | None:
 
 
 def _renamed(view: ReportView, names: Mapping[str, str]) -> ReportView:
-    """Return the same view, with contracts renamed by `names`."""
+    """Return the same view with other names of contracts. names: old name -> new name."""
 
     def of(contract: str) -> dict[str, str]:
         return {"contract": names.get(contract, contract)}

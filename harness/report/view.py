@@ -1,4 +1,5 @@
-"""Contain the input of a report (contracts, evidence and verdicts of a run directory), with look-ups for renderers.
+"""Contain the input of a report (contracts, evidence and verdicts of a run directory), with methods that renderers use
+to find data.
 
 A report depends on nothing except this view.
 """
@@ -40,7 +41,7 @@ REPLAYED = {
 
 @dataclass(frozen=True)
 class RunPart:
-    """One of several run directories that share a page. view: the view of this directory alone.
+    """One of several run directories that share a page. view: the view of only this directory.
 
     name: the name of the folder, with parent folders if two folders have the same name. page: the relative path from
     the shared page to the directory's own page.
@@ -90,14 +91,15 @@ class ReportView:
 
     @property
     def of_controls(self) -> bool:
-        """Return True for a whole fire drill.
+        """Return True for a fire drill, which plants all faults of a contract.
 
-        Its units are the controls without a fault, and `drill` has the faults.
+        The units of such a view are the controls without a fault. The results of the faults are in `drill`.
         """
         return self.header.purpose == "drill"
 
     def narrowed(self, most: int | None = None) -> str:
-        """Return which part of the contracts was selected (tags, claims, workloads, faults), as text, or "" for all.
+        """Return which part of the contracts was selected (tags, claims, workloads, faults), as text. Return "" if
+        everything was selected.
 
         most: the largest number of names of each kind.
         """
@@ -111,10 +113,10 @@ class ReportView:
         return "; ".join([*parts, *([f"faults: {planned} of {named}"] if planned < named else [])])
 
     def left_out(self, most: int) -> str:
-        """Return how many units of the contracts were not planned, and of which claims, at most `most` by name; "" if
-        every unit was planned. A claim of which some units were planned is named with the others.
+        """Return how many units of the contracts were not planned, and names of at most `most` of their claims. A claim
+        is also named if only some of its units were not planned. Return "" if every unit was planned.
 
-        A drill runs a claim on one workload. Of a drill, return the claims that name a fault and were not drilled.
+        A drill runs each claim on one workload. For a drill, return the claims that name a fault and were not drilled.
         """
         if self.apart:
             of_parts = [(part.name, part.view.left_out(most)) for part in self.parts if part.view.narrowed()]
@@ -135,20 +137,22 @@ class ReportView:
         return f"{counted(units, 'unit')}: {line(_listed(names, most), 1000)}" if names else ""
 
     def _drilled(self) -> tuple[int, int, int]:
-        """Return how many faults a whole fire drill planted, how many of these survived, and how many were not run."""
+        """Return how many faults a drill of all faults planted, how many of the planted faults survived, and how many
+        faults were not run."""
         if self.drill is None or not self.of_controls:
             return 0, 0, 0
         return len(self.drill.rows), len(self.drill.survivors), len(self.drill.not_run)
 
     def _faults_planned(self) -> tuple[int, int]:
-        """Return how many faults a whole fire drill planned, and how many faults its claims name."""
+        """Return how many faults a drill of all faults planned, and how many faults its claims name."""
         planted, _, not_run = self._drilled()
         wanted = self.header.narrowed.claims
         claims = [one for contract in self.contracts for one in contract.claims if not wanted or one.id in wanted]
         return planted + not_run, sum(len(claim.falsified_by) for claim in claims) if self.of_controls else 0
 
     def without_fault(self) -> list[str]:
-        """Return the ids of judged claims that name no fault. Nothing shows that such a claim can fail."""
+        """Return the ids of the judged claims that name no fault. No drill can show that the check of such a claim can
+        fail."""
         judged = dict.fromkeys((verdict.contract, verdict.claim) for verdict in self.verdicts)
         found = [self.claim(*names) for names in judged]
         return [claim.id for claim in found if claim is not None and not claim.falsified_by]
@@ -169,12 +173,14 @@ class ReportView:
         return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
 
     def changed_sentence(self) -> str:
-        """Return a sentence on uncommitted changes in the sources of trainer or harness; "" if neither had any."""
+        """Return a sentence on uncommitted changes in the sources of trainer or harness. Return "" if there were no
+        changes."""
         changed = " and ".join(f"this {who}" for who in self.changed())
         return f"No commit has {changed}." if changed else ""
 
     def changed(self) -> dict[str, None]:
-        """Return `trainer` or `harness` or both, as keys, if their sources differed from their commit in any part."""
+        """Return `trainer`, `harness` or both, as keys, if the sources of these differed from their commit in any
+        part."""
         headers = [part.view.header for part in self.parts] or [self.header]
         named = [("trainer", facts.commit) for each in headers for facts in each.environment.trainers.values()]
         named += [("trainer", CHANGES) for each in headers if each.commits and each.commits.candidate.changes]
@@ -188,7 +194,7 @@ class ReportView:
         return "; in other claims ".join(REPLAYED.get(way, line(way, 60)) for way in ways if way)
 
     def gpus_used(self) -> str:
-        """Return the GPUs of the run with the most ranks, such as `2 × NVIDIA H200`, or "" without a GPU.
+        """Return the GPUs of the run with the most ranks, such as `2 × NVIDIA H200`. Return "" without a GPU.
 
         Older evidence has only the name of the first GPU.
         """
@@ -219,14 +225,15 @@ class ReportView:
         return {(unit.contract, unit.claim, unit.workload): unit.runs for unit in reversed(self.header.units)}
 
     def states(self, contract: str, workload: str, fact: str) -> bool:
-        """Return True if an arm of a run on this workload states that a fact about itself is true."""
+        """Return True if an arm of a run on this workload states that `fact` is true."""
         units = [unit for unit in self.header.units if (unit.contract, unit.workload) == (contract, workload)]
         runs = [self.evidence[name] for unit in units for name in unit.runs if name in self.evidence]
         arms = [item for run in runs for executions in run.arms.values() for item in executions]
         return any(item.start.facts.get(fact) is True for item in arms)
 
     def failed_captures(self, runs: Sequence[str]) -> list[str]:
-        """Return a sentence on each arm of these runs whose capture failed, because its steps are not captured ones."""
+        """Return a sentence for each arm of these runs whose capture failed. Readers must know that the steps of such
+        an arm are not captured."""
         seen = [self.evidence[name] for name in runs if name in self.evidence]
         failed = [arm for run in seen for arm in run.arms if run.capture_failed(arm)]
         return [
@@ -234,7 +241,7 @@ class ReportView:
         ]
 
     def title_of(self, run_id: str) -> str:
-        """Return `contract · workload` of a run as a heading, or the id of the run if no unit uses it.
+        """Return `contract · workload` of a run as a heading. If no unit uses the run, return the id of the run.
 
         If several parts have units of the contract, the name of the run's part is added.
         """
@@ -274,7 +281,8 @@ class ReportView:
         return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
 
     def accepted(self, verdict: Verdict) -> AcceptedRecord | None:
-        """Return the accepted baseline of a unit's claim, even if it has no effect, or None if there is none."""
+        """Return the accepted baseline of a unit's claim, even if the baseline has no effect. Return None if no
+        baseline was accepted."""
         accepted = self.header.commits.accepted if self.header.commits is not None else []
         return next((one for one in accepted if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
 
@@ -305,9 +313,10 @@ class ReportView:
         return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
 
     def resumed_sentence(self) -> str:
-        """Return a sentence: how often the run was resumed, when last, and how many runs were left.
+        """Return a sentence that says how often the run was resumed, when it was last resumed, and how many runs were
+        left then.
 
-        Return "" if never.
+        Return "" if the run was never resumed.
         """
         resumed = self.header.resumed
         if not resumed:
@@ -318,12 +327,14 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """Return a line for the candidate's and the baseline's commit, by name; {} unless two commits are compared."""
+        """Return a line for the candidate's commit and a line for the baseline's commit, by name. Return {} unless two
+        commits are compared."""
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 
     def doubts(self) -> list[str]:
-        """Return why the verdicts prove nothing: an unfinished, unsealed or altered run. Commands then exit with 12."""
+        """Return why the verdicts prove nothing: the run is unfinished, unsealed or altered. Commands then exit with
+        code 12."""
         warnings = []
         if self.incomplete:
             names = ", ".join(self.incomplete)
@@ -342,7 +353,8 @@ class ReportView:
         return warnings
 
     def warnings(self) -> list[str]:
-        """Return the warnings of a page: `doubts`, and entries under `may_end_apart` that were not needed."""
+        """Return the warnings of a page. These are `doubts`, and a warning about entries under `may_end_apart` that
+        were not needed."""
         return self.doubts() + [
             f"Idle excuse: nothing needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
             f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; take it out."
@@ -352,7 +364,8 @@ class ReportView:
         ]
 
     def excused_sentence(self) -> str:
-        """Return a sentence with the number of excuses for unequal end states, and of units that needed one, or ""."""
+        """Return a sentence with the number of excuses for unequal end states (`may_end_apart`), and of units that
+        needed an excuse. Return "" without excuses."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
@@ -361,18 +374,21 @@ class ReportView:
         return f"{counted(excuses, 'excuse')} for ends that lie apart; {counted(needed, 'unit')} needed one."
 
     def recorded_sentence(self) -> str:
-        """Return a sentence: which process recorded the evidence, and by which mechanism steps were captured."""
+        """Return a sentence that says which process recorded the evidence, and by which mechanism steps were
+        captured."""
         captured = f" Captured: {self.replayed()}." if self.replayed() else ""
         return f"The trainer ran in the process that recorded it.{captured}" if self.evidence else ""
 
     def unchecked_sentence(self) -> str:
-        """Return a sentence about the number of listed claims without an executable check, or "" if there are none."""
+        """Return a sentence with the number of listed claims that have no executable check. Return "" if there are
+        none."""
         number = sum(len(contract.unchecked) for contract in self.contracts)
         listed = f"{counted(number, 'listed claim')} {'has' if number == 1 else 'have'}"
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Return each verdict with the parts of its claim, with numbers as bounds, and the runs that it used."""
+        """Return each verdict with the parts of its claim and the runs that it used. The parts have numbers as bounds,
+        without conditions."""
         return self._judged
 
     @cached_property
@@ -416,7 +432,7 @@ class ReportView:
 def _listed(names: Sequence[str], most: int | None) -> str:
     """Return the names joined by commas.
 
-    If there are more than `most`, return the first ones and the number of the others.
+    If there are more than `most` names, return the first ones and the number of further names.
     """
     left = 0 if most is None else len(names) - most
     return f"{', '.join(names[:most])} and {left} more" if left > 0 else ", ".join(names)

@@ -1,4 +1,5 @@
-"""List what to do after a run: what to fix, which faults survived, what to decide, what is not proven."""
+"""List what to do after a run: units to fix, surviving faults, units to decide, and claims that are not proven able to
+fail."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ class Step:
 
 
 def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
-    """Return the steps, the most urgent first.
+    """Return the steps to take, with the most urgent step first.
 
-    Return none if all claims are decided and proven able to fail, and if all sources are committed.
+    Return no steps if all claims are decided and proven able to fail, and if all sources are committed.
     shown: a function that escapes a text for the output format and cuts it to a number of characters.
     """
     kinds = [_broken(view, shown), _survived(view, shown), _open(view, shown), _unplanted(view)]
@@ -67,7 +68,8 @@ def _survived(view: ReportView, shown: Shown) -> Iterator[Step]:
 
 
 def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
-    """Yield a step for each cause of undecided units: their claims, what would decide them, and the judge's message."""
+    """Yield a step for each cause of undecided units. It names the claims, what would decide them, and the judge's
+    message."""
     for group in undecided(view):
         named = f"decide {shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}"
         seen = shown(group.message, 300)
@@ -76,7 +78,7 @@ def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
 
 
 def _unplanted(view: ReportView) -> Iterator[Step]:
-    """Yield a step for each reason why faults were not planted. It names the number of faults and the remedy."""
+    """Yield a step for each reason why faults were not planted. The step names the number of faults and the remedy."""
     not_run = view.drill.not_run if view.drill is not None and view.of_controls else []
     for reason, number in Counter(one.reason for one in not_run).most_common():
         why = [f"plant {counted(number, 'fault')} ({line(reason, 60)})", reason_text(reason).remedy]
@@ -91,7 +93,8 @@ def _uncommitted(view: ReportView) -> Iterator[Step]:
 
 
 def _unproven(view: ReportView) -> Iterator[Step]:
-    """Yield a step for claims that held without a planted fault, because nothing shows that they can fail."""
+    """Yield a step for claims that held and for which no fault was planted. Nothing shows that the check of such a
+    claim can fail."""
     held = [] if view.is_drill else [unit for unit in view.verdicts if unit.status is Status.PASS]
     units = [unit for unit in held if cards.faults_of(view, unit) is None]
     claims = list(dict.fromkeys(unit.claim for unit in units))

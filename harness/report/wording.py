@@ -24,7 +24,7 @@ NextStep = Annotated[str, Field(pattern=r"^[a-z`][^\n]*[^\n.]$")]
 
 
 class Told(BoundedModel):
-    """The cause and the remedy of a verdict whose message says why in particular."""
+    """The cause and the remedy for verdicts whose message contains certain words."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,7 +33,8 @@ class Told(BoundedModel):
 
 
 class ReasonText(BoundedModel):
-    """Meaning, usual cause and remedy of a reason code. Codes of kinds in installed packages have no texts."""
+    """The meaning, the usual cause and the remedy of a reason code. The reason codes of kinds in installed packages
+    have no texts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,15 +42,18 @@ class ReasonText(BoundedModel):
     cause: Sentence | None = None
     remedy: NextStep | None = None
     where_below_one: dict[str, Sentence] = Field(default_factory=dict)
-    """By figure of the verdict, the sentence to use as the cause if the figure is below 1."""
+    """By name of a figure of the verdict, the sentence to use as the cause if the figure is below 1."""
     where_it_says: dict[str, Told] = Field(default_factory=dict)
-    """By words of the verdict's message, the cause and the remedy to use if the message contains these words."""
+    """By words that the verdict's message may contain, the cause and the remedy to use if the message contains these
+    words."""
     says_as: str | None = None
-    """Another reason code whose `where_it_says` comes before this code's own, because messages of both quote it."""
+    """Another reason code whose `where_it_says` is searched before that of this code, because the messages of both
+    codes quote the same words."""
     own: bool = False
 
     def cause_of(self, verdict: Verdict) -> str | None:
-        """Return the cause that the verdict's figures or message select, otherwise the usual cause."""
+        """Return the cause that the verdict's figures or message select. If they select none, return the usual cause of
+        the reason code."""
         for name, figure in verdict.figures.items():
             told = self.where_below_one.get(name.rpartition(".")[2])
             if told is not None and isinstance(figure.value, int | float) and figure.value < 1:
@@ -58,7 +62,8 @@ class ReasonText(BoundedModel):
         return self.cause if found is None else found.cause
 
     def remedy_of(self, verdict: Verdict) -> str | None:
-        """Return the remedy that the verdict's message selects, else the usual one."""
+        """Return the remedy that the verdict's message selects. If it selects none, return the usual remedy of the
+        reason code."""
         found = self._told(verdict)
         return self.remedy if found is None else found.remedy
 
@@ -84,13 +89,14 @@ def reasons() -> Mapping[str, ReasonText]:
 
 
 def reason_files() -> list[Path]:
-    """Return the files with reason codes: the shared file, and then the file of each family that has one."""
+    """Return the files with texts of reason codes: the shared file first, then the file of each family of kinds that
+    has such a file."""
     return [TEXTS / "reasons.yaml", *sorted(KINDS.glob("*/reasons.yaml"))]
 
 
 @cache
 def glossary() -> Mapping[str, str]:
-    """Return the meaning of each term, in the order of the file."""
+    """Return the meaning of each term of the glossary, in the order of the glossary's file."""
     terms: dict[str, str] = TypeAdapter(dict[str, Sentence]).validate_python(_data(TEXTS / "glossary.yaml"))
     return terms
 
@@ -102,7 +108,7 @@ def _data(path: Path) -> Any:
 def terms_in(texts: Iterable[str]) -> dict[str, str]:
     """Return the terms that occur in any of these texts, with their explanations, in the order of the glossary.
 
-    A plural counts too. A term that is only part of a longer term (`sync` in `host sync`) does not count.
+    A plural counts, too. A term that is only part of a longer term (`sync` in `host sync`) does not count.
     """
     joined = "\n".join(texts).replace("_", " ").casefold()
     found = set()

@@ -12,7 +12,7 @@ from harness.errors import ExitCode
 from harness.numbers import counted
 from harness.report.text import line
 
-# For each step, GitHub shows at most ten annotations of a kind, and silently drops the rest.
+# GitHub shows at most ten annotations of a kind for each step. It silently drops all further annotations.
 AT_MOST = 10
 
 Place = tuple[str, int]  # file and line number
@@ -36,12 +36,14 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    """Escape a property of a workflow command, like a message, plus the characters that end a property."""
+    """Escape a property of a workflow command. In addition to the characters of a message, escape the characters that
+    end a property."""
     return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")
 
 
 def show_end(code: ExitCode, errors: Sequence[str], write: Callable[[str], object]) -> None:
-    """Show why a command ended without results, as annotations and in the step's summary. Do nothing elsewhere.
+    """Show why a command ended without results, as annotations and in the step's summary. Do nothing outside of GitHub
+    Actions.
 
     errors: texts that may begin with `file:line:column: `. write: called with each annotation. Never raises OSError.
     """
@@ -61,12 +63,12 @@ def show_end(code: ExitCode, errors: Sequence[str], write: Callable[[str], objec
 
 
 def append_to_summary(text: str) -> None:
-    """Append Markdown to the summary of the step, if there is one. Raises OSError."""
+    """Append Markdown to the summary of the step, if the step has a summary. Raises OSError if this fails."""
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(place).open("a", encoding="utf-8") as file:
             file.write(text)
 
 
 def _quoted(text: str) -> str:
-    """Return the text as inline code, in which Markdown sees no markup."""
+    """Return the text as inline code, which Markdown shows unchanged."""
     return "`{}`".format(line(text, 1000).replace("`", "'"))

@@ -2,7 +2,7 @@
 
 Equal runs give archives with equal bytes. Unpacking reads the archive as a stream and trusts none of the sizes in it.
 Bytes and files are counted before they are written, so nothing that exceeds a limit is written. Python's `data` filter
-is used too, if this Python has it.
+for tar archives is also used if this Python version has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.evidence.layout import shown, unfit
 SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz", ".txz")
 TOP = "run"  # name of the only folder at the top level of an archive that the harness writes
 _BLOCK = 20 * 512  # number of bytes that tarfile reads at a time
-_PADDING = 2**20  # Largest number of zero bytes after the last file. They pad a tar file to a whole record.
+_PADDING = 2**20  # largest number of zero bytes after the last file, which pad a tar file to a whole record
 _DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError, RecursionError, OverflowError)
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _KINDS = {
@@ -47,7 +47,8 @@ class Limits:
     unpacked: int = 2**30  # largest number of bytes of all files together
     file: int = SIZE_LIMIT
     members: int = 10_000  # largest number of files and folders
-    # largest number of bytes between two files; one header with a long name needs at most this
+    # Largest number of bytes between the contents of two files. One header with a long name needs at most this many
+    # bytes.
     header: int = 16 * 2**10
     name: int = 512
     depth: int = 8  # largest number of names in a path
@@ -93,7 +94,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = ""
 
     first: the name of the archive's first folder, if only this folder is to be unpacked. "" unpacks everything. Raises
     EvidenceError for an archive that is damaged, exceeds a limit, or contains anything except plain files and folders
-    below its top. Then the caller must remove the folder.
+    below its top. The caller must then remove the folder.
     """
     if not archive.is_file():
         raise EvidenceError("an archive of a run must be a plain file", where=str(archive), got="no plain file")
@@ -132,7 +133,7 @@ def _decompressed(file: IO[bytes], archive: Path, limits: Limits) -> _Readable:
 
 
 class _XzFile:
-    """Read one xz stream, and limit the memory of the decoder. `lzma.LZMAFile` has no such limit."""
+    """Read one xz stream with limited memory for the decoder. `lzma.LZMAFile` offers no such limit."""
 
     def __init__(self, file: IO[bytes], memory: int) -> None:
         self._file, self._decoder = file, lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=memory)
@@ -152,7 +153,7 @@ class _XzFile:
 class _Stream:
     """A stream that gives tarfile only the allowed number of bytes.
 
-    Otherwise one header could make tarfile read a gigabyte.
+    Otherwise one false header could make tarfile read a gigabyte.
     """
 
     def __init__(self, source: _Readable, archive: Path) -> None:
@@ -179,7 +180,8 @@ _DISTRUST = "do not unpack the archive; ask for one that `harness pack` made"
 
 
 class _Member(tarfile.TarInfo):
-    """A member of an archive. A damaged header is an error; tarfile itself would treat it as the archive's end."""
+    """A member of an archive. A damaged header raises an error. tarfile itself would treat it as the end of the
+    archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
@@ -193,9 +195,10 @@ class _Member(tarfile.TarInfo):
 
 @dataclass
 class _Unpacking:
-    """An archive that is being unpacked. spelled: the path of each file and folder as it was written.
+    """An archive that is being unpacked. spelled: the path of each file and folder as the archive spells it.
 
-    The keys of `spelled` are these paths in lower case and in composed Unicode form, so that similar paths are found.
+    The keys of `spelled` are these paths in lower case and in composed Unicode form. Two paths that differ only in this
+    way then have the same key.
     """
 
     archive: Path
@@ -210,7 +213,8 @@ class _Unpacking:
     unpacked: int = 0
 
     def run(self) -> None:
-        """Unpack every file and folder. Raise ReadError if anything except zero bytes follows the last of them."""
+        """Unpack every file and folder. Raise ReadError if anything except zero bytes follows the last file or
+        folder."""
         count = 0
         while (member := self._next()) is not None:
             if self.first and self.first not in PurePosixPath(member.name).parts[:2]:

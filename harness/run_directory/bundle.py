@@ -1,6 +1,6 @@
 """Read a run directory and its header. The content of the directory is not trusted.
 
-A run directory contains (optional parts in parentheses):
+A run directory contains these files and folders (optional ones in parentheses):
 
 run.json  contracts/  (waivers/)  evidence/<run id>/…  verdicts.json  (and the report's files)  manifest.json
 """
@@ -48,7 +48,8 @@ class TimedBefore(Record):
 
 
 class Attempts(Record):
-    """Other timings of a run's units. ci: the number of the CI job's attempt that made the run, counted from 1."""
+    """Other timings of a run's units. ci: the number of the CI job's attempt in which the run was made, counted from
+    1."""
 
     timings: list[TimedBefore] = Field(default_factory=list)
     ci: Annotated[int, Field(ge=1)] | None = None  # None: unknown
@@ -77,9 +78,10 @@ class Narrowed(Record):
 class Digests(Record):
     """SHA-256 digests in hexadecimal: of contracts by id, of all sources together, and of the sources by package.
 
-    shared: the digests of a contract's shared files, in order, by the id of the contract. The contract's digest
-    includes them.
-    evidence: the digest of each evidence file by path, in versions 1 and 2. Later versions have them in the manifest.
+    shared: by the id of a contract, the digests of the contract's shared files, in order. The contract's digest
+    includes these files.
+    evidence: the digest of each evidence file by path, in versions 1 and 2 of `run.json`. Later versions have these
+    digests in the manifest.
     """
 
     contracts: dict[str, str]
@@ -104,7 +106,7 @@ class WaiverRecord(Record):
 class Resumption(Record):
     """One resumption of an interrupted run: its time, its command, and the runs that it executed.
 
-    cut_off: the executed runs that had started before the interruption. Their earlier evidence was removed.
+    cut_off: the executed runs that had already started before the interruption. Their earlier evidence was removed.
     """
 
     at: str  # time in ISO 8601, in UTC
@@ -129,7 +131,7 @@ class Header(Versioned):
     units: list[Unit]
     runs: dict[str, ProbeName]  # id of each planned run -> its probe
     digests: Digests
-    # id of the contract -> path of its file, relative to the folder in which the run was started
+    # By id of a contract, the path of its file, relative to the folder in which the run was started.
     contract_files: dict[str, str] = Field(default_factory=dict)
     waivers: list[WaiverRecord] = Field(default_factory=list)
     attempts: Attempts = Attempts()  # earlier attempts
@@ -152,10 +154,8 @@ class Header(Versioned):
     @field_validator("digests")
     @classmethod
     def _names_of_files(cls, digests: Digests) -> Digests:
-        """Refuse a contract id that cannot be a file name.
-
-        The copy of a contract is a file that is named after the id.
-        """
+        """Refuse a contract id that cannot be a file name, because the copy of a contract is a file with the id as its
+        name."""
         for name in digests.contracts:
             if "/" in name or unfit(name):
                 raise ValueError(f"a contract's copy cannot be named {shown(name)}.yaml")
@@ -172,7 +172,7 @@ class Header(Versioned):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run directory that was read. seal: whether the directory is complete and unchanged.
+    """A run directory that was read. seal: the result of comparing the directory with its manifest.
 
     If the run was unpacked from an archive, the unpacked files are removed when this object is deleted.
     """
@@ -204,7 +204,8 @@ class Bundle:
         return {*self.header.digests.evidence, *(self.seal.within.by_path() if self.seal.within is not None else ())}
 
     def contract_paths(self) -> list[Path]:
-        """Return the paths of the copies of contracts, sorted: those in the header, and other files in their folder."""
+        """Return the sorted paths of the copies of contracts. These are the contracts in the header, and all other
+        files in their folder."""
         folder = self.root / layout.CONTRACTS
         names = {f"{name}.yaml" for name in self.header.digests.contracts}
         return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
@@ -214,7 +215,8 @@ class Bundle:
         return self.root / layout.CONTRACTS / layout.SHARED_FILES / f"{digest}.yaml"
 
     def evidence(self, run_id: str) -> RunEvidence:
-        """Return the evidence of one run. If missing or damaged, return a death record: `incomplete` or `garbage`.
+        """Return the evidence of one run. If the evidence is missing or damaged, return a death record: `incomplete` or
+        `garbage`.
 
         Raises EvidenceError for a run id that leads out of the directory.
         """
@@ -225,7 +227,7 @@ class Bundle:
     def so_far(self) -> Bundle:
         """Return a bundle of a directory that is still being written.
 
-        Of an unfinished run it has only completed executions.
+        For an unfinished run, the bundle has only the executions that are complete.
         """
         return replace(self, under_way=True, _read={}, _made={})
 
@@ -242,9 +244,10 @@ class Bundle:
             if not directory.is_dir():
                 return self._dead(run_id, "incomplete", "the run left no evidence")
             run, evidence = read_so_far(directory) if self.under_way else read_run(directory)
-        except EvidenceError as error:  # Damaged evidence takes the verdicts only from the units of this run.
+        # Damaged evidence makes only the units of this run undecidable, so return a death record.
+        except EvidenceError as error:
             return self._dead(run_id, "garbage", error.got)
-        except OSError as error:  # The same holds for a file that this user may not read.
+        except OSError as error:  # A file that this user may not read is handled like damaged evidence.
             return self._dead(run_id, "garbage", f"cannot be read: {error.strerror or type(error).__name__}")
         if run.id != run_id:
             return self._dead(run_id, "garbage", f"this is the evidence of run {run.id!r}")
@@ -299,7 +302,8 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield name and difference of evidence files that differ from digests in a header without manifest (old)."""
+    """Yield name and difference of each evidence file that differs from the digests in an old header, which has no
+    manifest."""
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return

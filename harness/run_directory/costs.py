@@ -1,4 +1,4 @@
-"""Divide the time of a directory's runs among runs, phases and kinds of cost. No judge reads these figures."""
+"""Divide the time of a directory's runs among runs, phases and kinds of cost. No judge uses these times."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _WORDS = {
     Kind.MEMORY_MEASUREMENT: "measuring memory",
     Kind.LOCATING: "locating first differences",
 }
-# A phase of an arm is named `ARM: …` or `ARM.REPLICA: …`. A key below is the text after the colon. A key that ends in a
-# space is the beginning of several such texts.
+# A phase of an arm is named `ARM: …` or `ARM.REPLICA: …`. The keys below are the texts after the colon. A key that ends
+# in a space is the beginning of several such texts.
 _OF_AN_ARM = {
     "open": Kind.OPENING,
     "warm-up": Kind.WARM_UP,
-    "start": Kind.END,  # this phase computes the digests of the state at the start
+    "start": Kind.END,  # in this phase, the digests of the state at the start are computed
     "steps": Kind.JUDGED_TRAINING,
     "end": Kind.END,
     "re-capture": Kind.JUDGED_TRAINING,
@@ -74,7 +74,7 @@ _OF_AN_ARM = {
     "steps after the save": Kind.JUDGED_TRAINING,
     "threads after the save": Kind.END,
     "load": Kind.OPENING,
-    "gradients": Kind.JUDGED_TRAINING,  # the phase computes gradients at the parameters of another arm
+    "gradients": Kind.JUDGED_TRAINING,  # in this phase, gradients are computed at the parameters of another arm
     "watch replays": Kind.DETECTORS,
     "host syncs": Kind.DETECTORS,
     "census": Kind.CAPTURE_EVIDENCE,
@@ -104,7 +104,7 @@ _ARM = re.compile(r"(?P<arm>[^:.]+)(\.\d+)?: (?P<what>.*)", re.DOTALL)
 
 
 def kind_of(phase: str, controls: Collection[str] = ()) -> Kind:
-    """Return the kind of cost of a worker's phase. controls: names of arms that are only used as untrained controls."""
+    """Return the kind of cost of a worker's phase. controls: names of arms that are used only as untrained controls."""
     found = _ARM.fullmatch(phase)
     if found is None:
         return _look_up(_OF_THE_WORKER, phase)
@@ -143,8 +143,8 @@ class Span(NamedTuple):
 def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
     """Return the worker's time as consecutive spans. Each phase ends when the next phase begins.
 
-    If the worker died without a record of its process, its last phase has no span. Times from damaged evidence that are
-    not finite or not in order are left out.
+    If the worker died without a record of its process, its last phase has no span. If evidence is damaged, times that
+    are not finite or not in order are left out.
     """
     if not worker.clocked or worker.process is None:
         marks = [(phase.name, kind_of(phase.name, controls), phase.seconds) for phase in worker.phases]
@@ -153,7 +153,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
         return list(_until_the_next(marks))
     marks = list(_before_the_run(worker.process))
     spent = worker.run.settings.get(SPENT)
-    # This time was spent on earlier executions whose evidence was not kept.
+    # This time was spent on earlier executions of the run. Their evidence was not kept.
     if marks and isinstance(spent, int | float) and spent > 0:
         marks.insert(0, ("earlier executions", Kind.LOCATING, marks[0][2] - spent))
     marks += [(phase.name, kind_of(phase.name, controls), phase.began or 0.0) for phase in worker.phases]
@@ -166,7 +166,8 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
 
 
 def on_gpu(worker: WorkerTimes, spent: Iterable[Span]) -> list[Span]:
-    """Return the spans in which the worker held a GPU and did not wait, or none if its process was not recorded."""
+    """Return the spans in which the worker held a GPU and did not wait. Return none if the worker's process was not
+    recorded."""
     process = worker.process
     if process is None or process.gpu is None:
         return []
@@ -191,7 +192,7 @@ def _until_the_next(marks: Iterable[tuple[str, Kind, float]]) -> Iterator[Span]:
 
 
 def _with_stops(spent: Iterable[Span], stopped: Iterable[tuple[float, float]]) -> Iterator[Span]:
-    """Yield the spans, split at every stop of the process. Each stop becomes a span of its own (`Kind.WAITING`)."""
+    """Yield the spans, split wherever the process was stopped. Each stop becomes a span of the kind `Kind.WAITING`."""
     stops = sorted((began, ended) for began, ended in stopped if began < ended)
     for span in spent:
         at = span.began
@@ -216,15 +217,15 @@ class PhaseSeconds(Record):
 
 
 class Costs(Record):
-    """The cost of all runs, in seconds. Runs may overlap: `by_kind` and `by_run` count the seconds of each run in full.
+    """The cost of all runs, in seconds. Runs may overlap. `by_kind` and `by_run` count the seconds of each run in full.
 
-    clocked: True if the start and the end of processes were recorded. Then `wall_seconds` is the time from the start of
-    the first process to the end of the last process. False for older evidence. Then each run lasts from its first to
+    clocked: True if the start and the end of processes were recorded. `wall_seconds` is then the time from the start of
+    the first process to the end of the last process. False for older evidence. Each run then lasts from its first to
     its last record, and `wall_seconds` is the sum over all runs.
     """
 
     clocked: bool = True
-    wall_seconds: Amount = 0.0  # for several directories: their sum
+    wall_seconds: Amount = 0.0  # for several directories: the sum over the directories
     gpu_seconds: Amount = 0.0  # time in which a run held a GPU and neither waited nor was stopped
     processor_seconds: Amount | None = None  # processor time of the workers that completed; None: not recorded
     by_kind: dict[Kind, Amount] = Field(default_factory=dict)
@@ -244,7 +245,7 @@ def costs(
     """Return the cost of the runs of one directory.
 
     runs: the workers of each run, by run id. controls: the untrained control arms, by contract id.
-    has_gpu: True if the machine has a GPU. Then a run whose process was not recorded is assumed to hold the GPU.
+    has_gpu: True if the machine has a GPU. A run whose process was not recorded is then assumed to hold the GPU.
     """
     spent = {
         name: [(worker, spans(worker, controls.get(worker.run.contract, ()))) for worker in workers]
@@ -299,13 +300,15 @@ def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, flo
 
 
 def joined(parts: Sequence[tuple[str, Costs]]) -> Costs:
-    """Return the total cost of several directories. parts: for each, a prefix for names of its runs, and its cost."""
+    """Return the total cost of several directories. parts: for each directory, a prefix for the names of its runs, and
+    its cost."""
     each = [part for _, part in parts]
     processor = [part.processor_seconds for part in each if part.processor_seconds is not None]
     by_run: defaultdict[str, list[PhaseSeconds]] = defaultdict(list)
     for name, part in parts:
         for run, phases in part.by_run.items():
-            # Two folders in different places may have the same name. Then add up their phases.
+            # Two folders in different places may have the same name. Their runs then have equal names, so add up their
+            # phases.
             by_run[f"{name}/{run}" if name else run] += phases
     return Costs(
         clocked=all(part.clocked for part in each),
@@ -339,14 +342,15 @@ def _in_order(seconds: Mapping[Kind, float]) -> dict[Kind, float]:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to a millisecond, because the clocks are not more precise."""
+    """Round to a millisecond, because the clocks are not more precise than this."""
     return round(seconds, 3)
 
 
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
     """Return the cost of all runs of one directory, with or without a verdict, including runs that locate differences.
 
-    The parts of a resumed run are computed separately and added, because the clock may have been reset between.
+    The parts of a resumed run are computed separately and added, because the clock may have been reset between the
+    parts.
     """
     controls = {contract.id: control_arms(contract) for contract in contracts}
     has_gpu = bundle.header.environment.gpu.uuid is not None
@@ -365,7 +369,7 @@ def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
 def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
     """Return the workers of every run that has workers, by run id.
 
-    Ignore an id whose path leads out of the directory.
+    A run id that is a path out of the directory is ignored.
     """
     evidence = bundle.root / layout.EVIDENCE
     seen = {name: read_times(evidence / name) for name in bundle.header.runs if Path(name).name == name}
@@ -386,7 +390,8 @@ class Busy(NamedTuple):
 
 
 def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, Sequence[Busy]]:
-    """Return the times in which workers executed the runs of each wanted unit. A unit without records has no entry.
+    """Return the times in which workers executed the runs of each wanted unit. A unit without such records has no
+    entry.
 
     Run directories and published archives are searched folder by folder, from the newest name to the oldest, until
     every unit is found. An archive is unpacked only if it has a verdict of a unit that was not found yet.

@@ -1,8 +1,8 @@
 """Create a run directory: start a new one, or resume an interrupted one.
 
-A command resumes only with the same contracts, sources, packages, machine and options. A run that ended keeps its
+A command can resume only with the same contracts, sources, packages, machine and options. A run that ended keeps its
 evidence, even if its worker died. Otherwise a gate could be repeated until it passes. A run that was interrupted is
-executed again from the start, and the header names it.
+executed again from the start, and the header names the run.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from harness.run_directory.writer import CHANGED, UNFINISHED_NAME, BundleWriter,
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-# `journal.json` is in a run directory only while the directory is written. The file records how the run was started,
-# and the digest of each completed run.
+# A run directory contains `journal.json` only while the directory is written. The file records how the run was started,
+# and the digest of the evidence of each completed run.
 #
 # After an interruption, only this file shows which runs are complete. Therefore it is rewritten after each run. It is
 # removed when the directory is sealed, because the manifest then contains the digests.
 
 
 class JournalFile(Record):
-    """The journal's content without its checksum. All values are SHA-256 digests, so it contains no folder names.
+    """The journal's content without its checksum. All values are SHA-256 digests, so the journal contains no folder
+    names.
 
     headers: digests of `run.json` before and after its last change. A killed process may have left either content.
     options: digests of options of the command line, by name. plan: digest of each run to execute, by run id. ended:
@@ -70,7 +71,7 @@ def journal_text(content: JournalFile) -> str:
 
 
 def read_journal(directory: Path) -> JournalFile:
-    """Return the journal of a directory. Raises `Damaged`."""
+    """Return the journal of a directory. Raises `Damaged` if it is missing or damaged."""
     data = read_bytes(directory / layout.JOURNAL)
     content = JournalFile(**parse(data, _Written, layout.JOURNAL).model_dump(exclude={"checksum"}))
     if journal_text(content).encode() != data:
@@ -79,7 +80,8 @@ def read_journal(directory: Path) -> JournalFile:
 
 
 def evidence_digest(evidence: Path, run: str) -> str:
-    """Return one SHA-256 of all files below `evidence/RUN` and their names. A missing folder has a digest too."""
+    """Return one SHA-256 of the names and contents of all files below `evidence/RUN`. A missing folder has a digest,
+    too."""
     folder = evidence / run
     found = listing(folder)
     files = [listed_file(folder, name) for name in sorted(found.files)]
@@ -122,7 +124,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
     Raises UsageError if another process holds the lock.
     """
-    # Import late. This package is only installed with the extra `run`, because only executed runs need it.
+    # Import late. This package is installed only with the extra `run`, because only commands that execute runs need it.
     from filelock import FileLock, Timeout
 
     lock = FileLock(directory / layout.LOCK)
@@ -141,7 +143,8 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 
 def is_free(lock: Path) -> bool:
-    """Return True if no process holds this lock of `alone_in`. A missing file counts as free and is not created."""
+    """Return True if no process holds the lock `lock`, which `alone_in` uses. A missing file counts as free and is not
+    created."""
     import fcntl
 
     try:
@@ -176,7 +179,8 @@ def another_machine(begun: Environment, now: Environment) -> str | None:
 
 
 def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
-    """Return the first difference in the planned runs, or in options that the header lacks, as text, or None."""
+    """Return as text the first difference in the planned runs, or in options that are not in the header. Return None if
+    there is no difference."""
     for name, digest in now.options.items():
         if begun.options.get(name) != digest:
             return f"another {name}" + (", or changed files in it" if name in ("--data", "--model") else "")
@@ -187,7 +191,8 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
 def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
     """Yield each system whose commit or uncommitted changes differ between two runs, with its commit in each run.
 
-    A system is left out if one of its commits is unknown, because only one run has it or it is in no repository.
+    A system is left out if one of its two commits is unknown. A commit is unknown if a run does not have the system, or
+    if the system is in no repository.
     """
     for system in sorted({*begun.trainers} & {*now.trainers}):
         there, here = begun.trainers[system].commit, now.trainers[system].commit
@@ -263,8 +268,8 @@ ANEW = "start a new run, without --resume"
 class Described:
     """Everything that must be equal when a directory is resumed.
 
-    work: by run id, a run to execute, followed by the runs that share its evidence.
-    options: the options of the command line, by name, that are neither in the header nor in contracts.
+    work: by run id, a list of runs. The first run is executed, and the following runs share its evidence.
+    options: by name, the options of the command line that are neither in the header nor in contracts.
     """
 
     header: Header
@@ -295,7 +300,7 @@ def made_directory(
 @contextmanager
 def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[BundleWriter, Journal]]:
     writer = BundleWriter(final, described.header, described.contracts, described.waivers, named=named)
-    # Without work there is nothing to resume. So create no lock: the package for locks may not be installed.
+    # Without work there is nothing to resume, so do not create a lock. The package for locks may not be installed.
     with alone_in(writer.path) if described.work else nullcontext():
         if named and described.work:
             _refuse_one_under_way(writer)
@@ -309,10 +314,10 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
 
 
 def _refuse_one_under_way(writer: BundleWriter) -> None:
-    """Raise UsageError if another process is creating a directory for the same final name.
+    """Raise UsageError if another process is creating a directory with the same final name.
 
-    Call this function only after this process created its directory. If two processes start at the same time, at least
-    one of them then sees the other's directory.
+    Call this function only after this process has created its directory. If two processes start at the same time, at
+    least one of them then sees the other's directory.
     """
     for other in sorted(_unfinished_of(writer.final)):
         if other != writer.path and not is_free(other / layout.LOCK):
@@ -345,7 +350,8 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
         )
         header = bundle.header.model_copy(update={"resumed": [*bundle.header.resumed, resumption]})
         kept = {name: digest for name, digest in journal.ended.items() if name not in executed}
-        # The header is written after the journal. If a kill comes between, the earlier header must be valid.
+        # The journal is written before the header. If the process is killed between the two, the earlier header must
+        # still count as valid.
         headers = [digest_of(header_text(bundle.header)), digest_of(header_text(header))]
         noted = Journal(directory, journal.model_copy(update={"headers": headers, "ended": kept}))
         noted.write()
@@ -384,7 +390,8 @@ def left_unfinished(final: Path) -> Path | None:
 
 
 def is_made_elsewhere(directory: Path) -> bool:
-    """Return True if the interrupted directory was started on another machine, or with other packages or commits."""
+    """Return True if the interrupted directory was started on another machine, with other packages, or at other
+    commits."""
     begun = _unfinished(directory).header.environment
     now = environment.collect()
     if begun.redacted is not None:

@@ -2,10 +2,11 @@
 
 A run is a folder, an archive of this folder, or a published folder, which has an archive next to the report's files:
 
-    report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz  manifest.json
+report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz  manifest.json
 
 The archive contains the recorded files (`run.json`, `contracts/`, `waivers/`, `evidence/`) with their own manifest. The
-files next to the archive are computed from it. A path that cannot be written to is an error of the command line.
+files next to the archive are computed from the recorded files. A path that cannot be written to is an error of the
+command line.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from harness.evidence.layout import shown
 from harness.platform.paths import require_existing
 from harness.run_directory.archive import SUFFIXES, is_archive, unpack
 
-_RUN = (layout.HEADER, layout.ARCHIVE)  # A run has at least one file of `_RUN` and one file of `_ITS_OWN`.
+_RUN = (layout.HEADER, layout.ARCHIVE)  # A run has at least one file of `_RUN` and at least one file of `_ITS_OWN`.
 _ITS_OWN = (layout.MANIFEST, layout.INCOMPLETE, layout.VERDICTS)
 
 
@@ -74,11 +75,12 @@ def made_folder(folder: Path) -> Path:
 def temporary_folder(final: Path, behind: str = "") -> Path:
     """Create a folder next to `final` that only this user can access. The caller later renames it to `final`.
 
-    The parent of `final` is created too. The new folder's name is the name of `final`, then `behind`, then random
-    characters. Without `behind` it starts with a dot. The returned path begins with `final.parent` exactly as written,
-    so that it equals a path from a glob in `final.parent`. `mkdtemp` alone returns an absolute path without `..` since
-    Python 3.12. This path can be another folder if `..` follows a link. Raises UsageError if the folder cannot be
-    created, if it would be inside a run, or if the umask would prevent this user from reading the files.
+    The parent of `final` is created, too. The new folder's name is the name of `final`, then `behind`, then random
+    characters. Without `behind` the name starts with a dot. The returned path begins with `final.parent` exactly as
+    written, so that it equals a path from a glob in `final.parent`. `mkdtemp` alone would not do this: since Python
+    3.12 it returns an absolute path without `..`, and this path can be another folder if `..` follows a link. Raises
+    UsageError if the folder cannot be created, if it would be inside a run, or if the umask would prevent this user
+    from reading the files.
     """
     _require_readable(final)
     folder = made_folder(final.parent)
@@ -140,7 +142,8 @@ def write_together(texts: Mapping[Path, str]) -> None:
 
 
 class _Together:
-    """Files written under temporary names and then renamed together. path: the current file, for error messages."""
+    """Files that are written under temporary names and then renamed together. path: the file that is written now, for
+    error messages."""
 
     def __init__(self) -> None:
         self.path = Path()
@@ -187,7 +190,7 @@ _RULE = "evidence can be read only from a run directory or from an archive of a 
 
 @dataclass(frozen=True)
 class Place:
-    """The folders that contain the parts of a run. temporary: the folder of unpacked files, to remove later."""
+    """The folders that contain the parts of a run. temporary: the folder of unpacked files, which is removed later."""
 
     named: Path  # the path that the caller gave; messages and pages show it
     root: Path  # contains `run.json`, `contracts/`, `waivers/` and `evidence/`
@@ -200,10 +203,8 @@ class Place:
         return self.derived == self.named and self.temporary is not None
 
     def shown(self, text: str) -> str:
-        """Return a text for the user.
-
-        The name of the folder of unpacked files is replaced by the path that the caller gave.
-        """
+        """Return a text for the user, with the name of the folder of unpacked files replaced by the path that the
+        caller gave."""
         return text.replace(str(self.root), str(self.named))
 
     def writable(self) -> Path:
@@ -224,7 +225,8 @@ class Place:
 def place_of(path: Path) -> Place:
     """Find a run, and unpack it if it is in an archive.
 
-    Raises UsageError if the path does not exist, and EvidenceError if it is no run or if its content is not allowed.
+    Raises UsageError if the path does not exist. Raises EvidenceError if the path is not a run, or if its content is
+    not allowed.
     """
     archive = path / layout.ARCHIVE
     if path.is_dir() and not (archive.exists() or archive.is_symlink()):

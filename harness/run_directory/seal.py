@@ -2,8 +2,8 @@
 
 The manifest is the last file that is written, at the top of the folder. The manifest of a published folder lists the
 pages and the archive. A second manifest in the archive lists the recorded files. The digest `seen` of the recorded
-files is equal in both manifests, and a new judgement does not change it. A run directory is whole if it has a manifest,
-and if its files and folders are exactly those in the manifest.
+files is equal in both manifests, and a new judgement does not change it. A run directory is complete if it has a
+manifest, and if its files and folders are exactly those in the manifest.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class ListedFile(Record):
 
 
 class Manifest(Record):
-    """The content of `manifest.json`. replaces: the digest of the manifest that was replaced by this one."""
+    """The content of `manifest.json`. replaces: the digest of the earlier manifest that this manifest replaced."""
 
     format_version: Literal[1] = 1
     files: list[ListedFile]
     folders: list[str]
-    seen: Digest  # the `seen_digest` of header, contracts, waivers and evidence
+    seen: Digest  # the result of `seen_digest` for the header, contracts, waivers and evidence
     replaces: Digest | None = None
 
     @model_validator(mode="after")
@@ -91,7 +91,8 @@ def digest_of(text: str) -> str:
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """Return the manifest of a folder and the digest of its text. Raises `Damaged`.
 
-    The file must have the bytes that the harness writes. Otherwise a repeated key, for example, could hide content.
+    The file must have exactly the bytes that the harness writes. Otherwise a repeated key, for example, could hide
+    content.
     """
     path = folder / layout.MANIFEST
     data = read_bytes(path, _MOST_BYTES)
@@ -105,14 +106,14 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def listed_file(root: Path, name: str) -> ListedFile:
-    """Return the entry of a file for a manifest, computed from the file. Raises OSError."""
+    """Return the entry of a manifest for a file, computed from the file's content. Raises OSError."""
     with (root / name).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return ListedFile(path=name, size=file.tell(), sha256=digest)
 
 
 def is_seen(name: str) -> bool:
-    """Return True if the path belongs to the recorded part of a run, which exists before anything is judged."""
+    """Return True if the path belongs to the recorded part of a run, which is written before anything is judged."""
     return name.partition("/")[0] in layout.SEEN
 
 
@@ -126,9 +127,10 @@ def seen_digest(files: list[ListedFile], folders: list[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-# Largest number of files and folders that are listed. Otherwise listing an untrusted directory could take forever.
+# Largest number of files and folders that are listed. Without a limit, an untrusted directory could be listed for
+# hours.
 MOST = 100_000
-# limits for a path below the top folder of an archive: number of bytes, and number of names
+# Limits for a path below the top folder of an archive: the number of bytes, and the number of names in the path.
 _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1
 
 
@@ -184,7 +186,8 @@ def _too_long(name: str) -> str | None:
 
 
 def _kind(status: os.stat_result) -> str | None:
-    """Return the reason why an entry is not allowed in a run directory, or None if it is a plain file or folder."""
+    """Return the reason why a directory entry is not allowed in a run directory, or None for a plain file or a
+    folder."""
     if stat.S_ISDIR(status.st_mode):
         return None
     problems = {
@@ -208,8 +211,8 @@ class Seal:
     """The result of comparing a directory with its manifest.
 
     manifest, digest: the valid manifest and its digest, or None. within: the manifest that lists header and evidence.
-    For a published run, `within` is in the archive. missing: the reason why there is no manifest. differences: pairs of
-    a file name and its difference from the manifest.
+    For a published run, this manifest is in the archive. missing: the reason why there is no manifest. differences:
+    pairs of a file name and the file's difference from the manifest.
     """
 
     manifest: Manifest | None = None
@@ -227,14 +230,15 @@ class Seal:
         return [f"{name}: {what}" for name, what in self.differences]
 
 
-# The seal of a directory that is still being written. It lists no files, so no file can differ from it.
+# The seal of a directory that is still being written. This seal lists no files, so no file can differ from it.
 BEING_WRITTEN = Seal()
 
 
 def seal_of(place: Place, *, before_manifests: bool) -> Seal:
-    """Compare a directory with its manifest. For a published run, also compare the archive's files with their manifest.
+    """Compare a directory with its manifest. For a published run, also compare the archive's files with the archive's
+    manifest.
 
-    before_manifests: True if manifests did not exist in the header's version. Then a missing manifest does not show
+    before_manifests: True if manifests did not exist in the header's version. A missing manifest then does not show
     that the run did not finish.
     """
     if any(os.path.lexists(folder / layout.INCOMPLETE) for folder in (place.root, place.derived)):
@@ -277,13 +281,14 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _is_below(name: str, unfit: Collection[str]) -> bool:
-    """Return True if `unfit` has the name or a folder above it, so that the problem was already reported."""
+    """Return True if `unfit` contains the name or a folder above it. The problem was then already reported."""
     parts = name.split("/")
     return any("/".join(parts[:length]) in unfit for length in range(1, len(parts) + 1))
 
 
 def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listing) -> str | None:
-    """Return how a file or folder differs from the manifest, or None if it does not. listed: None for a folder."""
+    """Return how a file or folder differs from its entry in the manifest, or None if it does not differ. listed: None
+    for a folder."""
     if listed is None:
         return None if name in found.folders else "a file instead of a folder" if name in found.files else "missing"
     if name not in found.files:
@@ -297,7 +302,7 @@ def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listi
 
 
 def empty_folders(manifest: Manifest) -> set[str]:
-    """Return the folders in a manifest in which the manifest lists no file."""
+    """Return the folders that a manifest lists without any file in them."""
     above = {str(folder) for file in manifest.files for folder in PurePosixPath(file.path).parents}
     return set(manifest.folders) - above
 
@@ -307,8 +312,8 @@ def manifest_of(
 ) -> Manifest:
     """Return a manifest of the folder's current content. only: a function that selects paths.
 
-    before: the folder's earlier manifest. Its empty folders stay in the new manifest, even if they are missing now.
-    Raises EvidenceError for files that a run directory must not contain.
+    before: the folder's earlier manifest. The empty folders in it stay in the new manifest, even if they are missing
+    now. Raises EvidenceError for files that a run directory must not contain.
     """
     found = listing(folder, leave_out=(layout.MANIFEST, layout.INCOMPLETE, layout.JOURNAL, layout.LOCK))
     if found.unfit:

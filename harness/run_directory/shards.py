@@ -1,9 +1,9 @@
-"""Judge one run directory, or join the shards of a gate: parts of its units that were run separately.
+"""Judge one run directory, or join the shards of a gate. Shards are parts of the gate's units that were run separately.
 
-Each unit is judged by the evidence of its earliest attempt. A later attempt never replaces it. A shard made no attempt
-if it only reported that its machine cannot execute a unit. If a timing could be repeated until it passes, its error
-rates would be higher than stated. Therefore every attempt is counted: attempts in the other run directories of the
-folder, attempts in the shards of a gate, and attempts of the CI job.
+Each unit is judged by the evidence of its earliest attempt. A later attempt never replaces the earliest one. A shard
+made no attempt if it only reported that its machine cannot execute a unit. If a timing could be repeated until it
+passes, its error rates would be higher than stated. Therefore every attempt is counted: attempts in the other run
+directories of the folder, attempts in the shards of a gate, and attempts of the CI job.
 
 Shards must be timed on equally fast machines. Machines of one kind can differ in speed, because of a locked GPU clock
 or a CPU governor. The clock also depends on the workload. Therefore the highest clocks during timings of the same claim
@@ -35,7 +35,8 @@ from harness.run_directory.bundle import Attempts, Bundle, Header, TimedBefore
 from harness.run_directory.interrupted_run import other_commits
 
 _Timing = tuple[str, str, str]  # names of contract, claim and workload
-# Environment variables in which CI services store the number of a job's attempt, and the value of the first attempt.
+# The environment variables in which CI services store the number of a job's attempt, each with the number of the first
+# attempt.
 CI_ATTEMPTS = {
     "GITHUB_RUN_ATTEMPT": 1,
     "BUILDKITE_RETRY_COUNT": 0,
@@ -53,9 +54,9 @@ def attempts_before(header: Header, reports: Path, environment: Mapping[str, str
 
 
 def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
-    """Return all attempts at each unit except the earliest one, which decides the unit.
+    """Return all attempts at each unit except the earliest attempt, which decides the unit.
 
-    headers: the headers of the directories that are judged together, by name. Attempts before these runs count too.
+    headers: the headers of the directories that are judged together, by name. Attempts before these runs count, too.
     """
     by_start = sorted(headers, key=lambda name: (headers[name].started_at, name))
     timed = {name: timings(headers[name]) for name in by_start}
@@ -91,7 +92,7 @@ def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
 def _sources(header: Header) -> tuple[str, str | None]:
     """Return the digest of all sources, and the commit of the baseline.
 
-    It is None if the run does not compare commits.
+    The commit is None if the run does not compare commits.
     """
     return header.digests.source, header.commits.baseline.commit if header.commits is not None else None
 
@@ -201,7 +202,7 @@ def _attempt(bundle: Bundle, unit: Unit) -> Attempt:
 
 
 def _was_made(attempt: Attempt, arms: Collection[str]) -> bool:
-    """Return False if the machine could not execute the unit.
+    """Return False if the machine could not execute the unit, so that no attempt was made.
 
     The plan, a run or one of the claim's `arms` may have reported this.
     """
@@ -216,9 +217,9 @@ def _commits(bundle: Bundle) -> str:
 
 
 def part_names(bundles: Sequence[Bundle]) -> list[str]:
-    """Return a different name for each directory.
+    """Return a name for each directory. All names are different.
 
-    It is the name of its folder or archive, with parents if necessary.
+    A name is that of the folder or archive, with parent folders if necessary.
     """
     paths = [bundle.path if bundle.path.name else bundle.path.resolve() for bundle in bundles]
     longest = max(len(path.parts) for path in paths)
@@ -237,7 +238,8 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
 
 
 def refuse_unfit(bundles: Sequence[Bundle]) -> None:
-    """Raise EvidenceError for a drill, for a run with units outside its selection, and for a run named twice."""
+    """Raise EvidenceError for a drill, for a run with units outside its selection, and for a run that is named
+    twice."""
     named: dict[Path, Bundle] = {}
     for bundle in bundles:
         header, first = bundle.header, named.setdefault(bundle.path.resolve(), bundle)
@@ -261,7 +263,7 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
 def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
     """Yield an error for each run that cannot be a shard of the same gate as an earlier run.
 
-    Its sources, commits or contracts differ, or it timed the same claim on another kind of machine.
+    Such a run has other sources, commits or contracts, or it timed the same claim on another kind of machine.
     """
     contracts: dict[str, tuple[str, Bundle]] = {}
     for number, bundle in enumerate(bundles):
@@ -288,7 +290,8 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def _of_both(header: Header, other: Header) -> TwoCommits | None:
-    """Return the commits. Accepted baselines are included only for contracts that both runs have."""
+    """Return the two commits that the run `header` compares. Accepted baselines are included only for contracts that
+    both runs have."""
     if header.commits is None:
         return None
     shared = header.digests.contracts.keys() & other.digests.contracts.keys()
@@ -312,9 +315,10 @@ def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[Evidenc
 
 
 def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | None:
-    """Return the first package whose sources differ between two runs, with its digests in `other` and `first`, or None.
+    """Return the first package whose sources differ between two runs, with its digests in `other` and `first`. Return
+    None if no package differs.
 
-    A package in only one of the runs may belong to a system that the other run does not have. Older headers have no
+    A package in only one of the runs may belong to a system that the other run does not have. Older headers do not list
     packages. They only show whether all sources together are equal.
     """
     known, found = first.digests.packages, other.digests.packages
@@ -332,7 +336,8 @@ def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | N
 
 
 def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error for each unit that was timed on another kind of machine than the first timed unit of its claim."""
+    """Yield an error for each timed unit whose machine is of another kind than the machine that timed the first unit of
+    the same claim."""
     first: dict[tuple[str, str], Bundle] = {}
     for (contract, claim, _), bundle in timed_by(bundles).items():
         other = first.setdefault((contract, claim), bundle)
@@ -347,7 +352,8 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
-    """Return the directory that decides each timed unit (contract, claim, workload). It has the earliest attempt.
+    """Return the directory that decides each timed unit (contract, claim, workload). It is the directory with the
+    earliest attempt.
 
     A machine that could not execute the unit made no attempt.
     """
@@ -365,7 +371,7 @@ def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
 
 
 def _machine(header: Header) -> str:
-    """Return the kind of machine, on which the speed depends: the GPU's name or, without a GPU, the processor's."""
+    """Return the kind of machine: the GPU's name or, without a GPU, the processor's name. The speed depends on it."""
     return header.environment.gpu.name or header.environment.cpu.model or "unknown"
 
 
@@ -376,7 +382,7 @@ RULE = "a claim must be timed on machines of one speed"
 class Speed:
     """The speed of a machine while it timed a unit. None: unknown.
 
-    clock: the highest SM clock in MHz. pace: the smallest number of processor seconds for a fixed piece of work.
+    clock: the highest SM clock in MHz. pace: the shortest processor time, in seconds, for a fixed piece of work.
     """
 
     clock: float | None
@@ -391,7 +397,7 @@ class Speed:
         return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
 
     def apart(self, other: Speed, spread: float) -> str:
-        """Return how two machines differ in speed, as text, or "" if they differ by no more than is allowed."""
+        """Return as text how two machines differ in speed. Return "" if they differ by no more than is allowed."""
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:
@@ -410,7 +416,8 @@ class Speed:
 
 
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
-    """Yield an error for each directory whose machine's speed differs too much from the first that timed a claim."""
+    """Yield an error for each directory whose machine was too fast or too slow, compared with the first machine that
+    timed a claim."""
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
     for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
         deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))

@@ -3,7 +3,7 @@
 Equal verdicts give equal bytes of `verdicts.json`, because the file contains no sentences, paths or times. Sentences
 are computed from the evidence when they are shown. Their wording can change without a change of published runs.
 
-`drill.json` is published and has a version. A contract's last drill is searched for among the published records.
+`drill.json` is published and has a version. The last drill of a contract is searched for among the published records.
 
 Each old format has one reader, which converts its values to the next version. Evidence has no version. If older
 evidence lacks a value, the record has None. No reader invents such a value. The judges decide what a missing value
@@ -36,7 +36,8 @@ Values = dict[str, Any]
 
 
 class Versioned(Record):
-    """A file with a `format_version`. older: for each old version, a function that converts to the next version."""
+    """A file with a `format_version`. older: for each old version, a function that converts the file's values to the
+    next version."""
 
     older: ClassVar[dict[int, Callable[[Values], Values]]] = {}
 
@@ -108,7 +109,7 @@ def write_verdicts(directory: Path, verdicts: Sequence[UnitFacts]) -> None:
 
 
 def read_verdicts(directory: Path) -> VerdictFile:
-    """Return a directory's verdicts from a file of any version.
+    """Return a directory's verdicts. The file may have any version.
 
     Raises EvidenceError if the file is missing or damaged.
     """
@@ -124,7 +125,8 @@ def read_verdicts(directory: Path) -> VerdictFile:
 
 
 def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Return how recorded `verdicts.json` differs from a new file with these verdicts, or None if the bytes are equal.
+    """Return how the recorded `verdicts.json` differs from a new file with these verdicts. Return None if the bytes are
+    equal.
 
     recorded: the content of the file, or None if it cannot be read. Sentences in a file of version 1 are not compared.
     """
@@ -135,7 +137,8 @@ def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | N
 
 
 def _without_sentences(recorded: bytes) -> bytes | None:
-    """Return the content of a version 1 file in version 2, or None for another file or a file with a repeated key."""
+    """Convert the content of a version 1 file to version 2. Return None for a file of another version or with a
+    repeated key."""
     try:
         require_keys_once(recorded)
         values = json.loads(recorded)
@@ -147,14 +150,14 @@ def _without_sentences(recorded: bytes) -> bytes | None:
 
 
 FILE = layout.DRILL
-# Largest number of orders of shared files that are tried. The header has the right order, but it is at the end of the
-# archive and would be slow to reach.
+# Largest number of orders of shared files that are tried. The header contains the right order, but the header is at the
+# end of the archive and would be slow to reach.
 MOST_ORDERS = 10_000
 Scalar = bool | int | Real | str
 
 
 class Triple(Record):
-    """A verdict, expected or actual: status, generic reason code, and the figures that the drill checks."""
+    """A verdict, expected or found: its status, its generic reason code, and the figures that the drill checks."""
 
     status: str
     reason: str
@@ -162,7 +165,8 @@ class Triple(Record):
 
 
 class Row(Record):
-    """One fault in one unit, and what the check found. runs: ids of the runs with the fault, in order of judgement."""
+    """The result of one fault in one unit. runs: ids of the runs with the fault, in the order in which they were
+    judged."""
 
     contract: str
     claim: str
@@ -177,7 +181,7 @@ class Row(Record):
 
 
 class Control(Record):
-    """The verdict of a unit without a fault. It must be PASS. Otherwise the unit's faults prove nothing."""
+    """The verdict of a unit without a fault. The verdict must be PASS. Otherwise the unit's faults prove nothing."""
 
     contract: str
     claim: str
@@ -188,7 +192,8 @@ class Control(Record):
 
 
 class NotDrilled(Record):
-    """A fault that was not planted, or a claim that was not decided: this machine could not, or the drill was ended."""
+    """A fault that was not planted, or a claim that was not decided. Either this machine could not do it, or the drill
+    was interrupted."""
 
     contract: str
     claim: str
@@ -198,7 +203,8 @@ class NotDrilled(Record):
 
 
 class Source(Record):
-    """The origin of the evidence of a run with a fault. donor: another run whose arms were reused."""
+    """The origin of the evidence of a run with a fault. donor: another run from which the evidence of some arms was
+    taken."""
 
     probe: str
     executed_arms: list[str]
@@ -218,7 +224,8 @@ INTERRUPTED = "interrupted"  # the reason for faults that an interrupted drill d
 
 
 class DrillRecord(Versioned):
-    """The content of `drill.json`. contracts: the SHA-256 digest for which the record is valid, by contract id.
+    """The content of `drill.json`. contracts: by contract id, the SHA-256 digest of the contract for which the record
+    is valid.
 
     planned: the number of pairs of a claim and a fault in the drill. Each pair is in `rows` or in `not_run`.
     """
@@ -263,7 +270,7 @@ def record_text(record: DrillRecord) -> str:
 def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
     """Return a drill record.
 
-    Raises EvidenceError if it is missing, damaged or too new. shown: the path for the message.
+    Raises EvidenceError if the file is missing, damaged or too new. shown: the path for the message.
     """
     try:
         return read_model(path, DrillRecord)
@@ -274,8 +281,8 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
 def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, str] | None = None) -> DrillRecord:
     """Return a drill record with the digests that are valid for `contracts`. Raises as `read_record` does.
 
-    If a contract has changed since the drill, but only in texts that neither a judge nor a runner reads, the record
-    gets its new digest. known: for the digest of a drilled contract, the digest of its demands. All drills
+    A contract may have changed since the drill only in texts that neither a judge nor a runner reads. The record then
+    gets the contract's new digest. known: for the digest of a drilled contract, the digest of its demands. All drills
     of one command share this mapping, and new entries are added to it.
     """
     record = read_record(path)
@@ -285,7 +292,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
     drilled = {one.contract.id: record.contracts[one.contract.id] for one in changed}
     known = {} if known is None else known
     unread = [contract for contract, digest in drilled.items() if not known.get(digest)]
-    if unread:  # Another drill may have a copy of the contract that an earlier drill lacked.
+    if unread:  # Another drill may have the copy of the contract that this drill lacks.
         with TemporaryDirectory(prefix="harness-drill-") as scratch:
             copies = _copies(path.parent, Path(scratch))
             known.update({drilled[contract]: _demands(copies, contract, record) for contract in unread})
@@ -296,7 +303,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
 def _copies(drill: Path, scratch: Path) -> Path:
     """Return the folder with the copies of the drilled contracts.
 
-    If they are in an archive, unpack only this folder.
+    If the copies are in an archive, unpack only this folder of the archive.
     """
     archive = drill / layout.ARCHIVE
     if not archive.is_file():
@@ -307,7 +314,8 @@ def _copies(drill: Path, scratch: Path) -> Path:
 
 
 def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
-    """Return the digest of what the drilled contract demands, or "" if no readable copy has the recorded digest."""
+    """Return the digest of the demands of the drilled contract. Return "" if no readable copy has the recorded
+    digest."""
     try:
         path = copies / f"{contract}.yaml"
         text = read_bytes(path)
@@ -338,9 +346,9 @@ def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[Dri
 
 
 class ClaimDrilled(Record):
-    """The result of a claim's faults in one drill: the newest drill that planted a fault of this claim.
+    """The result of a claim's faults in one drill. This is the newest drill that planted a fault of the claim.
 
-    Only drills count in which the contract had the same demands.
+    Only drills count in which the contract had the same demands as now.
     """
 
     contract: str
@@ -364,7 +372,7 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
         for contract, claim in dict.fromkeys(unit for unit in units if unit[0] in of_this_text):
             unit = (contract, claim)
             if unit in found and found[unit].planted and unit not in planted:
-                continue  # if this machine could plant no fault, keep the result of another machine
+                continue  # this machine could not plant any of the faults, so keep the result of another machine
             found[unit] = ClaimDrilled(
                 contract=contract,
                 claim=claim,

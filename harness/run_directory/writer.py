@@ -36,8 +36,10 @@ from harness.run_directory.seal import (
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-UNFINISHED_NAME = ".incomplete-"  # this follows the final name; random characters follow it
-KEPT = f"kept the evidence so far, marked {layout.INCOMPLETE}"  # first words of a note that names the directory
+# Follows the final name in the name of an unfinished directory; random characters follow it.
+UNFINISHED_NAME = ".incomplete-"
+# First words of a note that names the unfinished directory.
+KEPT = f"kept the evidence so far, marked {layout.INCOMPLETE}"
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 OWN_FILES = (layout.HEADER, layout.INCOMPLETE, layout.MANIFEST, layout.JOURNAL, layout.VERDICTS, layout.DRILL, *PAGES)
 # the folders that contain copies of contracts and waivers
@@ -65,7 +67,8 @@ class BundleWriter:
         """Create the directory. waivers: the texts of waiver files.
 
         interrupted: an unfinished directory to use instead of a new one. Its pages and verdicts are removed.
-        named: the user chose the name `final`, and an existing `final` raises UsageError. Else a free name is chosen.
+        named: True if the user chose the name `final`. An existing `final` then raises UsageError. Otherwise a free
+        name is chosen.
         """
         if named and final.exists():
             raise UsageError(
@@ -127,9 +130,9 @@ class BundleWriter:
     def settle(self, changed: Iterable[str] = ()) -> None:
         """Remove what a run directory must not contain (links, devices, large files). Call this while no worker runs.
 
-        A run that left such a file gets a death record. Other runs keep their verdicts. A file or folder that blocks
-        the name of one of the directory's own files is removed too. changed: runs whose evidence was changed after they
-        ended. They also get a death record.
+        A run that left such a file gets a death record. Other runs keep their verdicts. A file or folder that occupies
+        the name of one of the directory's own files is removed, too. changed: runs whose evidence was changed after
+        they ended. They also get a death record.
         """
         self.put_back()
         self._remove_what_was_made_of_it()
@@ -145,7 +148,7 @@ class BundleWriter:
         """Rename the directory to its final name, seal it, and return the final path.
 
         Raises EvidenceError if the name is taken, or for files that a run directory must not contain. Raises SystemExit
-        if other code swallowed a signal, because a module may then have been imported only in part.
+        if other code suppressed a signal that asked the process to end. Modules may then be only partly imported.
         """
         raise_if_noted()
         # Another run that started in the same second may have taken the name.
@@ -180,10 +183,12 @@ class BundleWriter:
         self.digest = write_manifest(self.path, today)
 
     def abandon(self) -> Path:
-        """Keep the unfinished directory with the mark INCOMPLETE, under the final name if unused. Return its path.
+        """Keep the unfinished directory with the mark INCOMPLETE, under the final name if this name is free. Return its
+        path.
 
-        Verdicts and pages of a finished run are removed. The method never raises OSError: the run may have ended
-        because the disk is full, and the mark may then fail too. A run without a manifest counts as unfinished anyway.
+        Verdicts and pages of a finished run are removed. The method never raises OSError. If the run ended because the
+        disk is full, the mark may not be written either. A run without a manifest counts as unfinished even without the
+        mark.
         """
         each = suppress(OSError)
         if not self.path.exists():  # `finish` was interrupted after it had renamed the directory
@@ -200,7 +205,8 @@ class BundleWriter:
         return self.path
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Remove what was computed from evidence (manifest, verdicts, pages), and partial files of killed processes."""
+        """Remove everything that was computed from the evidence (manifest, verdicts, pages), and partial files that
+        killed processes left."""
         of_verdicts = (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, layout.WHERE, *PAGES)
         made = [self.path / name for name in of_verdicts]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
@@ -211,7 +217,7 @@ class BundleWriter:
 
 
 def write_problems(folder: Path, files: Mapping[str, str]) -> None:
-    """Replace the content of the folder of problems by these files. If there are none, remove the folder.
+    """Replace the content of the folder of problems by these files. If there are no files, remove the folder.
 
     files: texts by file name.
     """
@@ -253,8 +259,8 @@ def _write_death(folder: Path, detail: str) -> None:
 
 
 def require_place(final: Path) -> None:
-    """Make the parent folder of the run directory `final`.
+    """Create the parent folder of the run directory `final`.
 
-    Raises UsageError if that fails, if the folder is inside another run, or if the name cannot be used there.
+    Raises UsageError if this fails, if the folder is inside another run, or if the name cannot be used there.
     """
     temporary_folder(final, UNFINISHED_NAME).rmdir()

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Return a text that suggests the nearest of `names`, from `strict_yaml.nearest`.
+    """Return a text that suggests the name in `names` that is most similar to `name`. `strict_yaml.nearest` finds it.
 
-    The import is inside the function. Otherwise a process that only opens a step would load a YAML library.
+    The import is inside the function. Otherwise every process that opens a step would load a YAML library.
     """
     from harness.contract import strict_yaml
 
@@ -31,7 +31,7 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
-    """Return a text that says what is wrong with a setting; "" if nothing is wrong.
+    """Return a text that says what is wrong with a setting, or "" if nothing is wrong.
 
     what: the kind of setting, for the text.
     known: the options of the system by name, each with its type or its choices.
@@ -88,7 +88,7 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # Python cannot read the signature of this function, so a wrong call raises an error only later
+        return  # Python cannot read the signature of this function, so it is not checked before its first real call
     method = inspect.ismethod(function)
     defined = inspect.signature(function.__func__) if method else signature
     parameters = ", ".join([*(["self"] if method else []), *arguments])
@@ -113,7 +113,8 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
 def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
     """Return the loss tensor from a step's return value, which is the loss or a dictionary with the key `loss`.
 
-    Raise `AdapterError` unless the loss is a floating-point tensor of one element. call: the step's call, to show.
+    Raise `AdapterError` unless the loss is a floating-point tensor of one element. call: the call of the step as text,
+    for the message.
     """
     import torch
 
@@ -142,13 +143,15 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
 
 
 def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
-    """Return a text with the names that are in only one of two sets. here, there: say where each set comes from."""
+    """Return a text with the names that are in only one of two sets. here, there: say in the text where each set comes
+    from."""
     only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
     return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
 
 
 def require_parameters(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
-    """Return what `parameters()` returned. Raise `AdapterError` unless it maps names to tensors on one device."""
+    """Return the mapping that `parameters()` returned. Raise `AdapterError` unless it maps names to tensors on one
+    device."""
     from torch.nn.parameter import is_lazy
 
     parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")
@@ -174,10 +177,12 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
 
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
-    """Raise `AdapterError` if the step's optimizers update neither a tensor of `parameters` nor master weights.
+    """Raise `AdapterError` if the step's optimizers update neither a tensor of `parameters` nor master weights (copies
+    of the parameters in higher precision).
 
-    Tensors of the optimizers count as master weights if they have as many elements as the parameters. Another check
-    finds a step that never copies its master weights to the parameters, because the parameters then do not change.
+    Tensors of the optimizers count as master weights if they have as many elements as the parameters. A step may also
+    never copy its master weights to the parameters. Another check finds this, because the parameters then do not
+    change.
     """
     from harness.system.replay.found_state import same
 
@@ -246,7 +251,8 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
 def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], function: Callable[..., Any]) -> None:
     """Raise `AdapterError` if two calls of `metrics()` after the same step returned tensors with different memory.
 
-    In that case `metrics()` computes the tensors outside the step. A replay would then not update the tensors.
+    Different memory means that `metrics()` itself computes the tensors, and not the step. A replay would then not
+    update them.
     """
     from harness.system.replay.found_state import same
 
@@ -268,7 +274,8 @@ def _wrong_metrics(function: Callable[..., Any], found: str, remedy: str) -> Ada
 def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:
     import torch
 
-    # called only for an error, because `return_place` parses source code
+    # This is a function and not a value. The place in the code is needed only for an error, and `return_place` must
+    # parse source code to find it.
     def wrong(got: str, remedy: str) -> AdapterError:
         rule = f"{call} must return a dictionary of tensors by name"
         return AdapterError(rule, where=return_place(function), got=got, remedy=remedy)
@@ -292,7 +299,8 @@ WHOLE = "value"  # the name of a number that was returned without a name
 
 
 def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str, float]:
-    """Return the numbers that `evaluate` returned, by name; `{}` for None. Raise `AdapterError` for anything else.
+    """Return the numbers that `evaluate` returned, by name, or {} if it returned None. Raise `AdapterError` for any
+    other value.
 
     A single number gets the name `value`. Reading the numbers waits for the device.
     """

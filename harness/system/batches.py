@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 # A trainer's batch is a tensor, or a tuple, list or dictionary of tensors. Containers may be nested.
 #
-# The harness gives each tensor of a batch a name. In a dictionary the name is the key. In a tuple or a list it is the
-# position. In nested containers it is the path (`inputs.tokens`, `0`, `1.mask`). A step gets its batch in the same
-# structure that `batch(index)` returned.
+# The harness gives each tensor of a batch a name. In a dictionary the name is the tensor's key. In a tuple or a list it
+# is the tensor's position. In nested containers it is the path (`inputs.tokens`, `0`, `1.mask`). A step gets its batch
+# in the same structure that `batch(index)` returned.
 
 ALONE = "batch"  # the name of the tensor, if the batch is a single tensor
 
 
 @dataclass(frozen=True)
 class Structure:
-    """The nesting of a batch's tensors. kind: type of the container; None for a single tensor. Then `name` names it."""
+    """The nesting of a batch's tensors. kind: the type of the container. It is None for a single tensor, whose name is
+    `name`."""
 
     kind: type | None
     name: str = ""
@@ -44,9 +45,11 @@ class Structure:
         return _sequence(self.kind, list(values.values()))
 
     def same_leaves(self, batch: Any, found: dict[str, Any]) -> bool:
-        """Return True if the batch has exactly this structure. Then add the batch's leaves to `found`, by name.
+        """Return True if the batch has exactly this structure, and add the batch's leaves (tensors) to `found`, by
+        name.
 
-        This function is timed in each step. It takes 2 us for two tensors. Comparing `leaves` and `form` took 16 us.
+        The time of this function counts in each timed step. It takes 2 us for two tensors. Comparing `leaves` and
+        `form` took 16 us.
         """
         if self.kind is None:
             found[self.name] = batch
@@ -68,8 +71,8 @@ class Structure:
         return [self.name] if self.kind is None else [name for _, each in self.entries for name in each.names()]
 
     def form(self) -> object:
-        """Return a value by which structures can be compared. It is equal for two batches that a step cannot
-        distinguish. For example, the order of a dictionary's keys makes no difference."""
+        """Return a value for comparisons of structures. Two batches that a step cannot distinguish have equal values.
+        For example, the order of a dictionary's keys makes no difference."""
         kind = Mapping if self.kind is not None and issubclass(self.kind, Mapping) else self.kind
         return kind, frozenset((key, each.form()) for key, each in self.entries)
 
@@ -83,7 +86,8 @@ def structure_of(batch: object, name: str = "") -> Structure:
 
 
 def leaves(batch: object, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, leaf) for every leaf of a batch, in order. The name joins the path of keys and indices with dots."""
+    """Yield (name, leaf) for every leaf of a batch, in order. The name is the path of keys and indices, joined with
+    dots."""
     entries = _entries(batch)
     if entries is None:
         yield name or ALONE, batch
@@ -98,7 +102,8 @@ def replaced(batch: object, tensors: Mapping[str, Any]) -> Any:
 
 
 def tensors_alone(batch: Any) -> Any:
-    """Return the batch without the dictionary entries that are not tensors, such as the text that was tokenized."""
+    """Return the batch without the entries of dictionaries that are not tensors, such as the text from which tokens
+    were made."""
     if isinstance(batch, Mapping):
         kept = {key: tensors_alone(each) for key, each in batch.items()}
         return {key: each for key, each in kept.items() if all(hasattr(leaf, "dtype") for _, leaf in leaves(each))}
@@ -108,7 +113,8 @@ def tensors_alone(batch: Any) -> Any:
 
 
 def odd_key(batch: object) -> object | None:
-    """Return a key of the batch that is not a string; None if all keys are strings. Search nested containers, too."""
+    """Return a key of the batch, or of a container inside the batch, that is not a string. Return None if all keys are
+    strings."""
     odd = (key for key, _ in _entries(batch) or () if isinstance(batch, Mapping) and not isinstance(key, str))
     within = (odd_key(each) for _, each in _entries(batch) or ())
     return next((key for each in (odd, within) for key in each if key is not None), None)
@@ -121,7 +127,8 @@ def _sequence(kind: type, entries: list[Any]) -> Any:
 
 
 def _entries(value: object) -> list[tuple[Any, Any]] | None:
-    """Return (key, value) of each entry of a container; None for a leaf. The value None has no entries: []."""
+    """Return (key, value) of each entry of a container. Return None for a leaf, and [] for None, which has no
+    entries."""
     if value is None:
         return []
     if isinstance(value, Mapping):
@@ -217,7 +224,8 @@ class BatchesEndedError(HarnessError):
 
 
 class LoaderBatches:
-    """Provides a data loader's batches by index, in the loader's order, epoch after epoch. Keeps all read batches.
+    """Provides a data loader's batches by index, in the loader's order, epoch after epoch. Keeps all batches that were
+    read.
 
     Each read starts with the generator states that the previous read left. Therefore a data set that draws noise or
     crops draws new numbers in each read. After a read, all generators get back the states that they had before the
@@ -242,7 +250,8 @@ class LoaderBatches:
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """Use, within the block, the generator states that the previous read left. Then restore the earlier states."""
+        """Within the block, give all generators the states that the previous read left. Restore their earlier states at
+        the end."""
         from harness.system.replay.generators import accessors_of, host_generators, restore, states
 
         of_loader = {key: accessors_of(each) for key, each in self._of_loader.items()}
@@ -274,11 +283,12 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def shuffled_by_the_process(loader: Any) -> bool:
-    """Return True if the loader shuffles by the process's generator, because its random sampler has no generator.
+    """Return True if the loader shuffles with the process's global generator, because its random sampler has no
+    generator.
 
-    Other code also draws from the process's generator, and so changes the order of the batches.
+    Other code also draws from the global generator, and this changes the order of the batches.
     """
-    # only random samplers have this attribute; None means the process's generator
+    # Only random samplers have this attribute; its value None stands for the process's global generator.
     return getattr(getattr(loader, "sampler", None), "generator", 0) is None
 
 

@@ -49,7 +49,8 @@ class CheckpointFault(FaultyRun):
         """Change the training after a load. The base class changes nothing."""
 
     def _save_others(self, path: Path, values: list[Tensor]) -> None:
-        """Save a checkpoint in which the parameters have these values. Then restore the parameters' present values."""
+        """Save a checkpoint in which the parameters have the given values. Then restore the values that the parameters
+        have now."""
         kept = _copies(self._trained())
         torch._foreach_copy_(self._trained(), values)
         cast("Any", self._inner).save(path)
@@ -58,15 +59,15 @@ class CheckpointFault(FaultyRun):
 
 class IdleLoad(CheckpointFault):
     def _load(self, path: Path) -> None:
-        """Change nothing."""
+        """Load nothing, so that the training stays as it was."""
 
 
 class EmptyCheckpoint(CheckpointFault):
     def _save(self, path: Path) -> None:
-        """Write nothing."""
+        """Write nothing, so that there is no checkpoint."""
 
     def _load(self, path: Path) -> None:  # noqa: ARG002 - `_save` wrote nothing there
-        """Change one parameter, so that it looks as if something was loaded."""
+        """Change one parameter, so that the load seems to have loaded something."""
         self._trained()[0].add_(1.0)
 
 
@@ -92,7 +93,7 @@ class ScaledCheckpoint(CheckpointFault):
 
 
 class UnsavedParameter(CheckpointFault):
-    """After a load, restores the old value of one parameter: the last one that the load changed."""
+    """After a load, restores the old value of one parameter. This is the last parameter that the load changed."""
 
     def _load(self, path: Path) -> None:
         before = _copies(self._trained())
@@ -243,7 +244,8 @@ class EndFault(FaultyRun):
         return loss
 
     def _inputs_between_steps(self) -> Mapping[str, Tensor]:
-        """Apply the fault, then return the inputs. They are read after a step, so the step is unchanged."""
+        """Apply the fault and return the inputs. The harness reads the inputs after a step, so the fault does not
+        change the step itself."""
         self._between_steps()
         return cast("HasInputs", self._inner).inputs()
 

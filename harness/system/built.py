@@ -37,15 +37,17 @@ class StepFunction:
 
     evaluate: evaluates the model between two steps, and returns a number, or several by name (claim kind `evaluation`).
 
-    save, load: `save` writes the training to a path. `load` resumes from it in another process (claim kind `resume`).
+    save, load: `save` writes the training to a path. `load` resumes the training from this path in another process
+    (claim kind `resume`).
 
     after: does the host's work after each step, such as a scheduler's step. This work is not captured, and must not
-    wait for the device. It is counted separately from the step. The `capture` claim sets a bound for it.
+    wait for the device. Its operations are counted separately from those of the step, and the `capture` claim limits
+    them.
 
-    captured: for a step that makes its capture by itself. Returns the record of the capture, read after each step
-    (claim kind `capture`). The harness then captures nothing.
+    captured: for a step that makes its capture by itself. Returns the record of the capture, which the harness reads
+    after each step (claim kind `capture`). The harness then captures nothing.
 
-    metrics: returns further numbers of the last step, in addition to the loss, by name. Each is a tensor of one number
+    metrics: returns, by name, further numbers of the last step in addition to the loss. Each is a tensor of one number
     that the step keeps (`self.accuracy = …`). The function must compute nothing, because a replay executes no Python.
     """
 
@@ -73,11 +75,12 @@ class StepFunction:
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """A fault that a system defines: a small change to what `build` returned. No fault is active by default.
+    """A fault that a system defines. The fault is a small change to what `build` returned, and is active only if it is
+    planted.
 
-    plant: takes the `StepFunction` and returns the faulty one: `lambda right: dataclasses.replace(right, step=…)`.
-    breaks: the verdict that a claim must get because of the fault, by the claim's id or kind.
-    arms: which arms of a claim get the fault.
+    plant: takes the correct `StepFunction` and returns the faulty one: `lambda right: dataclasses.replace(right,
+    step=…)`. breaks: by a claim's id or kind, the verdict that the claim must get because of the fault.
+    arms: the arms of a claim in which the fault is planted.
     needs: `cuda` if only a GPU can show the fault.
     """
 
@@ -109,10 +112,11 @@ _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captu
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
-    """Return a checked `StepFunction` from the result of `build` or a fault's `plant`. Raise `AdapterError` if wrong.
+    """Return a checked `StepFunction` from the result of `build` or of a fault's `plant`. Raise `AdapterError` if the
+    result is wrong.
 
-    A tuple of functions is allowed, and modules or tensors instead of the function `parameters`. name: the name of the
-    function that returned the value, for messages.
+    The result may be a tuple of functions. In place of the function `parameters`, modules or tensors are allowed. name:
+    the name of the function that returned the result, for messages.
     """
     if isinstance(returned, tuple | list) and len(returned) in (3, 4):
         returned = StepFunction(*returned)

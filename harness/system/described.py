@@ -1,7 +1,8 @@
 """Get the descriptions of systems from another process, so that this process never runs untrusted code.
 
 One child process (`describing.py`) describes all systems of a command, one after the other. The answers are cached. If
-a system ends, hangs or breaks that process, only that system gets an error. A new process then describes the others.
+a system ends, blocks or breaks that process, only that system gets an error. A new process then describes the other
+systems.
 
 A description is sent as plain JSON values. Sender and receiver check the values strictly, because the system's code and
 the child process are untrusted.
@@ -32,7 +33,7 @@ from harness.platform.paths import add_working_directory
 from harness.processes.child import Child, Ending, Line, start_child
 from harness.system.protocol import Expectation, FaultDescription, Scalar, SystemDescription
 
-# For an option without a list of choices: the type that belongs to each type name in a description.
+# Name of a type in a description -> the type. These types are for options without a list of choices.
 FREE = {"bool": bool, "int": int, "float": float, "str": str}
 MOST_ENTRIES, MOST_CHARACTERS, MOST_INTEGER = 10_000, 10_000, 2**63
 T = TypeVar("T")
@@ -43,7 +44,8 @@ class NotADescription(ValueError):  # noqa: N818 - its message is a finding, whi
 
 
 def to_plain(description: object) -> dict[str, Any]:
-    """Return a description as JSON values. Raise `NotADescription`, or any error of the description's mappings."""
+    """Return a description as JSON values. Raise `NotADescription`, or any error that reading the description's
+    mappings raises."""
     _exactly(description, SystemDescription, "what describe() returns")
     assert isinstance(description, SystemDescription)  # noqa: S101 - for the type checker
     return {
@@ -206,11 +208,11 @@ def describe(name: str) -> SystemDescription:
 def describe_all(
     names: Iterable[str], limit_s: float = LIMIT_S, at: ImportPath | None = None
 ) -> dict[str, Description]:
-    """Return, for each name, the system's description or its error. Each may take `limit_s` seconds.
+    """Return, for each name, the system's description or its error. Each system may take `limit_s` seconds.
 
     at: the import path for the systems of another commit; None for the working tree.
     """
-    add_working_directory()  # other code then also finds the files of the systems
+    add_working_directory()  # the process that reads the contracts then also finds the modules of the systems
     wanted = list(dict.fromkeys(names))
     unknown = [name for name in wanted if _key(name, at) not in _answers]
     if unknown:
@@ -226,12 +228,14 @@ def known_name(system: str) -> str | None:
 
 
 def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
-    """Return the cache key of an answer. It contains the import path, because a name means another system elsewhere."""
+    """Return the cache key of an answer. The key contains the import path, because one name can mean different systems
+    on different import paths."""
     return (name, os.getcwd(), *sys.path) if at is None else (name, at.folder, *at.path)  # noqa: PTH109
 
 
 def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, Description]:
-    """Return the description or error of every system. Start a new process if a system may have damaged the last."""
+    """Return the description or error of every system. Start a new process if a system may have damaged the previous
+    process."""
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
@@ -265,7 +269,7 @@ def _error(name: str, got: str) -> SystemResolutionError:
 
 
 class _Describer:
-    """A process that describes systems until it fails to answer."""
+    """A process that describes systems until it fails to answer a request."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -274,8 +278,10 @@ class _Describer:
         self._ended: Ending | None = None
 
     def ask(self, name: str, limit_s: float) -> Description | None:
-        """Return the system's description or error; None without an answer. `problem` then has the reason."""
-        number = secrets.token_hex(8)  # a system that writes an answer by itself does not know this number
+        """Return the system's description or error. Return None if the process gives no answer. `problem` then returns
+        the reason."""
+        # A system that writes an answer in place of the harness's code does not know this number.
+        number = secrets.token_hex(8)
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
         answer = self._next(partial(_answer, name, number), began + limit_s)
@@ -307,7 +313,7 @@ class _Describer:
         return bool(printed)
 
     def problem(self, name: str) -> SystemResolutionError:
-        """Return an error that says why the process did not answer: it was too slow, printed too much, or has ended."""
+        """Return an error that says why the process did not answer: it was too slow, printed too much, or ended."""
         if self._ended is not None and self._ended.code is None:
             got = f"an answer that the harness did not write ({self._ended.problem})"
         elif self._overran:
@@ -320,7 +326,8 @@ class _Describer:
         return _error(name, got)
 
     def _place(self) -> str:
-        """Return ` (file:line)` where the system's code hangs: the innermost frame outside libraries; "" if unknown."""
+        """Return ` (file:line)` of the innermost frame outside libraries, where the system's code is blocked. Return ""
+        if this place is unknown."""
         self._child.terminate()  # after SIGTERM the process prints its stack
         until = time.monotonic() + STACK_S
         frames: list[tuple[str, str]] = []
@@ -351,7 +358,8 @@ def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | 
 
 
 def _answer(name: str, number: str, line: str) -> Description:
-    """Return the description or error in an answer. Raise `NotADescription` for a wrong form or number."""
+    """Return the description or error in an answer. Raise `NotADescription` if the answer has a wrong form or a wrong
+    number."""
     try:
         answer: Any = json.loads(line)
         if answer["number"] == number and "description" in answer:

@@ -30,13 +30,14 @@ from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place, named, text_of
 
 MOST = 500  # largest number of characters of a message
-_exit = os._exit  # keep the original function, because a system may replace `os._exit`
+_exit = os._exit  # keep the original function, because code of a system may replace `os._exit`
 
 
 def main() -> None:
     """Answer requests until the input ends. Then end this process."""
     line = take_standard_input()
-    # The parent sends SIGTERM if an answer takes too long. This process then prints the stack of the hanging code.
+    # The parent sends SIGTERM if an answer takes too long. At SIGTERM this process prints the stack of the code that is
+    # blocked.
     faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)
     if at := loads(line.receive(None) or "null"):
         ImportPath(**at).use()
@@ -88,7 +89,8 @@ def _place(error: BaseException | None) -> str:
 
 
 def _declared(system: object, problem: str) -> str:
-    """Return ` (file:line)`: where the system's class sets the field that `problem` names, or defines `describe`."""
+    """Return ` (file:line)`: the place where the system's class sets the field that `problem` names, or where it
+    defines `describe`."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
     with suppress(Exception):  # reading an attribute of untrusted code may raise any exception
         return f" ({attribute_place(type(system), field, 'describe')})"

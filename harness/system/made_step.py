@@ -41,7 +41,8 @@ AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random":
 
 
 class AskedRun(StepFunctionRun):
-    """Runs the step compiled or uncompiled, as the arm requests. State is always searched in the uncompiled step."""
+    """Runs the step compiled or uncompiled, as the arm requests. The harness always searches the uncompiled step for
+    state."""
 
     _compiled: Callable[[Any], Tensor] | None
 
@@ -67,13 +68,14 @@ class AskedRun(StepFunctionRun):
 
 
 class WaitingRun(AskedRun):
-    """Reads one value from the device instead of each step. A control shows with this that host syncs are detected."""
+    """Reads one value from the device instead of each step. A control that does so proves that host syncs are
+    detected."""
 
     def step_body(self) -> Callable[[], Tensor]:
         first = next(iter(self._parameters.values()))
 
         def wait() -> Tensor:
-            # `abs` makes the value real, as a loss must be, even if the parameters are complex
+            # A loss must be real, and the parameters may be complex. `abs` makes the sum real.
             total = first.detach().abs().sum()
             total.item()
             return total
@@ -104,7 +106,8 @@ class StoppedTraining(UndoneRun):
 
 
 class BarelyTrained(FaultyRun):
-    """After each step, moves each parameter back almost to its initial value: a millionth of the distance remains."""
+    """After each step, moves each parameter back towards its initial value, so that only a millionth of the distance
+    remains."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         super().__init__(inner, steps)
@@ -128,8 +131,8 @@ class LargerLosses(FaultyRun):
 
 
 class CapturedAnew(FaultyRun):
-    """Drops the capture, before one step or before each step. If the step makes its capture by itself, the wrapper only
-    raises the number of captures in the step's record."""
+    """Drops the capture before one step, or before each step. If the step makes its capture by itself, only the number
+    of captures in the step's record is raised."""
 
     def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
         self._each_step = each_step
@@ -150,7 +153,8 @@ class CapturedAnew(FaultyRun):
 
 
 class StatisticsUpdatedTwice(FaultyRun):
-    """Adds state like that of BatchNorm: the mean and the count of the losses. Each step updates both `times` times."""
+    """Adds state like that of BatchNorm, namely the mean and the count of the losses. Each step updates mean and count
+    `times` times instead of once."""
 
     def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
         import torch
@@ -214,8 +218,8 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
-    """Return the run with the fault planted. Without a fault, return the run itself, or a run without updates if the
-    arm has the option `trains: false`."""
+    """Return the run with the fault planted. Without a fault, return the run itself. If the arm has the option `trains:
+    false`, the returned run makes no updates."""
     if fault is not None:
         return with_fault(opened, arm, fault, steps)
     return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened
@@ -237,7 +241,7 @@ class MadeStepSystem(StepFunctionSystem):
         {"trains": bool, "waits": bool, "compile": bool, "optimized": bool}
     )
 
-    # True if `build` returns a step that makes its capture by itself when the arm requests a capture.
+    # True if `build` returns a step that makes its own capture when the arm requests a capture.
     captures_itself = False
 
     def describe(self) -> SystemDescription:

@@ -42,7 +42,8 @@ class ResetPeak(FaultyRun):
 
 
 class RetainedTensors(FaultyRun):
-    """Keeps one more tensor after each step, from the faulty step on. Together they take half of the free memory."""
+    """Keeps one more tensor after each step, from the faulty step on. All kept tensors together take half of the free
+    memory."""
 
     _share = 0
 

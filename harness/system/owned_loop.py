@@ -24,15 +24,17 @@ Named = Mapping[str, "Tensor"]
 
 
 class LoopEndedError(HarnessError):
-    """A training loop ended before the requested step."""
+    """A training loop ended before it made the requested step."""
 
 
 class _Stop(BaseException):
-    """Ends a loop that is no longer needed. This class is not an `Exception`, because libraries catch exceptions."""
+    """Ends a loop that is no longer needed. This class is not an `Exception`, because a library would catch an
+    `Exception`."""
 
 
 class _Arrived(NamedTuple):
-    """What the loop's thread reports when the loop pauses or has ended. It pauses before the first and after each step.
+    """What the loop's thread reports when the loop pauses or has ended. The loop pauses before its first step and after
+    each step.
 
     batch: the batch that the loop has loaded for its next step.
     """
@@ -44,7 +46,8 @@ class _Arrived(NamedTuple):
 
 
 class OwnedLoop:
-    """Executes `train` in a thread. `train` must call `take` with each batch it loads, and `report` with each loss.
+    """Executes `train` in a thread. `train` must call `take` with each batch that it loads, and `report` with each
+    loss.
 
     batch: the batch that the loop has loaded for the next step.
     steps: how many steps were executed.
@@ -128,7 +131,8 @@ class OwnedLoop:
         except _Stop:
             return
         except BaseException as error:
-            # A library may raise any exception. `_wait` raises the exception again in the other thread.
+            # The code of a library may raise any exception. `_wait` raises this exception again in the thread of the
+            # harness.
             self._watching.close()
             self._arrived.put(_Arrived(ended=True, error=error))
             return
@@ -145,7 +149,7 @@ class OwnedLoop:
 
 class OwnedLoopRun:
     """A run whose steps an `OwnedLoop` executes. The steps are never captured. If the arm requests a capture, the
-    capture's record says why there is none."""
+    record of the capture says why nothing is captured."""
 
     def __init__(
         self,

@@ -1,7 +1,9 @@
-"""Define what a system under test offers. `describe()` needs no torch. All functions of a run but `step` are optional.
+"""Define what a system under test offers. `describe()` needs no torch. All functions of a run except `step` are
+optional.
 
-The optional functions are called capabilities. Each is a small protocol. The harness checks with `isinstance` whether a
-run has it. A claim that needs a missing capability is NOT_RUN, and its verdict names the capability.
+The optional functions are called capabilities. Each capability is a small protocol. The harness checks with
+`isinstance` whether a run has a capability. A claim that needs a missing capability is NOT_RUN, and its verdict names
+the capability.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-# An adapter should need only this module, so these names and `Arm` and `Workload` can be imported from here, too.
+# Adapters can import these names, and `Arm` and `Workload`, from here. Then adapters need no other module of the
+# harness.
 from harness.evidence.descriptions import Expectation as Expectation  # noqa: PLC0414
 from harness.evidence.descriptions import FaultDescription as FaultDescription  # noqa: PLC0414
 from harness.evidence.descriptions import Scalar as Scalar  # noqa: PLC0414
@@ -54,7 +57,7 @@ CAPABILITIES = (
     "evaluate",
     "warm_steps",
 )
-# The remedy in the message about a capture that failed because the step creates its state in the first call.
+# The remedy for a capture that failed because the step creates its state in its first call. Messages end with it.
 WARM_STEPS = "set `warm_steps: 1` in the arm, so that the step is captured after one plain step"
 
 
@@ -63,7 +66,8 @@ class TrainingRun(Protocol):
     """An opened system. It is a context manager that releases everything on exit."""
 
     def step(self, index: int) -> Tensor:
-        """Enqueue step `index` without a host sync. Return the 0-d loss on its device. No later step may change it."""
+        """Enqueue step `index` without a host sync. Return the 0-d loss on its device. Later steps must not change the
+        returned tensor."""
         ...
 
     def facts(self) -> Mapping[str, Scalar]:
@@ -81,7 +85,8 @@ class TrainingRun(Protocol):
 
 
 class TrainingSystem(Protocol):
-    """A system under test (`module:attribute`). The attribute is an instance, a class or factory without arguments."""
+    """A system under test (`module:attribute`). The attribute is an instance of the system, or a class or factory that
+    needs no arguments."""
 
     def describe(self) -> SystemDescription: ...
 
@@ -139,12 +144,12 @@ class HasState(Protocol):
 @runtime_checkable
 class HasGradients(Protocol):
     def gradients(self) -> Mapping[str, Tensor]:
-        """Return the gradients of the last step after clipping, by the parameter's name."""
+        """Return the gradients of the last step after clipping, by the name of the parameter."""
         ...
 
 
 class GradientWatch(Protocol):
-    """A context for one step. It copies the gradients of the backward pass before the step changes them."""
+    """A context manager around one step. It copies the gradients of the backward pass before the step changes them."""
 
     @property
     def copies(self) -> Mapping[str, Tensor]: ...
@@ -164,24 +169,26 @@ class GradientWatch(Protocol):
 @runtime_checkable
 class RecordsUnderWatch(Protocol):
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch around the step during its capture. The harness calls this before the first step."""
+        """Set the watch that is active around the step during its capture. The harness calls this before the first
+        step."""
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return `copies` and `written` of the watch for the last step; None if the watch cannot know these values."""
+        """Return the watch's `copies` and `written` for the last step. Return None if the watch cannot know these
+        values."""
         ...
 
 
 @runtime_checkable
 class HasGradientNorms(Protocol):
     def gradient_norms(self) -> Mapping[str, Tensor]:
-        """Return two tensors by name. `before` [G] has the L2 norm, before clipping, of each group of gradients that is
-        clipped together. `max_norm` is the 0-d threshold."""
+        """Return two tensors by name. `before` [G] has the L2 norm of each group of gradients before clipping. A group
+        is clipped together. `max_norm` is the 0-d threshold."""
         ...
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
-        """Return the names of the parameters of each group of gradients that is clipped together, by group name. The
-        order of the groups is that of the norms in `before`."""
+        """Return, by the name of the group, the names of the parameters whose gradients are clipped together. The
+        groups are in the order of the norms in `before`."""
         ...
 
 
@@ -212,13 +219,14 @@ class OptimizerState:
 
 @runtime_checkable
 class MakesSingleSteps(Protocol):
-    """A reference that can compute the forward pass, backward pass and update of a step from another run's state."""
+    """A reference that can compute a single step (forward pass, backward pass and update) from the state of another
+    run."""
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
         """Return the 0-d loss of batch `index` at these parameters. The functions for gradients, norms and inputs then
         return the values of this call.
 
-        The reference copies the parameters' values. The rest of its state does not change.
+        The reference copies the parameters' values. The rest of the reference's state does not change.
         """
         ...
 
@@ -229,7 +237,7 @@ class MakesSingleSteps(Protocol):
 
 @dataclass(frozen=True)
 class CaptureRecord:
-    """A system's report on its capture. graphs: raw `cudaGraph_t` handles by label. Their nodes are counted."""
+    """A system's report on its capture. graphs: raw `cudaGraph_t` handles by label, whose nodes the harness counts."""
 
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
@@ -246,8 +254,8 @@ class CaptureRecord:
     # name of each static buffer -> its address at the capture
     captured_addresses: Mapping[str, int] = field(default_factory=dict)
     host_changes: Sequence[str] = ()  # host values that the captured step changes, but that no replay changes
-    # Python numbers that each step changes. Each has a text that says for what the step reads the number. None: the
-    # numbers were not followed.
+    # Python numbers that each step changes, each with a text that says for what the step reads the number (None: the
+    # step never reads it). If the whole field is None, the numbers were not followed.
     host_numbers: Sequence[tuple[str, str | None]] | None = None
     asked_whether_captured: Sequence[str] = ()  # for a traced step: lines that check whether the step is being captured
     unseen_operators: Sequence[str] = ()  # for a traced step: operators whose waits for the device cannot be detected
@@ -263,7 +271,8 @@ class HasCapture(Protocol):
 
 @runtime_checkable
 class HasStepBody(Protocol):
-    """Gives the part of a step that runs on the device, without the host's part, and the tensors that it changes."""
+    """Provides the part of a step that runs on the device, without the host's part, and the tensors that this part
+    changes."""
 
     def step_body(self) -> Callable[[], Tensor]: ...
 
@@ -294,7 +303,8 @@ class CanRecapture(Protocol):
 @runtime_checkable
 class CountsClippedTensors(Protocol):
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernels that scale gradients, by CUDA name. A graph's clipped tensors are counted with them.
+        """Return the kernels that scale gradients, by CUDA name. With them, the harness counts a graph's clipped
+        tensors.
 
         The value maps the address of each table of tensors that the kernel reads to the number of tensors in the table.
         A kernel node uses the table whose address is among the node's arguments.
@@ -316,7 +326,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelInventory:
-    """The kernels that a prewarm plans, and those that the steps request. A key that occurs twice is listed twice."""
+    """The kernels that a prewarm plans, and the kernels that the steps request. A key that occurs twice is listed
+    twice."""
 
     planned: Sequence[Kernel]
     used: Sequence[Kernel]
@@ -324,7 +335,8 @@ class KernelInventory:
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """A kernel's event: a compile, a hit in the disk cache, or a module load. seconds: since the run began to open."""
+    """An event of a kernel: a compile, a hit in the disk cache, or a module load. seconds: the time since the run began
+    to open."""
 
     key: str
     event: Literal["compile", "disk_hit", "load"]
@@ -350,14 +362,16 @@ class Resumes(Protocol):
     """Capability `resume`: another process continues a saved training as if it had never been interrupted."""
 
     def save(self, path: Path) -> None:
-        """Write the training to `path`, a file or a folder that does not exist yet.
+        """Write the training to `path`, which does not exist yet. `save` creates a file or a folder.
 
-        After the return, only non-daemon threads may still write. Later steps must not change what these threads write.
+        After `save` has returned, only non-daemon threads may still write. Later steps must not change what these
+        threads write.
         """
         ...
 
     def load(self, path: Path) -> None:
-        """Resume from a checkpoint of `save`. Called before the first step, or after steps, which then have no effect.
+        """Resume from a checkpoint of `save`. The harness may call this before the first step, or after steps. The
+        effect of these steps is then lost.
 
         On return, the parameters have the saved values. An existing capture replays with the loaded values.
         """
@@ -369,15 +383,16 @@ class Evaluates(Protocol):
     """Capability `evaluate`: the model is evaluated between two steps, without any effect on its training."""
 
     def evaluate(self) -> Tensor | float | Mapping[str, Tensor | float]:
-        """Return a number, a tensor of one number, or several by name. The function may wait for the device."""
+        """Return a number, a tensor of one number, or several of these by name. The function may wait for the
+        device."""
         ...
 
 
 @runtime_checkable
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
-        """Return this device's kernels: the planned kernels and the kernels that launches requested, including refused
-        kernels. The function may compile, but must not load a kernel."""
+        """Return this device's kernels. These are the planned kernels and the kernels that launches requested,
+        including refused kernels. The function may compile kernels, but must not load a kernel."""
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...
@@ -398,7 +413,8 @@ class CrossCompiles(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Return kernels for `target` (`sm_90`): those that a prewarm plans and, if `with_used`, those of the step."""
+        """Return the kernels for `target` (`sm_90`). These are the kernels that a prewarm plans and, if `with_used` is
+        true, the kernels of the step."""
         ...
 
 
@@ -408,20 +424,23 @@ class HasCheckpoint(Protocol):
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
         """Return a directory in the Hugging Face layout with the workload's frozen weights. If there is no such
-        directory, write it below `folder`. A run opened with it as `model_directory` trains from these weights."""
+        directory, write it below `folder`. A run that is opened with this directory as `model_directory` trains from
+        these weights."""
         ...
 
 
 @runtime_checkable
 class ServesAsPeer(Protocol):
-    """Repeats another system's training from declarations in a contract. `step` trains this run from its own state."""
+    """A run that repeats another system's training from declarations in a contract. `step` trains this run from its own
+    state."""
 
     def restart(self, seed: int) -> None:
         """Restart as a new run with this seed: with initial parameters, optimizer, schedule and batch order."""
         ...
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the 0-d loss of batch `index` at these parameters. Gradients and inputs are then those of this call.
+        """Return the 0-d loss of batch `index` at these parameters. The functions for gradients and inputs then return
+        the values of this call.
 
         After this call, the run's own training cannot continue. The next call must be `restart` or `evaluate`.
         """
@@ -432,7 +451,8 @@ class KernelCall(Protocol):
     """One call of a kernel with fixed inputs."""
 
     def __call__(self, outputs: Mapping[str, Tensor], /) -> Mapping[str, Tensor] | None:
-        """Write to the outputs, given by name. Return, by name, outputs that the kernel allocated itself, or None."""
+        """Write to the given outputs (by name). If the kernel allocated outputs itself, return these by name, otherwise
+        None."""
         ...
 
 
@@ -440,11 +460,11 @@ class KernelCall(Protocol):
 class KernelComparison:
     """One kernel call to compare with its naive version and with an fp64 reference, on the same inputs.
 
-    A call takes its outputs by name and writes all of them. The harness allocates the outputs. `written` gives their
-    shapes, dtypes and devices. The harness fills these outputs with NaN. `updated` holds outputs that the kernel also
-    reads, such as a sum to which the kernel adds, or a gradient that it scales. The harness copies these. A call
-    returns, by name, the outputs that it allocates through torch by itself. The harness fills them with NaN as well,
-    and reads them instead of its own outputs.
+    A call gets its outputs by name and writes all of them. The harness allocates these outputs. `written` gives their
+    shapes, dtypes and devices, and the harness fills them with NaN. `updated` holds outputs that the kernel also reads,
+    such as a sum to which the kernel adds, or a gradient that the kernel scales. The harness copies these. If the call
+    allocates outputs through torch by itself, it returns them by name. The harness fills these outputs with NaN, too,
+    and reads them instead of its own.
     """
 
     operation: str
@@ -456,24 +476,26 @@ class KernelComparison:
     kernel: KernelCall
     naive: KernelCall
     reference: Callable[[], Mapping[str, Tensor]]  # returns each output in float64; key: name of the output
-    # Returns, for each element of each output, the sum of the absolute values of its terms, in float64. Rounding errors
-    # are relative to this sum.
+    # A function that returns, for each element of each output, the sum of the absolute values of its terms, in float64.
+    # Rounding errors are relative to this sum.
     terms: Callable[[], Mapping[str, Tensor]] | None = None
     # Another project's kernel for the same operation and data type: its name, and a function that returns its outputs.
     peer: tuple[str, Callable[[], Mapping[str, Tensor]]] | None = None
 
 
 class KernelCases(Protocol):
-    """The kernels that a system offers for comparison in one arm."""
+    """The kernels that a system offers for comparisons, as one arm uses them."""
 
     def comparisons(
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
-        """Yield at least one comparison per operation, dtype and magnitude. Raise ValueError for unknown operations."""
+        """Yield at least one comparison for each combination of operation, dtype and magnitude. Raise ValueError for
+        unknown operations."""
         ...
 
     def compiled(self) -> Sequence[Kernel]:
-        """Return the kernels that the comparisons launched, and the kernels that a prewarm plans for their shapes."""
+        """Return the kernels that the comparisons launched, and the kernels that a prewarm plans for the same
+        shapes."""
         ...
 
     def constants(self) -> Mapping[str, int]:
@@ -483,8 +505,9 @@ class KernelCases(Protocol):
 
 @runtime_checkable
 class HasKernelCases(Protocol):
-    """A capability of the system and not of a run. Its kernels are compared without a trainer."""
+    """A capability of the system and not of a run. The system's kernels can be compared without a trainer."""
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """Return the cases. Only a fault in a kernel changes them. Raise `NotAvailable` if something is missing."""
+        """Return the kernel cases. A planted fault changes the cases only if it is a fault in a kernel. Raise
+        `NotAvailable` if something is missing."""
         ...

@@ -1,4 +1,5 @@
-"""Plant faults in one or all of the ranks that train together. They wrap each rank's run, so they fit any system."""
+"""Plant faults in one or all of the ranks that train together. A fault wraps the run of each rank, so it fits any
+system."""
 
 from __future__ import annotations
 

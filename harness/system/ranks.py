@@ -35,7 +35,8 @@ def rank() -> int:
 
 
 def share(length: int) -> slice:
-    """Return this rank's slice of a batch of `length` rows. Each rank gets a contiguous block, in rank order.
+    """Return this rank's slice of a batch of `length` rows. Each rank gets a contiguous block of rows, in the order of
+    the ranks.
 
     Ranks that hold one model together get the same rows. Raise ValueError unless the number of shares divides `length`.
     """
@@ -61,8 +62,8 @@ def data_parallel(model: nn.Module) -> nn.Module:
 def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Batch]:
     """Return a function that returns this rank's rows of each batch.
 
-    The function splits the tensors that have `batch_size` rows. If no tensor has `batch_size` rows, it takes the number
-    of rows of the first tensor by name, and splits the tensors with this number. Others stay whole on every rank.
+    The function splits the tensors that have `batch_size` rows. If no tensor has `batch_size` rows, it splits all
+    tensors that have as many rows as the first tensor by name. All other tensors stay whole on every rank.
     """
     if world_size() == 1:
         return batch
@@ -80,7 +81,8 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """Make `share` return the same rows for `ranks` neighboring ranks from now on, which hold one model together."""
+    """From now on, make `share` return the same rows for groups of `ranks` neighboring ranks, which hold one model
+    together."""
     global _model_parallel  # noqa: PLW0603 - a process has one rank
     _model_parallel = ranks
 

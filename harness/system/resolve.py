@@ -15,7 +15,8 @@ from harness.system.users_code import definition, named, relative
 
 
 class RetiredSystem:
-    """A system that cannot train any more. Published contracts still name it. It defines no faults."""
+    """A system that cannot train any more. The class remains, because published contracts name the system. It defines
+    no faults."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription("a retired system", "cannot train any more", (), {}, {}, frozenset())
@@ -28,11 +29,13 @@ RETIRED = {"harness.system.huggingface:TransformersQLoRA"}
 
 
 def resolve(name: str) -> TrainingSystem:
-    """Return the training system that `name` (`package.module:attribute`) names: an instance, a class or a factory.
+    """Return the training system that `name` (`package.module:attribute`) names. The attribute is an instance, a class
+    or a factory.
 
     The module is imported, also from the working directory. A class or factory is called without arguments. The system
     is not opened. Raise `SystemResolutionError` if any of this fails. If the attribute is missing, the error suggests
-    the nearest names. In a process for a baseline's commit, also raise it if modules come from outside that commit.
+    the nearest names. In a process for a baseline's commit, the error is also raised if modules come from outside that
+    commit.
     """
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:

@@ -32,7 +32,8 @@ def is_replicated(tensor: Tensor) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a DTensor, in the same memory. Return a plain tensor unchanged. Do not communicate."""
+    """Return this rank's part of a DTensor, in the same memory. Return a plain tensor unchanged. No rank needs to
+    communicate."""
     if not is_distributed(tensor):
         return tensor
     spread: Any = tensor.detach()
@@ -43,7 +44,8 @@ def local(tensor: Tensor) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """Return the whole of a DTensor, gathered from all ranks. Return a plain tensor unchanged.
 
-    Every rank of the mesh must call this, in one order. If several ranks hold the same part, each uses its own copy.
+    Every rank of the mesh must call this function for the same tensors in the same order. If several ranks hold the
+    same part, each rank uses its own copy.
     """
     if not is_distributed(tensor):
         return tensor
@@ -53,6 +55,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def elements(tensors: Iterable[Tensor]) -> tuple[int, int]:
-    """Return two numbers: how many elements of the tensors this rank holds, and how many all ranks hold together."""
+    """Return two numbers of elements of these tensors: those that this rank holds, and those that all ranks hold
+    together."""
     each = [(local(tensor).numel(), tensor.numel()) for tensor in tensors]
     return sum(held for held, _ in each), sum(number for _, number in each)

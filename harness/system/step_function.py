@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
 
 
-# Capabilities that a step function has if it defines `save` and `load`, or `evaluate`.
+# Capabilities of a step function that defines `save` and `load`, or `evaluate`.
 _BETWEEN_STEPS = ("resume", "evaluate")
 
 
 class StepFunctionSystem:
-    """Base class of systems with a step function. Subclass it, set the attributes, and define `build`."""
+    """Base class of systems with a step function. A subclass sets the attributes and defines `build`."""
 
     name = "step function"
     summary = "a plain step function, captured by the harness"
@@ -63,11 +63,11 @@ class StepFunctionSystem:
     arm_options: Mapping[str, Sequence[Scalar] | type] = {"learning_rate": float}
     workload_options: Mapping[str, Sequence[Scalar] | type] = {}
     layers = 0
-    # faults that the system defines; the key is the name that claims list under `falsified_by`
+    # Faults that the system defines. The key is the name of the fault, which claims list under `falsified_by`.
     faults: Mapping[str, PlantedFault] = {}
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction | tuple[Any, ...]:
-        """Return step, batch and parameters of one arm, and optionally further functions (see `StepFunction`)."""
+        """Return step, batch and parameters of one arm, and optionally the further functions of `StepFunction`."""
         raise NotImplementedError
 
     def describe(self) -> SystemDescription:
@@ -135,7 +135,7 @@ class StepFunctionSystem:
         return as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
-        """Raise `AdapterError` for a setting that the system does not describe, as it would have no effect."""
+        """Raise `AdapterError` for a setting that the system does not describe. Such a setting would have no effect."""
         from harness.system.adapter_checks import nearest, option_error
 
         found = {

@@ -58,7 +58,8 @@ class StepFunctionRun:
             raise NotAvailable(
                 "this step makes its capture by itself, so `warm_steps` has no effect; remove `warm_steps` from the arm"
             )
-        # names of tensors outside modules and optimizers at the first reading of the state
+        # Names of the tensors outside of modules and optimizers that were found when the state was first read. None:
+        # not read yet.
         self._first_found: set[str] | None = None
         self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
@@ -103,7 +104,8 @@ class StepFunctionRun:
             self._replays += 1
             loss = self._current.captured.replay()
             for name, gradient in _of_kind(GRADIENTS, self._current.captured.outputs).items():
-                self._parameters[name].grad = gradient  # a CUDA graph's replay writes to `.grad`, too
+                # Set `.grad`, because the replay of a CUDA graph sets it, too.
+                self._parameters[name].grad = gradient
         from harness.devices.host_waits import after_the_step
 
         with self._as_on_a_device(), after_the_step():
@@ -118,8 +120,8 @@ class StepFunctionRun:
     def _uncaptured_step(self) -> Tensor:
         """Execute a step without a capture and return its loss.
 
-        If the step raises an error after a capture has failed for another reason, a note on the error gives that
-        reason. A failed capture may leave a library in an unusable state.
+        If the step raises an error after a capture has failed, and the two errors are different, a note on the step's
+        error gives the reason of the failed capture. A failed capture may leave a library in an unusable state.
         """
         try:
             return self.step_body()().detach().clone()
@@ -131,9 +133,10 @@ class StepFunctionRun:
             raise
 
     def _is_told_by(self, failure: str, error: Exception) -> bool:
-        """Return True if the failed capture and the error have the same message or, on a CPU, the same line of code.
+        """Return True if the failed capture and the step's error have the same message or, on a CPU, the same line of
+        code.
 
-        On a CPU the capture runs on fake tensors, so the messages differ.
+        On a CPU the capture runs on fake tensors, so the messages of the same error differ.
         """
         frame = innermost_frame(error)
         at_its_line = frame is not None and f"{Path(frame.file).name}:{frame.line}" in failure
@@ -144,7 +147,8 @@ class StepFunctionRun:
         self._function.given("save")(path)
 
     def load(self, path: Path) -> None:
-        """Load with the `load` of the step function. Drop all captures, because it may have replaced their tensors."""
+        """Load with the `load` of the step function. Drop all captures, because the load may have replaced their
+        tensors."""
         self._function.given("load")(path)
         self.forget_captures()
         self._parameters = _trained_parameters(self._function)
@@ -152,7 +156,7 @@ class StepFunctionRun:
     def evaluate(self) -> Mapping[str, float]:
         """Call the `evaluate` of the step function, and return its numbers by name.
 
-        Raise `NotAvailable` if there is no such function, and `AdapterError` if it returns anything but numbers.
+        Raise `NotAvailable` if there is no such function, and `AdapterError` if it returns anything except numbers.
         """
         from harness.system.adapter_checks import require_values
 
@@ -196,7 +200,8 @@ class StepFunctionRun:
             "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
         }
         resumes = self._function.save is not None and self._function.load is not None
-        # If the step captures by itself, the first step may create buffers for the capture that a plain step lacks.
+        # If the step makes its capture by itself, its first step may create buffers for the capture that a plain step
+        # does not have.
         itself = self._requested and self._captures_itself
         return known | ({CAPTURES_ITSELF: True} if itself else {}) | ({RESUMES: True} if resumes else {})
 
@@ -220,7 +225,7 @@ class StepFunctionRun:
         return require_state(self._function.state(), self._function.state)
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state that was found from the step, and the state that `build` named in addition."""
+        """Return the state that the harness found from the step, and the further state that `build` named."""
         from harness.system.replay.found_state import state_of
         from harness.system.replay.holders import LOCALS
         from harness.system.replay.reachable import reach
@@ -230,7 +235,7 @@ class StepFunctionRun:
         state = state_of(found, self._parameters)
         loose = state["tensors"]
         self._first_found = set(loose) if self._first_found is None else self._first_found
-        # The variables of a generator function include the last batch and loss. These are no state, so leave them out.
+        # The variables of a generator function include the last batch and loss. These are not state, so leave them out.
         lasting = {name: each for name, each in loose.items() if name in self._first_found or LOCALS not in name}
         return {**state, "tensors": {**lasting, **self._named_state()}}
 
@@ -242,7 +247,8 @@ class StepFunctionRun:
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch for a recording on a CPU. CUDA graphs get no watch: replays would repeat its copies."""
+        """Set the watch for a recording on a CPU. CUDA graphs get no watch, because replays would repeat the copies
+        that the watch makes."""
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
@@ -262,7 +268,7 @@ class StepFunctionRun:
         """Drop every capture, so that the next step of any shape is captured again."""
         for shape in self._shapes.values():
             getattr(shape.captured, "release", lambda: None)()
-            if shape.gradients:  # gradients in the graph's memory pool would keep the pool alive
+            if shape.gradients:  # gradients in the memory pool of the graph would keep the pool alive
                 for parameter in self._parameters.values():
                     parameter.grad = None
             shape.captured, shape.gradients, shape.watch = None, {}, None
@@ -325,8 +331,9 @@ class StepFunctionRun:
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
         """Return a function that returns, after a step, the tensors that the step stored for later use.
 
-        These are metric tensors, and tensors that the step newly set as registered buffers or instead of existing
-        optimizer state. After a capture, these names keep their tensors, and each replay writes to them.
+        These are metric tensors, and tensors that the step newly set as registered buffers or in place of existing
+        optimizer state. After a capture, their names keep the tensors that the captured step set, and each replay
+        writes to these tensors.
         """
         before, kept = self._registered_buffers(), self._kept_by_optimizers()
 
@@ -366,7 +373,8 @@ class StepFunctionRun:
         capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
         try:
             capture(shape, static)
-        except FakeTensorsLeftError:  # otherwise the training would go on with these fake tensors
+        # This error must end the arm, because the training would continue with fake tensors
+        except FakeTensorsLeftError:
             raise
         except HarnessError as error:
             self._failure = str(error)
@@ -420,7 +428,7 @@ def _of_kind(kind: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:
-    """Return the named parameters that are trained. The other tensors are watched as state.
+    """Return the parameters that `build` named and that are trained. The other named tensors are watched as state.
 
     Registered buffers are left out, because only a forward pass changes them. Frozen tensors are left out if other
     tensors require gradients.

@@ -1,4 +1,5 @@
-"""Find where in user code an object is defined, a value is returned or an error is raised. Errors name this place.
+"""Find where in user code an object is defined, a value is returned or an error is raised. Messages of errors name this
+place.
 
 Also return the parts of an exception that evidence keeps: its message, its stack, and the obstacle that it names.
 """
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the exception's message. Never raise an error, even if untrusted code fails while it makes the message."""
+    """Return the exception's message. Never raise an error, even if the exception's own code fails when it creates the
+    message."""
     try:
         return str(error)
     except BaseException as another:
@@ -50,7 +52,8 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def _kind(error: BaseException) -> str:
-    """Return the name of the exception's class. Bypass the metaclass, which may raise or return a wrong name."""
+    """Return the name of the exception's class. Do not ask the metaclass, whose code may raise an error or return a
+    wrong name."""
     name: str = type.__dict__["__name__"].__get__(type(error))
     return name
 
@@ -59,7 +62,7 @@ _SOURCE_LIMIT = 120  # largest number of characters of a quoted line of code
 
 
 class Frame(NamedTuple):
-    """A line of code, and the function that it is in."""
+    """A line of code, and the function that contains the line."""
 
     file: str
     line: int
@@ -72,7 +75,8 @@ class Frame(NamedTuple):
 
 
 def relative(file: str) -> str:
-    """Return a file's path relative to the import path, else its name. Evidence contains no machine's paths."""
+    """Return a file's path relative to the import path. If the file is outside of the import path, return its name.
+    Evidence must not contain a machine's paths."""
     roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
     for root in roots:
         if file.startswith(root.rstrip("/") + "/"):
@@ -81,9 +85,10 @@ def relative(file: str) -> str:
 
 
 def innermost_frame(error: BaseException) -> Frame | None:
-    """Return the innermost frame of an exception outside of libraries; None if there is none.
+    """Return the innermost frame of an exception outside of libraries. Return None if there is no frame.
 
-    If all frames are in libraries, because the trainer is installed, return the last frame that the harness called.
+    If all frames are in libraries, because the trainer itself is installed, return the last frame that the harness
+    called.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]
@@ -143,9 +148,10 @@ def return_place(thing: Any) -> str:
 
 
 def attribute_place(kind: type, *names: str) -> str:
-    """Return `file:line` where a user's class, or a base class in user code, sets one of `names`, tried in order.
+    """Return `file:line` where a user's class, or a base class in user code, sets one of `names`. The names are tried
+    in order.
 
-    If none is set, return the place of the class definition.
+    If the class sets none of them, return the place of its definition.
     """
     for name in names:
         for each in kind.__mro__:
@@ -155,7 +161,8 @@ def attribute_place(kind: type, *names: str) -> str:
 
 
 def _set_in(kind: type, name: str) -> str:
-    """Return `file:line` where the class body sets the name; "" if it does not, or if the class is not user code."""
+    """Return `file:line` where the class body sets the name. Return "" if it does not set the name, or if the class is
+    not user code."""
     try:
         file = inspect.getsourcefile(kind) or ""
         lines, first = inspect.getsourcelines(kind)
@@ -175,7 +182,7 @@ def _names_set_by(node: ast.stmt) -> set[str]:
 
 
 def _function(thing: Any) -> Any:
-    """Return the Python function behind wrappers, partial applications, methods and callable objects."""
+    """Return the Python function that a wrapper, partial application, method or callable object finally calls."""
     thing = inspect.unwrap(thing)
     while isinstance(thing, functools.partial):
         thing = inspect.unwrap(thing.func)
@@ -185,7 +192,7 @@ def _function(thing: Any) -> Any:
 
 
 def _returns(tree: ast.AST) -> Iterator[ast.Return]:
-    """Yield the function's own `return` statements. Skip the statements of functions inside it."""
+    """Yield the `return` statements of a function. Skip those of functions that are defined inside it."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Return):
             yield node
@@ -200,7 +207,7 @@ _STACK_LIMIT = 20_000
 def message_of(error: BaseException) -> str:
     """Return a short text with the place in user code where an exception was raised, its type and its message.
 
-    The place comes first, so that it is never cut off. An error of the harness already contains its place.
+    The place comes first, so that it is not cut off. An error of the harness already contains its place.
     """
     if isinstance(error, HarnessError):
         return _excerpt("; ".join([text_of(error), *notes_of(error)]))
@@ -214,14 +221,16 @@ def stack_of(error: BaseException) -> str:
     try:
         lines = traceback.format_exception(error)
     except BaseException:
-        # An untrusted exception may raise an error when its text is read. The stack is then written without the text.
+        # The code of an untrusted exception may fail when the message is read. The stack is then written without the
+        # message.
         lines = [*traceback.format_tb(error.__traceback__), named(error)]
     return without_folders(_printable("".join(lines)))[-_STACK_LIMIT:]
 
 
 def obstacle_of(error: NotAvailable) -> Obstacle:
     """Return the obstacle that the exception reports: what this machine lacks, in the words of the system."""
-    # The import is late, because pydantic takes longer than all other imports of a process that describes systems.
+    # Import here, because the import of pydantic takes longer than all other imports of a process that describes
+    # systems.
     from harness.evidence.base import Obstacle
 
     return Obstacle(reason="not_available", message=_excerpt(text_of(error)))
@@ -233,5 +242,5 @@ def _excerpt(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    # Lone surrogates are replaced. They come from file names or broken decoding, and cannot be written as UTF-8.
+    # Replace lone surrogates. They come from file names or broken decoding, and cannot be written as UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -25,21 +25,23 @@ from harness.system.sharded_tensors import local
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Index of the step in which a fault of a single step is planted. If a run is shorter, its last step gets the fault.
+# Index of the step with the fault, for faults in a single step. If a run is shorter, the fault is planted in its last
+# step.
 FAULTY_STEP = 5
 SLOWDOWN = 5  # factor by which a fault slows down a baseline; a factor of 2 would also be found
 # On an H200, a capture made the step of a tiny model (14 ms) 14 times as fast, and the step of 28 layers (28 ms) 4.6
-# times as fast. The sleep is longer than the time that such a capture saves. In steps that are much longer than the
-# sleep, the factor makes the candidate slower.
+# times as fast. The fault's sleep is longer than the time that such a capture saves. If steps are much longer than the
+# sleep, this factor makes the candidate slower than the baseline.
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
-REMEMBERED = 3  # a fault repeats the results of this number of first steps
+REMEMBERED = 3  # the fault repeats the results of this number of first steps
 RARELY = 10  # a fault is planted in every tenth step; a check of only two steps would miss it
 SHIFT = 1000.0  # amount that is added to a metric
 NAN = nan
 LATE = 0.77  # share of the steps that come before the fault: 7,700 of 10,000 steps
-LAST_STEP = 5.0  # the last step takes this multiple of its normal time; the steps before it slow down steadily
+# The last step takes this multiple of its normal time; the slowdown of the steps before it grows steadily.
+LAST_STEP = 5.0
 SCALE = 10.0  # factor by which parameters in a checkpoint are multiplied
 REDUCTIONS = 16
 NUMBERS: Mapping[str, float] = {name: value for name, value in globals().items() if type(value) in (int, float)}
@@ -87,7 +89,7 @@ def _expectation(said: str | Mapping[str, Any]) -> Expectation:
 
 
 class FaultyRun:
-    """Passes all calls on to the wrapped run. Subclasses change one thing.
+    """Passes all calls on to the wrapped run. Each subclass changes one thing.
 
     Capabilities are copied as bound methods. The reason is that `isinstance` with a runtime-checkable protocol looks
     for existing attributes and does not call `__getattr__`.
@@ -105,7 +107,8 @@ class FaultyRun:
         self._replace_capabilities()
 
     def _replace_capabilities(self) -> None:
-        """Replace methods that were copied from the wrapped run. The base class replaces nothing."""
+        """Replace methods that were copied from the wrapped run, where the fault needs it. The base class replaces
+        nothing."""
 
     @property
     def _faulty_step(self) -> int:
@@ -141,7 +144,7 @@ class FaultyRun:
 
 _GROUP = "of_any_system"  # name of a group in `faults.yaml`
 SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened, because a wrapper sees only one arm
-DECOY_GRAPH = "decoy_graph"  # planted where the arms are opened, too: the arm is opened without a capture
+DECOY_GRAPH = "decoy_graph"  # also planted where the arms are opened, because the arm must be opened without a capture
 
 
 class NanTail(FaultyRun):
@@ -160,7 +163,8 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Reports the first loss plus a millionth of each loss's distance from it. float64 avoids rounding to 0."""
+    """Reports the first loss plus a millionth of each loss's distance from the first loss. float64 avoids rounding to
+    0."""
 
     _first: Tensor | None = None
 
@@ -275,7 +279,7 @@ class DecoyGraph(FaultyRun):
 
 
 class RememberedStep(FaultyRun):
-    """Runs each step, then replaces its loss and the parameters by copies from one of the first steps."""
+    """Runs each step, then replaces its loss and its parameters by copies of those of one of the first steps."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         self._remembered = list[tuple["Tensor", list[Any]]]()
@@ -340,7 +344,7 @@ HARNESS_FAULTS: dict[str, FaultDescription] = described_faults(_GROUP)
 
 
 def wrap(training: TrainingRun, fault: str, *, steps: int) -> TrainingRun:
-    """Return `training` with the fault planted, a fault of the harness. steps: how many steps the run will execute."""
+    """Return `training` with a fault of the harness planted. steps: how many steps the run will execute."""
     known = wrapped_faults(_GROUP)
     if fault not in known:
         raise UsageError(

@@ -1,7 +1,8 @@
-"""Execute one arm of a timing of two commits in its own process: `python -m harness.execution.probes.arm_process`.
+"""Execute one arm of a timing of two commits in a separate process: `python -m harness.execution.probes.arm_process`.
 
 The process reads an `ArmJob` from its standard input. Then it reads one `Command` at a time, and answers each command
-with an `ArmAnswer`. It writes records and series into the run's directory, while the sender of the command waits.
+with an `ArmAnswer`. It writes records and series into the run's directory, while the process that sent the command
+waits.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from harness.processes.child import Line, take_standard_input
 
 
 class ArmJob(Job):
-    """The arm to execute. baseline: import path of the arm's commit; None if its modules are in the working tree."""
+    """The arm to execute. baseline: the import path of the arm's commit; None if the arm uses the working tree."""
 
     arm: str
     baseline: ImportPath | None
 
 
 class Command(Record):
-    """A command to an arm's process. round, position: number of the round, and the block's position in it. steps:
-    number of steps of the block."""
+    """A command to the process of an arm. round: number of the round. position: the block's position in the round.
+    steps: number of steps of the block."""
 
     what: Literal["open", "warm_up", "begin", "block", "finish", "watch"]
     round: int = 0
@@ -40,8 +41,8 @@ class Command(Record):
 class ArmAnswer(Answer):
     """The result of a command. block: the timed block. timing: evidence of an untimed block.
 
-    least_pace: seconds. The process repeats a fixed amount of work to measure the processor's speed, and this is the
-    shortest time so far that the work took.
+    least_pace: the shortest time, in seconds, that a fixed amount of work took in this process so far. It stands for an
+    undisturbed processor.
     """
 
     block: Block | None = None
@@ -67,8 +68,8 @@ def main() -> int:
 
 
 def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
-    # Import these modules here and not at the top. They import torch and look for a device, and the commit's folder
-    # must be on the import path before that.
+    # Import these modules here and not at the top, because they import torch and look for a device. The folder of the
+    # commit must be on the import path before that.
     from harness.execution.probes.throughput import TimedProcess
     from harness.execution.probes.timed_arm import raise_clocks
 

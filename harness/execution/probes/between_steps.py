@@ -2,10 +2,10 @@
 
 resume: several processes train the candidate one after the other. Each process starts from the checkpoint of the
 previous process. State that no checkpoint contains (module globals, iterators, generators, caches of torch) is
-therefore lost. The worker itself makes the last part of the training. It opens the arm only after the other processes
-have ended, so that it has trained nothing before, and loads the last checkpoint. The candidate has one execution for
-each part of the training. The uninterrupted arm is executed last. If the claim names no other arm as the uninterrupted
-arm, it is one more execution of the candidate.
+therefore lost. The worker itself trains the last part. It opens the arm only after the other processes have ended, so
+that it has trained nothing before, and loads the last checkpoint. Each part of the training is one execution of the
+candidate. An uninterrupted training follows as the last execution. It is the plain arm, if the claim names one, and
+otherwise the candidate again.
 
 evaluation: the candidate trains once without evaluations (execution 0), and once with an evaluation after every `every`
 steps (execution 1). If the claim names a plain arm, the plain arm trains only with evaluations. Digests of the state
@@ -35,12 +35,12 @@ from harness.system.protocol import Evaluates, NotAvailable, TrainingRun
 
 
 def execute_resume(run: Run, recorder: Recorder) -> None:
-    """Train the candidate with saves and resumes, then the uninterrupted arm. Remove the checkpoints at the end."""
+    """Train the candidate with saves and loads, then without interruption. Remove the checkpoints at the end."""
     arm, baseline, ends = str(run.settings["candidate"]), run.settings["baseline"], Ends()
     *elsewhere, last = parts_of(run, recorder, arm)
     try:
         failure = train_elsewhere(elsewhere, recorder)
-        if failure is not None:  # the resumed training failed, so there is nothing to compare with another arm
+        if failure is not None:  # the interrupted training failed, so there is nothing to compare
             recorder.write(failure)
             return
         _resume(run, last, recorder, ends)
@@ -56,7 +56,7 @@ def parts_of(run: Run, recorder: Recorder, arm: str, first_replica: int = 0, **m
     """Divide a training into parts, each of which can train in another process. A part ends at each number of steps in
     the setting `save_at`, and at the end of the training.
 
-    first_replica: number of the first part's execution. more: other fields of each `TrainingPart`.
+    first_replica: number of the execution for the first part. more: other fields of each `TrainingPart`.
     """
     at = run.settings["save_at"]
     bounds = [0, *(cast("list[int]", at) if isinstance(at, list) else [int(str(at))]), run.workload.steps]
@@ -109,7 +109,7 @@ class _Evaluations:
         self._life, self._evaluates, self._every = life, life.training, every
 
     def after(self, steps: int) -> None:
-        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record the evaluation, with
+        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record the evaluation, and
         the state that it changed."""
         if steps % self._every:
             return
@@ -131,7 +131,8 @@ class _Evaluations:
                 steps=steps,
                 values=values,
                 before={category: _of_category(names, names) for category, names in before.items()},
-                # Leave out state that did not exist before the evaluation, such as the generator of a device.
+                # Leave out state that did not exist before the evaluation, such as a device's random generator that the
+                # evaluation used first.
                 after={category: _of_category(after.get(category, {}), names) for category, names in before.items()},
                 changed=changed[:NAMED],
             )
@@ -139,12 +140,12 @@ class _Evaluations:
 
 
 def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
-    """Return digests of the state by category and name. Loose tensors (of no module or optimizer) are left out, because
-    they are compared only at the arm's end."""
+    """Return digests of the state, by category and name. Tensors that belong to no module or optimizer are left out,
+    because they are compared only at the arm's end."""
     state = watched_state(training)
     return {category: digests(tensors) for category, tensors in state.items() if category != LOOSE and tensors}
 
 
 def _of_category(found: Mapping[str, str], names: Mapping[str, str]) -> str:
-    """Return one digest for all tensors `names`, combined from the digest of each tensor in `found`."""
+    """Return one digest for all tensors in `names`, combined from their digests in `found`."""
     return sha256(" ".join(found.get(name, "gone") for name in sorted(names)).encode()).hexdigest()[:32]

@@ -11,13 +11,13 @@ from harness.system.protocol import NotAvailable, Resumes
 
 
 def save(life: ArmLife, *, steps: int) -> None:
-    """Save a checkpoint after `steps` steps. Raises `NotAvailable` if the system cannot save."""
+    """Save a checkpoint of the arm after `steps` steps. Raises `NotAvailable` if the arm's system cannot save."""
     _resumes(life).save(checkpoint_path(life.recorder.directory, steps))
 
 
 def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
-    """Record the checkpoint that was saved after `steps` steps. Call this when no thread writes to the checkpoint any
-    more. steps_after: number of steps that were made after the save."""
+    """Record the checkpoint that was saved after `steps` steps. Call this function when no thread writes to the
+    checkpoint any more. steps_after: number of steps that this process made after the save."""
     files, size = size_of(checkpoint_path(life.recorder.directory, steps))
     life.recorder.write(
         Saved(
@@ -33,10 +33,10 @@ def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
 
 
 def load_checkpoint(life: ArmLife, *, steps: int, steps_before: int) -> None:
-    """Load the checkpoint that another process saved after `steps` steps.
+    """Load the checkpoint that another process saved after `steps` steps, and record the load.
 
-    steps_before: number of steps that this process made before the load. They must have no effect after the load.
-    Raises `NotAvailable` if the system cannot load.
+    steps_before: number of steps that this process made before the load. These steps must have no effect after the
+    load. Raises `NotAvailable` if the arm's system cannot load.
     """
     life.phase("load")
     trainable_before, _ = digests_of(life.training)

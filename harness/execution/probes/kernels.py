@@ -1,15 +1,15 @@
 """List an arm's kernels (probe `kernels`), or compare each kernel with a naive second version (probe `kernel_match`).
 
-kernels: the inventory (the list of kernels) is made on this machine's device, or by cross-compiling for another GPU
-architecture. On the device, the arm is opened and trains a few steps, and the inventory names the kernels that the arm
-launched. For another architecture, the system compiles its planned kernels and, if the claim is also about coverage,
-the kernels that a step uses. This needs no device.
+kernels: the list of kernels is made on this machine's device, or by compiling for another GPU architecture. On the
+device, the arm is opened and trains a few steps, and the list names the kernels that the arm launched. For another
+architecture, the system compiles its planned kernels and, if the claim is also about coverage, the kernels that a step
+uses. This needs no device.
 
 kernel_match: each kernel is compared with its naive version (a short second implementation) and with an fp64 reference,
 on the same inputs. Before each call, the outputs are filled with a value that shows which elements the kernel does not
-write. Guard elements on both sides of an output show writes outside of it. Each kernel runs twice. Errors are relative
-to the largest absolute value of the reference. If the system returns for each element the sum of its terms' absolute
-values, errors relative to this sum are recorded too.
+write. Guard elements on both sides of an output show writes outside of it. Each kernel runs twice. Errors are divided
+by the largest absolute value of the reference. If the system returns, for each output element, the sum of the absolute
+values of its terms, errors divided by this sum are recorded too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from harness.system.resolve import resolve
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Write the inventory of kernels of every arm of the run, for the GPU architecture in the setting `target`."""
+    """Record the list of kernels of every arm of the run, for the GPU architecture in the setting `target`."""
     target = str(run.settings["target"])
     for arm in run.arms:
         recorder.phase(f"{arm}: kernels for {target}")
@@ -72,8 +72,8 @@ def _cross_compiled(run: Run, arm: str, target: str) -> KernelInventory:
     system = resolve(planned.system)
     if not isinstance(system, CrossCompiles):
         raise NotAvailable(f"kernels for {target} need the system's capability `cross_compiled`")
-    # Only faults that the system offers can change kernels. The faults of the harness change steps, and a
-    # cross-compilation executes no steps.
+    # Only faults that the system itself plants can change kernels. The harness plants its faults into steps, and
+    # compiling for another architecture executes no step.
     offered = run.fault in system.describe().faults and arm in run.fault_arms
     return system.cross_compiled(
         run.workload,
@@ -112,8 +112,8 @@ def train(training: TrainingRun, steps: int) -> None:
 def evidence(
     arm: str, inventory: KernelInventory, *, compiled_for: str | None, device: Devices | None
 ) -> KernelsEvidence:
-    """Return the evidence of an inventory of kernels. compiled_for: the target of a cross-compilation, otherwise None.
-    device: this machine's devices; None if the kernels were cross-compiled."""
+    """Return the evidence about a list of kernels. compiled_for: the architecture for which they were compiled, or None
+    if they ran here. device: this machine's devices; None if the kernels were compiled for another architecture."""
     gpu = device.gpus[0] if device is not None and device.gpus else None
     return KernelsEvidence(
         arm=arm,
@@ -164,7 +164,7 @@ def execute_kernel_match(run: Run, recorder: Recorder) -> None:
         system = resolve(planned.system)
         if not isinstance(system, HasKernelCases):
             raise NotAvailable("comparing kernels needs the system's capability `kernel_cases`")
-        # Only faults that the system offers can change kernels. The faults of the harness change steps.
+        # Only faults that the system itself plants can change kernels. The harness plants its faults into steps.
         fault = run.fault if arm in run.fault_arms and run.fault in system.describe().faults else None
         kernels = system.kernel_cases(run.workload, planned.arm, fault=fault)
         recorder.write(_evidence(run, arm, kernels, recorder))
@@ -207,7 +207,7 @@ def compare(comparison: KernelComparison) -> KernelCase:
         shape=comparison.shape,
         magnitude=comparison.magnitude,
     )
-    if mistyped:  # an output has a wrong type or shape, so no values can be compared
+    if mistyped:  # no values can be compared if an output has a wrong type or shape
         return case(
             error_vs_naive=math.inf,
             error_vs_fp64=math.inf,
@@ -249,9 +249,10 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
 
 
 def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
-    """Check tensors that the system computed in fp64, and return them. what: their name in messages.
+    """Check tensors that the system computed in fp64, and return them. what: how messages call the tensors.
 
-    Raises ValueError unless there is exactly one finite fp64 tensor for each output, with the output's shape.
+    Raises ValueError unless there is exactly one fp64 tensor for each output, with the output's shape and only finite
+    elements.
     """
     declared = {**comparison.written, **comparison.updated}
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
@@ -270,14 +271,15 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
 
 
 def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tensors:
-    """Check and return `terms`, which contain for each element of an output the sum of its terms' absolute values.
+    """Check `terms` and return them. They contain, for each element of an output, the sum of the absolute values of its
+    terms.
 
-    exact: the outputs of the fp64 reference. Raises ValueError if a sum is smaller than the element's absolute value in
-    `exact`, or if `terms` have other names, types or shapes than the outputs.
+    exact: the outputs of the fp64 reference. Raises ValueError if a sum is smaller than the absolute value of the
+    element in `exact`, or if `terms` have other names, types or shapes than the outputs.
     """
     _stated(comparison, "sum of terms", terms)
     for name, value in terms.items():
-        # Allow for rounding, because both values are rounded fp64 sums.
+        # Allow a small difference, because both values are sums in fp64, which are rounded.
         if bool((value * (1 + 1e-9) < exact[name].abs()).any()):
             raise ValueError(
                 f"the sum of the terms of {comparison.operation} {comparison.shape} is smaller than {name} itself; "
@@ -298,7 +300,7 @@ def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
 
 @dataclass(frozen=True)
 class _Measure:
-    """Measures errors relative to `scales`. These contain one number for each output, or one for each element."""
+    """Computes errors divided by `scales`, which have one number for each output, or for each element of an output."""
 
     scales: Tensors
     written: Mapping[str, Tensor]
@@ -310,8 +312,8 @@ class _Measure:
 
     def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:
         difference = (got.double() - expected.double()).abs()
-        # An element without a difference has the error 0, even if its scale is 0. Any other difference divided by a
-        # scale of 0 gives an infinite error.
+        # An element without a difference has the error 0, even if its scale is 0. With a difference and a scale of 0,
+        # the error is infinite.
         relative = torch.where(difference == 0, difference, difference / self.scales[name])
         relative = _chosen(relative, None if everywhere else self.written.get(name))
         if relative.numel() == 0:
@@ -328,7 +330,7 @@ def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
 
 
 def _type(tensor: Tensor) -> str:
-    """Return the name of a tensor's data type as claims write it."""
+    """Return the name of a tensor's data type as contracts write it, such as `bfloat16`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

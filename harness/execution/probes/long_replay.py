@@ -1,12 +1,13 @@
-"""Train one arm in many blocks of steps (long replay), and record digests, memory and time of each block.
+"""Train one arm in many blocks of steps (probe `long_replay`), and record digests, memory and time of each block.
 
-A block is timed between two device synchronizations. The time includes copies that the harness makes in each step, so
-it can only be compared with times of other blocks. Only the candidate is alone on the machine. Only its time is judged.
+A block is timed from synchronized device to synchronized device. The time includes copies that the harness makes in
+each step, so it can only be compared with the times of other blocks. Only the candidate's time is judged, and only the
+candidate is alone on the machine.
 
-If a trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
+If the trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
 
-After the candidate's last step its arm is opened and captured once more. The old run and this fresh run take turns.
-A slow period of the machine therefore affects both runs.
+After the candidate's last step, its arm is opened and captured once more. The old arm and this fresh arm take turns, so
+that a slow period of the machine affects both.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
-# Bind this function here, before a system is imported. Otherwise a system could replace it in its module.
+# Import this function here before user code is imported, because user code could replace it in its module.
 from time import monotonic
 
 import torch
@@ -34,9 +35,10 @@ from harness.execution.watchers.capture_attempts import attempts_of
 from harness.numbers import counted
 from harness.system.users_code import message_of
 
-FEWEST_ROUNDS = 8  # the smallest number of rounds whose median has a 99 % confidence interval
-TURNS_UNTIL = 0.8  # share of the wall limit after which no round begins; the time for opening the fresh run is included
-# number of elements on a GPU; a kernel on so many elements takes a few microseconds, about as long as its launch
+FEWEST_ROUNDS = 8  # the smallest number of rounds for which the median has a 99 % confidence interval
+# share of the wall limit after which no round begins; the share includes the time for opening the fresh arm
+TURNS_UNTIL = 0.8
+# number of elements of a tensor on a GPU; a kernel on it takes a few microseconds, about as long as its launch
 YARDSTICK_ELEMENTS = 2**20
 YARDSTICK_LAUNCHES = 200
 YARDSTICK_PASSES = 20_000  # number of iterations of a Python loop without a GPU; they take about a millisecond
@@ -44,7 +46,7 @@ YARDSTICK_PASSES = 20_000  # number of iterations of a Python loop without a GPU
 
 def execute(run: Run, recorder: Recorder) -> None:
     """Train the run's arm for all steps of its workload, and record each block. If the arm is the candidate, train it
-    alone on the machine, and then time it in turns with a fresh run."""
+    alone on the machine, and afterwards time it in turns with a fresh copy of the arm."""
     (arm,) = run.arms
     until = monotonic() + TURNS_UNTIL * run.wall_limit_s
     is_timed = arm == run.settings["candidate"]
@@ -59,10 +61,11 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
-    """Time the old run and a fresh run of its arm in turns. Return record fields: the rounds, or why there are none.
+    """Time the old arm and a fresh copy of it in turns. Return fields of a record: the rounds, or the reason why there
+    are none.
 
-    until: time, on the monotonic clock, at which the last round should have ended. If the worker reached its wall
-    limit, it would be killed, and the evidence of the run would be incomplete.
+    until: time, on the monotonic clock, at which the last round must have ended. At its wall limit the worker would be
+    killed, and the evidence of the run would be incomplete.
     """
     arms = [TimedArm(old, attempts_of(old.training))]
     try:
@@ -78,7 +81,8 @@ def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
                     rounds.append([_seconds_a_step(arm) for arm in arms])
                     now, took = monotonic(), monotonic() - now
     except Exception as error:
-        # The memory may be too small for two runs. The run does not fail, because all other evidence exists already.
+        # For example, the memory may be too small for two open arms. The run does not fail, because all its other
+        # evidence exists.
         return {"no_rounds": f"{type(error).__name__}: {error}"}
     if len(rounds) < FEWEST_ROUNDS:
         return {"no_rounds": f"{counted(len(rounds), 'round')} within the time limit of the run"}
@@ -111,8 +115,8 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
             except Exception as error:
                 if not blocks:
                     raise
-                # A CUDA error persists in the process. If the error was a CUDA error, the call below raises it again,
-                # and the error fails the arm. Any other error only ends the training.
+                # A CUDA error persists in the process: if the error was a CUDA error, the call below raises it again,
+                # and the arm fails. After any other error only the training ends.
                 release_memory()
                 ended = message_of(error)
                 break
@@ -134,7 +138,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Receives the rows of all steps in place of a `SeriesWriter`, and passes only each block's last row to it."""
+    """Receives the rows of all steps instead of the series file, and writes only the last row of each block to it."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series
@@ -154,7 +158,7 @@ class SeenSteps:
         return len(self._batches)
 
     def rows(self, block: StepRows) -> None:
-        """Receive rows as `SeriesWriter.rows` does. Keep only digests of all rows, and the last row."""
+        """Receive rows as `SeriesWriter.rows` does, but keep only digests of all rows, and the last row."""
         for row in zip(*block[:5], strict=True):
             step, loss, digest, *_ = row
             if self._first_non_finite is None and not math.isfinite(loss):
@@ -169,7 +173,8 @@ class SeenSteps:
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
         """Write the last row to the series. Return a summary of the rows since the last call, with the memory in use.
 
-        seconds: the time of the block. yardstick_seconds: the time of the fixed work (`Yardstick`).
+        seconds: the time of the block. yardstick_seconds: the time of a fixed amount of work after the block, which
+        shows how fast the machine is.
         """
         if self._last is None:
             raise RuntimeError("a block needs at least one step; this is a defect of the harness, please report it")
@@ -196,7 +201,7 @@ class Yardstick:
 
     def __init__(self) -> None:
         self._values = torch.zeros(YARDSTICK_ELEMENTS if has_cuda() else 1, device="cuda" if has_cuda() else "cpu")
-        self.seconds()  # load the kernel, which happens in the first call
+        self.seconds()  # the first call loads the kernel, which would make the first measurement too long
 
     def seconds(self) -> float:
         """Do the work, and return how many seconds this took."""

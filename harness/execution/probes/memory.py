@@ -1,11 +1,12 @@
-"""Measure the memory of an arm: its peak (probe `peak_memory`), and its growth by re-captures (probe `recapture`).
+"""Measure the memory of an arm: its peak (probe `peak_memory`), or its growth when captures are repeated (`recapture`).
 
 peak_memory: one arm is opened and trained, and this process opens no other arm. The harness keeps the batches of a
-block of steps on the device, at most 16 MiB. They count as part of the peak. The memory that the harness needs for
+block of steps on the device, at most 16 MiB, which count as part of the peak. The memory that the harness needs for
 digests before the first step does not count.
 
-recapture: all captures are dropped, and each of the workload's shapes is captured again. The memory is read after each
-capture and its first replay, while the device is idle. Old graphs are freed by then and cause no growth.
+recapture: all captures are dropped, and a capture is made again for each shape of the workload's batches. The memory is
+read after each capture and its first replay, while the device is idle. The old graphs are freed by then and cause no
+growth.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from harness.system.protocol import CanRecapture, NotAvailable
 
 def execute_peak_memory(run: Run, recorder: Recorder) -> None:
     """Measure the peak memory while the run's arm is opened, and while it makes its steps. The measurement begins
-    before anything uses the device."""
+    before this process uses the device."""
     if not has_cuda():
         raise NotAvailable("needs CUDA, because the peak of device memory is measured on a CUDA device")
     (arm,) = run.arms
@@ -47,7 +48,7 @@ def execute_peak_memory(run: Run, recorder: Recorder) -> None:
 
 
 def execute_recapture(run: Run, recorder: Recorder) -> None:
-    """Drop and repeat the captures of every arm of the run. `captures_of` gives the number of captures."""
+    """For every arm of the run, drop its captures and make them again. `captures_of` returns how many are made."""
     for arm in run.arms:
         with ArmLife(run, arm, recorder) as life:
             _recapture(life)

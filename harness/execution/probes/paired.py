@@ -1,4 +1,4 @@
-"""Execute all arms of a run on the same batches, one arm after the other, and record their steps (the paired probe).
+"""Execute all arms of a run on the same batches, one arm after the other, and record their steps (probe `paired`).
 
 Results are copied from the device once for each block of steps (`SeriesBlock`). At the steps that the claim chooses,
 norms and differences of gradients are computed on the device. A baseline's gradients stay on the device, so that the
@@ -59,24 +59,25 @@ def execute(run: Run, recorder: Recorder) -> None:
             ends.forget(arm)
             recorder.write(failure)
             failed.add(arm)
-            # A CUDA error persists: if the arm failed with one, this call raises it again, and the worker ends.
+            # A CUDA error persists in the process: if the arm failed with one, the call below raises it again, and the
+            # worker ends.
             release_memory()
 
 
 def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors that processes of another commit have stored under the name `what`: name of an arm -> its
-    tensors. Only arms that are compared with this process's arms are included."""
+    """Return the tensors that processes of another commit have stored under the name `what`, by name of the arm. Only
+    arms are included that are compared with arms of this process."""
     compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
     taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
-    """Execute an arm with `execute_arm`. Return its failure, or None. No reference to the arm's memory is left."""
+    """Execute an arm by calling `execute_arm`. Return its failure, or None. No reference to its memory remains."""
     recorder.failed_after = None
     try:
         execute_arm()
-    except UsageError:  # a UsageError means that the plan is wrong, not the arm
+    except UsageError:  # the error means that the plan of the run is wrong, and not that the arm failed
         raise
     except BaseException as error:  # user code may raise anything, also SystemExit
         return ArmFailed(
@@ -108,7 +109,8 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
 
 def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_step: list[DetectorReading]) -> None:
     planned, steps = run.arms[arm], run.workload.steps
-    # If a claim judges every step, but the steps were not watched before, execute all steps again under the detectors.
+    # If a claim judges every step, but the steps were not observed before, execute all steps again while detectors
+    # observe them.
     recorder.write(
         observe_syncs(
             partial(opened, run, arm),
@@ -123,8 +125,8 @@ def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_s
 
 
 def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorReading]:
-    """Train the arm with all watchers that its plan requires. Return the detectors' readings of host syncs; an empty
-    list if not every step was watched.
+    """Train the arm with all watchers that its plan requires. Return the detectors' counts of host syncs, or an empty
+    list if not every step was observed.
 
     kept: the gradients of earlier executions. keep: True to keep this execution's gradients in `kept`, because later
     executions are compared with them.
@@ -147,7 +149,8 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher that measures the terms of the loss in two steps; none if the arm is captured or repeated."""
+    """Yield a watcher that measures, in two steps, the terms that the loss adds up. Yield none if the arm is captured
+    or repeated."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -166,7 +169,8 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
     """Yield a watcher that looks for gradient clipping in a few steps. Yield none if the arm is captured or repeated.
 
-    The watched steps are the first (their gradients are large), two later ones, and all whose gradients are read.
+    The watched steps are the first step (its gradients are large), two later ones, and all steps whose gradients are
+    recorded.
     """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
@@ -185,7 +189,7 @@ def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watche
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher of the ranks and a watcher of micro-batches, each only if the plan requests it."""
+    """Yield a watcher of the work of each rank, and a watcher of micro-batches, each only if the plan requests it."""
     if life.planned.watch_ranks and (ranks := life.parts.ask(partial(RankWatch, life), "rank_steps")):
         yield Watcher(("rank_steps",), before=ranks.before_step, after=ranks.add, at_end=ranks.write)
     number = life.planned.micro_batches

@@ -1,12 +1,13 @@
-"""Test an arm that prewarms (probe `prewarm`): open the arm, fill the device's memory, and make steps.
+"""Test an arm that compiles all kernels before its first step (probe `prewarm`): open the arm, fill the device's
+memory, and make steps.
 
-Another process measures how much memory the steps need. This process cannot measure it, because it must not have made
-a step before the test. This process then reserves the measured memory in torch's cache, allocates all other memory from
-the driver, and makes the steps. If a step still creates something, such as a library's handle or a module, there is no
-memory for it, and the step fails.
+Another process measures how much memory the steps need. This process cannot measure it, because it must not have made a
+step before the test. This process then reserves the measured memory in torch's cache, allocates all other memory from
+the driver, and makes the steps. If a step still creates something new, such as a library's handle or a module, there is
+no memory for it, and the step fails.
 
 Both processes open the arm at the same time, while other processes may use the device. From the measurement to the last
-step no other process may use the device, because free memory is counted for the whole device.
+step, no other process may use the device, because free memory is measured for the whole device.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, 
 from harness.execution.recorder import Recorder
 from harness.system.protocol import HasCapture, HasKernels, NotAvailable, TrainingRun
 
-# Reserve 1/8 more memory than was measured. The blocks come from torch's cache here, and from the driver in the
-# measuring process. Torch may therefore split them differently, and need more memory.
+# Reserve 1/8 more memory than was measured. The blocks come from torch's cache here, but came from the driver when they
+# were measured. Torch may therefore divide them differently and need more memory.
 _SPARE_PARTS = 8
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Record for every arm the list of its kernels, and a list of what was compiled at which time (the JIT ledger). If
-    the setting `memory_filled` is true, make the steps in full memory."""
+    """Record, for every arm, the list of its kernels, and a list of what was compiled at which time. If the setting
+    `memory_filled` is true, make the steps while the memory is full."""
     for arm in run.arms:
         recorder.phase(f"{arm}: open")
         probe = MemoryProbe(run, arm) if run.settings["memory_filled"] else None
@@ -53,18 +54,20 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
         train(training, of_shapes(run))
     else:
         probe.wait_until_ready()
-        synchronize()  # finish the work of opening the arm, because this process must be idle during the measurement
+        # the work of opening the arm must be finished, because this process must be idle during the measurement
+        synchronize()
         with recorder.alone():
             recorder.phase(f"{arm}: measure a step's memory in another process")
             memory = probe.measure()
             with full_memory(memory) as free:
                 recorder.phase(f"{arm}: steps")
                 steps, failure = _steps_in_full_memory(training, of_shapes(run))
-            empty_cache()  # also free the memory that `full_memory` has reserved
-    # If a capture finds no memory, the system may make plain steps. Count them as a failure: captured steps are tested.
+            empty_cache()  # this also frees the memory that `full_memory` has reserved
+    # If a capture finds no memory, the system may make plain steps instead. This counts as a failure, because captured
+    # steps are tested.
     if failure is None and isinstance(training, HasCapture):
         failure = training.capture_record().failure
-    # Read the ledger before the inventory, because the inventory compiles more kernels.
+    # Read the list of compilations before the list of kernels, because listing the kernels compiles more kernels.
     ledger = training.kernel_ledger()
     recorder.phase(f"{arm}: inventory")
     recorder.write(evidence(arm, training.kernel_inventory(), compiled_for=None, device=devices()))
@@ -95,18 +98,20 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
 
 @contextmanager
 def full_memory(memory: StepMemory) -> Iterator[int]:
-    """Reserve `memory` in torch's cache. Fill the device's other memory within the block. Yield the free bytes."""
+    """Reserve `memory` in torch's cache, and fill the rest of the device's memory, for the duration of the block. Yield
+    the number of free bytes."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         yield free_bytes()
 
 
 def reserve(memory: StepMemory) -> None:
-    """Fill torch's cache with unused memory: the measured segments, the rest of the peak, and small allocations.
+    """Fill torch's cache with unused memory: the measured segments, the rest of the measured peak, and small
+    allocations.
 
-    A captured step allocates memory from a separate pool that cannot use torch's cache. Before a capture, torch returns
-    to the driver those cached segments in which the step keeps no allocation. The segments here therefore get the same
-    sizes as in the measuring process. Otherwise the step could keep more memory here than in the measuring process.
+    A captured step allocates memory from a separate pool, which cannot use torch's cache. Before a capture, torch
+    returns those cached segments to the driver in which the step keeps no allocation. The segments here therefore have
+    the same sizes as in the process that measured. With other sizes, the step could keep more memory here.
     """
     synchronize()
     empty_cache()
@@ -119,8 +124,9 @@ def reserve(memory: StepMemory) -> None:
 def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
     """Allocate tensors of `part` bytes until torch has got `size` more bytes from the driver, and return the tensors.
 
-    The first tensors may fit into gaps in torch's cache. These tensors do not count, because the pool of a graph cannot
-    use the gaps. On an H200, gaps took 386 of 3320 MiB. When gaps counted, a capture of 28 layers lacked 23 MiB.
+    The first tensors may fit into gaps in torch's cache. Such tensors do not count towards `size`, because the pool of
+    a graph cannot use the gaps. On an H200, gaps took 386 of 3320 MiB. When tensors in gaps counted, a capture of 28
+    layers lacked 23 MiB.
     """
     goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []

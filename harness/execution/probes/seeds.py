@@ -1,8 +1,9 @@
-"""Train every arm once with each seed, one after the other in one process (the probes `seeds` and `resumed_seeds`).
+"""Train every arm once with each seed, one after the other in one process (probes `seeds` and `resumed_seeds`).
 
-In the `resumed_seeds` probe, the candidate is interrupted in the middle of the training with each seed. Each half of
-the training has a separate process, so the second half gets only the first half's checkpoint. For seed number n (from
-0), the candidate has the executions 2n (until the save) and 2n + 1 (from the load). Every other arm has execution n.
+With the probe `resumed_seeds`, the candidate's training is interrupted in the middle, for each seed. Each half of the
+training has a separate process, so that the second half gets nothing but the checkpoint of the first half. For seed
+number n (from 0), the candidate has the executions 2n (until the save) and 2n + 1 (from the load). Every other arm has
+execution n.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def execute_resumed(run: Run, recorder: Recorder) -> None:
-    """Train every arm with every seed. For each seed, interrupt the candidate's training by a save and a load."""
+    """Train every arm with every seed. For each seed, the candidate's training is interrupted by a save and a load."""
     _execute(run, recorder, cast("str", run.settings["candidate"]))
 
 
 def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
-    """Execute the arms. Record the first failure and stop, because the claim needs all arms. interrupted: the arm whose
-    training is interrupted; None if there is no such arm."""
+    """Execute the arms. After the first failure, record it and stop, because the claim needs all arms. interrupted: the
+    arm whose training is interrupted; None if no training is."""
     for arm in run.arms:
         if arm == interrupted:
             failure = _interrupted_with_every_seed(run, arm, recorder)
@@ -41,7 +42,8 @@ def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
             failure = failure_of(arm, recorder, partial(_train_with_every_seed, run, arm, recorder))
         if failure is not None:
             recorder.write(failure)
-            # A CUDA error persists: if the arm failed with one, this call raises it again, and the worker ends.
+            # A CUDA error persists in the process: if the arm failed with one, the call below raises it again, and the
+            # worker ends.
             release_memory()
             return
 

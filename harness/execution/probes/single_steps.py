@@ -1,16 +1,16 @@
-"""Compare single steps from the same state (`step_match`), or gradients at the same points (`step_accuracy`).
+"""Compare single steps from the same state (`step_match`), or gradients at the same parameters (`step_accuracy`).
 
 step_match: for each step of the candidate, the reference computes the loss and the clipped gradients. It uses the
 parameters that the candidate had before the step, and a batch that the reference makes itself. The reference's
-optimizer also updates the candidate's state before the step with the candidate's gradients. An error therefore shows in
-the step in which it occurs, and does not grow over the steps. The yardstick is the same reference in the candidate's
-precision. It shows how large errors from rounding alone are.
+optimizer also updates the state that the candidate had before the step, with the candidate's gradients. An error
+therefore shows in the step in which it occurs, and does not grow over the steps. The yardstick is the same reference in
+the candidate's precision. It shows how large errors are that come from rounding alone.
 
 step_accuracy: three implementations train the same model with every seed: first the candidate, then the reference, then
-the peer. Reference and peer are opened once, and restarted for each seed. Each implementation makes its batches and its
-initial parameters itself, and digests show that they are equal. At chosen steps, the reference and the peer also
-compute loss and gradients at the candidate's parameters. The parameters before these steps and the gradients stay on
-the device, and the norms of their differences are computed there.
+the peer (another project's implementation). Reference and peer are opened once, and restarted for each seed. Each
+implementation makes its batches and its initial parameters itself, and digests show that they are equal. At chosen
+steps, the reference and the peer also compute loss and gradients at the candidate's parameters. The parameters before
+these steps and the gradients stay on the device, where the norms of their differences are computed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ from harness.system.protocol import (
 from harness.system.replay.found_state import plain_name
 from harness.system.resolve import resolve
 
-# The following functions return the largest error of each quantity of a step, compared with the reference's step.
-#
-# For loss, norms and gradients, the error is the L2 norm of the difference, divided by the L2 norm of the reference.
-# For moments and parameters after an update, the error of an element is its difference, divided by a scale. The scale
-# is the result of the same update when it adds up the absolute values of all terms. Rounding errors are bounded by this
+# The following functions return the largest error of each quantity of a step, compared with the reference's step. For
+# loss, norms and gradients, the error is the L2 norm of the difference, divided by the L2 norm of the reference. For
+# moments and parameters after an update, the error of an element is its difference, divided by a scale. The scale is
+# the result of the same update when it adds up the absolute values of all terms. Rounding errors are bounded by this
 # scale (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3: running error analysis).
 
 Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
@@ -70,9 +69,11 @@ class Evaluated:
 
 
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
-    """Return the largest errors of the candidate and of the yardstick, for loss, norms and gradients.
+    """Return the largest errors of the candidate and of the yardstick (the reference in the candidate's precision), for
+    loss, norms and gradients.
 
-    Errors are relative to the reference, and infinite for a tensor that only the reference or only the candidate has.
+    Errors are relative to the reference. They are infinite for a tensor that only the reference or only the candidate
+    has.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -89,8 +90,8 @@ def _quantities(seen: Evaluated) -> dict[Quantity, Mapping[str, Tensor]]:
 
 
 def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: OptimizerState) -> list[StepReading]:
-    """Return the largest errors of the moments and parameters `after` one update. expected: the reference's state after
-    the update. magnitude: the scales of the errors (see `magnitudes`)."""
+    """Return the largest errors of the moments and parameters `after` one update. expected: the state of the reference
+    after the same update. magnitude: the scales by which errors are divided (see `magnitudes`)."""
     readings = []
     for quantity in ("exp_avg", "exp_avg_sq", "parameters"):
         ours, exact, scale = (getattr(state, quantity) for state in (after, expected, magnitude))
@@ -101,8 +102,8 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """Return a state and gradients with which the update adds up absolute values. The result of this update is the
-    scale of rounding errors. The parameters are negative, because the update subtracts from them."""
+    """Return a state and gradients with which an update adds up absolute values. The result of such an update is the
+    scale of rounding errors. The parameters in it are negative, because the update subtracts from parameters."""
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -112,13 +113,13 @@ def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple
 
 
 def _either(ours: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> list[str]:
-    """Return the names that are in either mapping, the reference's names first."""
+    """Return the names that are in at least one of the mappings, the names in `exact` first."""
     return list(dict.fromkeys([*exact, *ours]))
 
 
 def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
-    """Return the name of the tensor with the largest error, and this error. NaN counts as the largest error. Return ""
-    and 0.0 if `errors` is empty."""
+    """Return the name of the tensor with the largest error, and this error. NaN counts as larger than any number.
+    Return "" and 0.0 if `errors` is empty."""
     if not errors:
         return "", 0.0
     tensor = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
@@ -150,19 +151,21 @@ def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None
 
 
 class _Shows(HasParameters, HasGradients, HasGradientNorms, TrainingRun, Protocol):
-    """The capabilities that every arm must offer."""
+    """The capabilities that the system of every compared arm must have."""
 
 
 class _Candidate(_Shows, HasMoments, Protocol):
-    """The arm whose steps are judged."""
+    """The capabilities of the arm whose steps are judged."""
 
 
 class _Twin(_Shows, MakesSingleSteps, Protocol):
-    """A reference or a yardstick: an arm that makes single steps from a given state."""
+    """The capabilities of a reference or a yardstick (the reference in the candidate's precision), which make single
+    steps from a given state."""
 
 
 def execute_step_match(run: Run, recorder: Recorder) -> None:
-    """Execute the candidate's steps, and compare each step with the same step of the reference and of the yardstick."""
+    """Execute the candidate's steps, and compare each step with the same step of the reference and of the yardstick
+    (the reference in the candidate's precision)."""
     names = [str(run.settings[role]) for role in ("reference", "yardstick", "candidate")]
     with ExitStack() as stack:
         lives = [stack.enter_context(_recorded(run, name, recorder, names[2])) for name in names]
@@ -193,11 +196,11 @@ def execute_step_match(run: Run, recorder: Recorder) -> None:
 
 @contextmanager
 def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterator[ArmLife]:
-    """Open an arm within the block, and yield its `ArmLife`. Record its start before the block, and its end after the
-    block. Only the steps of the arm `candidate` are watched."""
+    """Open an arm for the duration of the block, and yield its `ArmLife`. Record the arm's start before the block, and
+    its end after the block. Only the steps of the arm `candidate` are observed."""
     with ArmLife(run, name, recorder) as life:
         life.start()
-        # Watch only the candidate, because a process can have only one open profile at a time.
+        # observe only the candidate, because a process can have only one open profile at a time
         with life.watched(range(run.workload.steps), asked=name == candidate) as watch:
             life.begin(run.workload.steps)
             yield life
@@ -207,8 +210,8 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
-    """Return the arm's training run. Raises `NotAvailable` if it lacks a capability that every arm needs, or the
-    capability `protocol`. own: the name of `protocol` in messages."""
+    """Return the opened training of the arm. Raises `NotAvailable` if it lacks a capability that every arm needs, or
+    the capability `protocol`. own: how messages call the capability `protocol`."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -227,7 +230,7 @@ def _stepped(life: ArmLife, training: _Shows, index: int, step: Callable[[int], 
 
 
 def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
-    """Return copies of the last step's results. Copies are necessary because a later step may overwrite results."""
+    """Return copies of the last step's results. They must be copied, because a later step may overwrite them."""
     norms = training.gradient_norms()["before"].detach().clone()
     return Evaluated(
         loss=loss.detach().clone(),
@@ -237,8 +240,8 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
 
 
 def _start_of(candidate: _Candidate) -> OptimizerState:
-    """Return the candidate's state before its first step: copies of its parameters, and moments that are 0, because
-    Adam begins with 0. If the candidate begins with other moments, its first update differs from the reference's."""
+    """Return the candidate's state before its first step: copies of its parameters, and moments that are 0, as in Adam.
+    If the candidate begins with other moments, its first update differs from the reference's."""
     parameters = {name: tensor.detach().clone() for name, tensor in candidate.parameters().items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     return OptimizerState(parameters, zeros, zeros)
@@ -258,7 +261,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the `step_accuracy` probe. The values come from the claim."""
+    """The settings of a run that compares gradients at the same parameters. The values come from the claim."""
 
     candidate: str
     peer: str
@@ -275,7 +278,7 @@ class Settings:
 
 @dataclass
 class Point:
-    """One step of one arm: the parameters before it, its batch, its loss, and its clipped gradients."""
+    """One step of one arm: the parameters before the step, the batch, the loss, and the gradients after the clip."""
 
     parameters: Tensors
     batch: str  # digest of the batch
@@ -287,7 +290,8 @@ Points = dict[tuple[int, int], Point]  # key: the seed and the step
 
 
 def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
-    """Execute the candidate, the reference and the peer. Raises `NotAvailable` if one of them lacks a capability."""
+    """Execute the candidate, the reference and the peer (another implementation). Raises `NotAvailable` if one of them
+    lacks a capability."""
     settings = Settings(**run.settings)  # type: ignore[arg-type]
     with TemporaryDirectory(prefix="harness-checkpoint-") as folder:
         recorder.phase("write the checkpoint")
@@ -308,10 +312,8 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
 
 
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
-    """Train the candidate with one seed, and return its points at the steps whose gradients are compared.
-
-    If this seed's losses are compared, make all steps. Otherwise stop after the last step whose gradients are compared.
-    """
+    """Train the candidate with one seed. Return its points, which are the steps whose gradients are compared. If this
+    seed's losses are compared, make all steps. Otherwise stop after the last step whose gradients are compared."""
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
@@ -332,8 +334,8 @@ def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Reco
 
 
 def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Recorder) -> Points:
-    """Train `arm` (reference or peer) with every seed. Return its points: its loss and gradients at the parameters in
-    `points`, which are the candidate's points."""
+    """Train `arm` (reference or peer) with every seed. Return its points: loss and gradients at the candidate's
+    parameters, which are in `points`."""
     found: Points = {}
     with ArmLife(run, arm, recorder, 0, digest=_digest) as opened:
         training = opened.training
@@ -354,7 +356,8 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Copies a training run's parameters, gradients and batch. Raises `NotAvailable` if one of them is not shown."""
+    """Copies the parameters, gradients and batch of an opened arm. Raises `NotAvailable` if the arm does not show one
+    of them."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (
@@ -369,16 +372,17 @@ class _Shown:
         return _copies(self._training.parameters())
 
     def point(self, before: Tensors, loss: Tensor) -> Point:
-        """Return the `Point` of the last step. before: the parameters before the step. loss: the step's loss."""
+        """Return the `Point` (parameters, batch, loss, gradients) of the last step. before: the parameters before the
+        step. loss: the step's loss."""
         batch = batch_digests([self._training.inputs()])[0]
         return Point(before, batch, loss.detach().clone(), _copies(self._training.gradients()))
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """Compute the norm of each gradient of the reference in one step, and the norms of the candidate's and the peer's
-    differences from it. Return them with the losses and with digests of the parameters and batches.
+    """Return the norm of each gradient of the reference in one step, and the norms of the differences of the
+    candidate's and the peer's gradients from it, with losses and digests of parameters and batches.
 
-    points: name of an arm -> its point. Tensors are skipped unless every arm has a gradient of the same shape for them.
+    points: name of an arm -> its point. A tensor is skipped unless every arm has a gradient of the same shape for it.
     """
     candidate, peer, reference = (
         points[arm].gradients for arm in (settings.candidate, settings.peer, settings.reference)
@@ -406,8 +410,8 @@ def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, P
 
 
 def _norm(tensor: Tensor, other: Tensor | None = None) -> Tensor:
-    """Return the L2 norm of `tensor` or, if `other` is given, of their difference. The result is a float64 tensor of
-    shape [] on the device of `tensor`."""
+    """Return the L2 norm of `tensor` or, if `other` is given, of the difference between them. The result is a float64
+    tensor of shape [] on the device of `tensor`."""
     difference = real(tensor).double() if other is None else real(tensor).double() - real(other).double()
     norm: Tensor = torch.linalg.vector_norm(difference)
     return norm

@@ -1,6 +1,8 @@
-"""Keep a GPU busy with both arms of a timing, in turns, while the supervisor samples the GPU's SM clock.
+"""Keep a GPU busy with both arms of a timing, in turns, while the process that started this worker samples the GPU's SM
+clock.
 
-No step is timed. A user who chooses a GPU with this probe therefore chooses by the clock and not by the arms' ratio.
+No step is timed. A user who chooses a GPU with the help of this probe therefore chooses by the clock, and not by the
+ratio of the arms' speeds.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from harness.system.protocol import TrainingRun
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Train in rounds of candidate, baseline, baseline, candidate for `settings["seconds"]` seconds."""
+    """Train in rounds of candidate, baseline, baseline, candidate, for the number of seconds in
+    `settings["seconds"]`."""
     candidate, baseline = str(run.settings["candidate"]), str(run.settings["baseline"])
     with ExitStack() as stack:
         arms: dict[str, TrainingRun] = {}

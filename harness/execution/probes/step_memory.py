@@ -1,7 +1,7 @@
 """Measure the memory that torch reserves for an arm's steps: `python -m harness.execution.probes.step_memory`.
 
 The process reads a run of one arm from its standard input, opens the arm, answers with a `MemoryAnswer`, and waits for
-`GO`. Then it trains, and answers again with the measured memory.
+the message `GO`. Then it trains, and answers again with the measured memory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from harness.execution.probes.kernels import train
 from harness.processes.child import GO, Line, start_child, take_standard_input
 from harness.system.protocol import TrainingRun
 
-LIMIT_S = 600.0  # largest number of seconds for opening the arm, and also for measuring
+LIMIT_S = 600.0  # largest number of seconds for opening the arm; the same limit holds for measuring
 NAMED = "measuring a step's memory"
 # In bytes. Torch uses a separate memory pool for allocations of at most 1 MiB (kSmallSize of CUDACachingAllocator).
 SMALL_ALLOCATION = 2**20
 
 
 class StepMemory(Record):
-    """The memory in bytes that the steps of an opened run need in addition.
+    """The memory, in bytes, that the steps of an opened arm need in addition to the memory that it has already.
 
     large_bytes, small_bytes: by how much torch's largest reservation exceeds the reservation before the steps, in its
     pools of large and of small allocations. segments: the sizes of the memory segments that the steps added to the pool
@@ -32,7 +32,7 @@ class StepMemory(Record):
 
     large_bytes: int
     small_bytes: int
-    outside_bytes: int  # memory that the driver holds outside torch's pools; 0 for an arm without captures
+    outside_bytes: int  # memory that the driver uses outside of torch's pools; 0 for an arm without captures
     segments: list[int]
 
 
@@ -46,9 +46,10 @@ class MemoryProbe:
     """Measures, in another process, the memory that torch's allocator reserves for an arm's steps. No fault is planted.
 
     The process starts at once, and opens the arm while the worker opens the same arm. During this time other processes
-    may use the device. `measure` lets the process train and measure, and returns after the process has ended. At the
-    end of this context manager's block, the process ends at the latest. Both methods raise `ProcessFailed` if the
-    process fails or takes longer than LIMIT_S seconds, and `NotAvailable` if the arm's system raises `NotAvailable`.
+    may use the device. `measure` lets the process train and measure, and returns after the process has ended. The
+    process ends at the latest at the end of the block of this context manager. Both methods raise `ProcessFailed` if
+    the process fails or takes longer than LIMIT_S seconds, and `NotAvailable` if the arm's system raises
+    `NotAvailable`.
     """
 
     def __init__(self, run: Run, arm: str) -> None:
@@ -92,7 +93,7 @@ def _measure(run: Run, line: Line) -> MemoryAnswer:
     with opened(run, arm) as training:
         line.send(MemoryAnswer().model_dump_json())
         if line.receive(None) != GO:
-            end_process(0)  # the worker has ended, and will not request the measurement
+            end_process(0)  # the worker has ended and will not request the measurement any more
         return MemoryAnswer(memory=measured(run, arm, training))
 
 
@@ -105,8 +106,8 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
     from harness.devices.device_memory import growth
 
     grown = growth(lambda: train(training, of_shapes(run)))
-    # A graph needs memory outside of torch's pools. If an arm without graphs takes such memory in a step, the arm
-    # should have taken this memory before its first step. Do not reserve memory for it.
+    # A graph needs memory outside of torch's pools. An arm without graphs must take such memory before its first step,
+    # and not in a step. So reserve none for it.
     outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
     return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)
 

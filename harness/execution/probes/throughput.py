@@ -1,14 +1,14 @@
-"""Execute one process of a timing comparison, in which both arms take turns (the throughput probe).
+"""Execute one process of a timing, in which both arms take turns (probe `throughput`).
 
 After a warm-up, rounds of four blocks are timed in ABBA order (A is the candidate, B the baseline). A block is
 `block_steps` steps between two device synchronizations, timed by the host's clock. Both arms make steps with the same
-indices, so their losses can be compared step by step. A block contains only the steps and one small copy of each batch.
-Losses and digests are read outside of the blocks. The processor's speed is measured before and after each block.
+indices, so that their losses can be compared step by step. A block contains only the steps and one small copy of each
+batch. Losses and digests are read outside of the blocks. The processor's speed is measured before and after each block.
 
 On CUDA, one of a claim's processes makes untimed blocks at its end, in which the device's work is profiled. The other
-processes count graph launches in the timed blocks. One process cannot do both (`launch_counter`). Before timed and
+processes count graph launches in the timed blocks. One process cannot do both (see `launch_counter`). Before timed and
 profiled blocks, the process waits until it is alone on the machine. If the arms are of two commits, each arm has a
-separate process (`timed_apart`).
+separate process (see `timed_apart`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
-# Bind these functions here, before a system is imported. Otherwise a system could replace them in their modules.
+# Import these functions here before user code is imported, because user code could replace them in their modules.
 from os import getpid, listdir
 from threading import _DummyThread, main_thread
 from threading import enumerate as python_threads
@@ -40,11 +40,10 @@ from harness.system.adapter_checks import AdapterError, names
 from harness.system.protocol import CaptureRecord, HasParameters, NotAvailable, TrainingRun
 from harness.system.replay.found_state import same
 
-# `Helpers` measures how long an arm's helpers (threads and child processes) work outside of the arm's timed blocks.
-#
-# A Python thread or a child process belongs to the arm that was opening or making a step when the helper appeared. A
-# child of a child process belongs to the arm of its parent. Native threads (of OpenMP or autograd) belong to no arm,
-# because they work for all arms of the process. Only Linux has a clock for each thread and process.
+# `Helpers` measures how long an arm's helpers (threads and child processes) work outside of the arm's timed blocks. A
+# Python thread or a child process belongs to the arm that was being opened, or was making a step, when the helper
+# appeared. A child of a child process belongs to the arm of its parent. Native threads (of OpenMP or autograd) belong
+# to no arm, because they work for all arms of the process. Only Linux has a clock for each thread and process.
 
 # clock types of the Linux kernel: CPUCLOCK_SCHED, without and with CPUCLOCK_PERTHREAD_MASK
 _OF_A_PROCESS, _OF_A_THREAD = 2, 6
@@ -59,16 +58,18 @@ class Helpers:
         self._before: dict[str, dict[int, float]] = {}
 
     def note(self, arm: str) -> None:
-        """Record that the helpers which started since the last call belong to `arm`. Forget helpers that have ended."""
+        """Record that the helpers (threads and child processes) that started since the last call belong to `arm`.
+        Forget those that have ended."""
         known, self._arms = self._arms, {}
         for clock, parent in _clocks():
             self._arms[clock] = known[clock] if clock in known else self._arms.get(parent, arm)
 
     def begin(self, arm: str) -> float | None:
-        """Return the processor seconds that the arm's helpers used since the arm's last block; 0 before its first
-        block. Return None if the machine has no clocks for helpers.
+        """Return the processor seconds that the arm's helpers (threads, child processes) used since the arm's last
+        block; 0 before its first block.
 
-        Call this right before a block of `arm` begins, and call `end` right after the block.
+        Return None if the machine has no clocks for helpers. Call this right before a block of `arm` begins, and call
+        `end` right after the block.
         """
         if sys.platform != "linux":
             return None
@@ -78,7 +79,8 @@ class Helpers:
         return sum(max(0.0, worked - before.get(clock, 0.0)) for clock, worked in now.items())
 
     def end(self, arm: str) -> None:
-        """Record the processor time of the arm's helpers, including helpers that were started in its block."""
+        """Record the processor time that the arm's helpers have used so far, also of helpers that started in its
+        block."""
         self.note(arm)
         self._before[arm] = self._seconds(arm)
 
@@ -86,18 +88,18 @@ class Helpers:
         worked = {}
         for clock, owner in self._arms.items():
             if owner == arm:
-                with suppress(OSError):  # skip a helper that has ended
+                with suppress(OSError):  # a helper that has ended has no clock
                     worked[clock] = clock_gettime(clock)
         return worked
 
 
 def _clocks() -> Iterator[tuple[int, int]]:
-    """Yield a pair of clock ids for each Python thread and each descendant process: its clock, and the clock of its
-    parent (0 if the parent is this process)."""
+    """Yield two clock ids for each Python thread and each descendant process: of its own clock, and of its parent's
+    clock (0 if the parent is this process)."""
     if sys.platform != "linux":
         return
     for thread in python_threads():
-        # Leave out native threads that have called Python. `threading` lists them as dummy threads.
+        # Leave out native threads that have called Python code. `threading` lists them as dummy threads.
         if thread.native_id is not None and thread is not main_thread() and not isinstance(thread, _DummyThread):
             yield _clock(thread.native_id, _OF_A_THREAD), 0
     yield from _below(getpid(), 0)
@@ -112,8 +114,8 @@ def _below(process: int, clock: int) -> Iterator[tuple[int, int]]:
 
 
 def _clock(number: int, which: int) -> int:
-    """Return the id of the Linux kernel's CPU clock for a thread or process. number: id of the thread or process.
-    which: the clock type, one of the two constants above."""
+    """Return the id by which the Linux kernel names the CPU clock of a thread or process. number: id of the thread or
+    process. which: the clock type, `_OF_A_PROCESS` or `_OF_A_THREAD`."""
     return (~number << 3) | which
 
 
@@ -133,7 +135,8 @@ def _text(path: str) -> str:
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Open both arms, warm up and time them. If this process is profiled, watch an untimed block of each arm last."""
+    """Open both arms, warm them up and time them. If this process is profiled, observe an untimed block of each arm at
+    the end."""
     candidate, baseline = arms_of(run)
     with ExitStack() as stack:
         process = TimedProcess(run, recorder, stack)
@@ -144,13 +147,14 @@ def execute(run: Run, recorder: Recorder) -> None:
         with process.counting(), undisturbed(recorder):
             recorder.phase(TIMED_PHASE)
             blocks = timed_rounds(run, process.timed_block, process.paces.disturbed)
-            recorder.phase("end")  # end the timed phase, so that its telemetry does not include the runs that follow
+            recorder.phase("end")  # this ends the timed phase, so that its telemetry does not include what follows
         process.end()
         recorder.write(process.watch().model_copy(update={"blocks": blocks}))
 
 
 class TimedProcess:
-    """One process of a timing. Its methods are the stages of the timing. stack: closes the opened arms at its end."""
+    """One process of a timing. Its methods are the stages of the timing. stack: closes the opened arms when it is
+    closed."""
 
     def __init__(self, run: Run, recorder: Recorder, stack: ExitStack) -> None:
         self.run, self.recorder, self._stack = run, recorder, stack
@@ -170,7 +174,8 @@ class TimedProcess:
         self._helpers.note(name)
 
     def _require_apart(self, opened: ArmLife) -> None:
-        """Raise `NotAvailable` if `opened`, the newest arm, has taken over or replaced an earlier arm's parameters."""
+        """Raise `NotAvailable` if `opened`, the newest arm, trains parameters of an arm that was opened before, or has
+        replaced them."""
         for name, arm in self.arms.items():
             if shared := shared_parameters(arm.training, opened.training):
                 raise NotAvailable(
@@ -180,7 +185,7 @@ class TimedProcess:
                 )
 
     def warm_up(self, name: str) -> None:
-        """Make the first steps of an arm, which include its capture and compilations."""
+        """Make the first steps of an arm. Its capture and its compilations happen in them."""
         arm = self.arms[name]
         arm.life.phase("warm-up")
         arm.block(1)
@@ -195,7 +200,8 @@ class TimedProcess:
         self.recorder.heartbeat()
 
     def counting(self) -> AbstractContextManager[object]:
-        """Return a context manager that counts graph launches in its block, if this process counts launches."""
+        """Return a context manager that counts graph launches in its block. It does nothing if this process counts no
+        launches."""
         return self._counter or nullcontext()
 
     def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:
@@ -235,13 +241,13 @@ class TimedProcess:
                 arm.life.end()
 
     def watch(self) -> TimingEvidence:
-        """Return all evidence of the timing except the timed blocks. If launches were not counted, make an untimed
-        block of each arm and watch it."""
+        """Return all evidence of the timing except the timed blocks. If launches were not counted in the timed blocks,
+        make and observe an untimed block of each arm."""
         counter, watch = self._counter, self._counter is None
         if watch and has_cuda():
-            # Set up the profiler only after the timed blocks, because a profiler session may slow them. On an H200 a
-            # tiny captured step took 0.43 ms in a session, and 0.36 ms without one. The setup takes seconds, so make it
-            # before this process stops the other runs.
+            # Set up the profiler only after the timed blocks, because it may slow them. On an H200 a tiny captured step
+            # took 0.43 ms with an open profiler, and 0.36 ms without one. The setup takes seconds, so make it before
+            # this process stops the other runs.
             self.recorder.phase("set up the profiler")
             prime_profiler()
         if watch:
@@ -250,7 +256,7 @@ class TimedProcess:
             self.recorder.phase("census")
         records = {name: arm.life.capture() for name, arm in self.arms.items()}
         watched = {name: arm.watch_launches() if watch else Watched() for name, arm in self.arms.items()}
-        for name, arm in self.arms.items():  # `census` begins another phase, so call it after all watches
+        for name, arm in self.arms.items():  # `census` begins another phase, so call it after all blocks were observed
             _census(arm, records[name], watched[name])
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         candidate, baseline = arms_of(self.run)
@@ -274,8 +280,8 @@ class TimedProcess:
 
 
 def shared_parameters(first: TrainingRun, second: TrainingRun) -> str:
-    """Return, as text, the names of parameters that both runs train. If `second` has replaced a parameter of `first`,
-    return the error that shows this. If neither is the case, return ""."""
+    """Return, as text, the names of parameters that both arms train. If `second` has replaced a parameter of `first`,
+    return the error that shows this. Otherwise return ""."""
     if not (isinstance(first, HasParameters) and isinstance(second, HasParameters)):
         return ""
     try:

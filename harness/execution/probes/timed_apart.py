@@ -2,13 +2,13 @@
 
 The modules of both commits have the same names, so one process cannot import the modules of both. This process opens no
 arm itself, so that both arms have equal conditions. It starts a process for each arm, sends commands to the processes
-in turn, and waits while one of them works. The other arm's process waits too, and its arm stays open, as in a timing of
-both arms in one process. The blocks of a round are in ABBA order. From one pair of processes to the next, the arm that
-is opened first alternates.
+in turn, and waits while one of them works. Meanwhile the other arm's process waits too, and its arm stays open, as in a
+timing of both arms in one process. The blocks of a round are in ABBA order. From one pair of processes to the next, the
+arm that is opened first alternates.
 
-Each pair of processes adds noise to a timing. The noise is included in the verdict, because it increases the spread of
+Each pair of processes adds noise to a timing. The verdict accounts for this noise, because it increases the spread of
 the pairs' ratios. An arm's first block in a round begins after a wait, and may therefore be slower than the arm's
-second block. When an arm is compared with itself, the resulting ratio includes this difference.
+second block. When an arm is timed against itself, the resulting ratio includes this difference.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ENDING_S = 10.0  # seconds that a process may take to close its arm
 
 
 def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
-    """Open each arm in a process, warm both arms up, and time them. If this pair of processes is profiled, watch an
-    untimed block of each arm."""
+    """Open each arm in a process, warm both arms up, and time them. If this pair of processes is profiled, observe an
+    untimed block of each arm at the end."""
     candidate, reference = arms_of(run)
     order = (reference, candidate) if run.process % 2 == 0 else (candidate, reference)
     with ExitStack() as stack:
@@ -55,7 +55,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
                 return block.pace is not None and disturbed(block.pace, least)
 
             blocks = timed_rounds(run, timed_block, is_disturbed)
-            recorder.phase("end")  # end the timed phase, so that its telemetry does not include the runs that follow
+            recorder.phase("end")  # this ends the timed phase, so that its telemetry does not include what follows
         for name in order:
             arms[name].do(Command(what="finish"))
         with recorder.alone():
@@ -66,7 +66,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
 
 
 class ArmProcess:
-    """One arm's process. The process ends at the latest when `stack` is closed."""
+    """The process of one arm. It ends at the latest when `stack` is closed."""
 
     def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None, stack: ExitStack) -> None:
         self._named = f"arm {arm}" + (f" at {baseline.commit[:SHORT]}" if baseline is not None else "")
@@ -81,10 +81,8 @@ class ArmProcess:
         return answered(self._child, ArmAnswer, self._named)
 
     def block(self, number: int, position: int, steps: int) -> Block:
-        """Let the process time a block, and return the block. Raises `ProcessFailed` if the answer has no block.
-
-        number, position: the round's number, and the block's position in the round. steps: the block's number of steps.
-        """
+        """Let the process time a block, and return the block. Raises `ProcessFailed` if the answer contains no block.
+        number: the round's number. position: the block's position in the round. steps: the block's number of steps."""
         answer = self.do(Command(what="block", round=number, position=position, steps=steps))
         if answer.block is None or answer.least_pace is None:
             raise ProcessFailed(f"{self._named}: its process reported no block")
@@ -92,7 +90,8 @@ class ArmProcess:
         return answer.block
 
     def timing(self) -> TimingEvidence:
-        """Let the process watch an untimed block, and return the evidence. Raises `ProcessFailed` if it sends none."""
+        """Let the process make and observe an untimed block, and return the evidence. Raises `ProcessFailed` if the
+        answer contains none."""
         answer = self.do(Command(what="watch"))
         if answer.timing is None:
             raise ProcessFailed(f"{self._named}: its process reported no timing")

@@ -1,6 +1,7 @@
 """Time blocks of steps of one arm, each block between two device synchronizations, and combine blocks into rounds.
 
-A round has four blocks: candidate, baseline, baseline, candidate, whether or not both arms are in one process.
+A round has four blocks: candidate, baseline, baseline, candidate. It does not matter whether both arms are in one
+process.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
-# Bind these functions here, before a system is imported. Otherwise a system could replace them in their module.
+# Import these functions here before user code is imported, because user code could replace them in their module.
 from time import monotonic, process_time
 from typing import Any, NamedTuple
 
@@ -33,14 +34,15 @@ from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasInputs, TrainingRun
 from harness.system.replay import generators
 
-PROFILED_PROCESS = 0  # number of the only process of a claim that is profiled
+PROFILED_PROCESS = 0  # number of the only process of a claim whose steps are profiled
 
 TimedBlock = Callable[[str, int, int, int], Block]
-"""Times a block. Arguments: the arm's name, the round's number, the block's position in the round, its steps."""
+"""Times a block. Arguments: name of the arm, number of the round, position of the block in the round, number of
+steps."""
 
 
 def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block], bool]) -> list[Block]:
-    """Time the rounds that the run requires, and return their blocks. For disturbed rounds time additional rounds, at
+    """Time the rounds that the run requires, and return their blocks. For each disturbed round, time one more round, at
     most as many as the run requires.
 
     timed_block: times one block. disturbed: returns True if other work disturbed the block.
@@ -64,10 +66,8 @@ def arms_of(run: Run) -> tuple[str, str]:
 
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
-    """Join the evidence of the two processes of a timing of two commits.
-
-    Each process plants an event to test its detector. The event counts as seen only if each process saw its event.
-    """
+    """Join the evidence of the two processes of a timing of two commits. Each process plants an event to test its
+    detector. In the joined evidence, the event counts as seen only if both processes saw theirs."""
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
     candidate, baseline = arms_of(run)
@@ -95,8 +95,9 @@ class BlockTimes(NamedTuple):
 
     wall: float
     processor: float
-    began: float  # in seconds on the machine's monotonic clock
-    # Seconds until the first step returned. The device was idle before, so the host did not have to wait for it.
+    began: float  # start of the block, in seconds on the machine's monotonic clock
+    # Seconds until the call of the first step returned. The device was idle before, so the host did not have to wait
+    # for it.
     enqueue: float
 
 
@@ -117,10 +118,11 @@ class TimedArm:
 
     @contextmanager
     def own_globals(self) -> Iterator[None]:
-        """Within the block, the random generators and torch's settings are as this arm left them in its last block.
+        """Within the block, the random generators and torch's settings are as this arm left them at the end of its last
+        block.
 
         Each arm therefore draws the same random numbers as if no other arm were open, and keeps the settings that it
-        has made. Captures within the block count for this arm.
+        has made. Captures within the block count as this arm's captures.
         """
         known = generators.global_generators()
         generators.restore(known, self._generators)
@@ -130,10 +132,8 @@ class TimedArm:
         self._generators, self._settings = generators.states(known), torch_settings()
 
     def block(self, steps: int, *, profiled: bool = False, drawing: bool = False) -> BlockTimes:
-        """Make `steps` steps and return their times. Losses and copies of the batches stay on the device.
-
-        drawing: True to watch the operators that draw random numbers, which takes time.
-        """
+        """Make `steps` steps and return their times. Losses and copies of the batches stay on the device. drawing: True
+        to record the operators that draw random numbers, which takes time."""
         self._losses, self._inputs = [], []
         draws = self.life.watch_of_draws(self.life.steps_called) if drawing else None
         with self.own_globals(), draws or nullcontext(), draws.watch if draws else nullcontext():
@@ -159,7 +159,8 @@ class TimedArm:
         return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
     def note_inputs(self) -> None:
-        """Store, for the arm's end record, names of a finished block's inputs and the number of shapes so far."""
+        """Store the names of a finished block's inputs, and the number of their shapes so far, for the record of the
+        arm's end."""
         if self._inputs:
             self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
             self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)
@@ -179,8 +180,8 @@ class TimedArm:
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
-        """Make an untimed block while no other run uses the machine. Return what was watched. The number of graph
-        launches in the result is None without CUDA."""
+        """Make an untimed block while no other run uses the machine. Return what was observed. Without CUDA, the number
+        of graph launches in it is None."""
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
             if has_cuda():
@@ -193,14 +194,16 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Stop all other runs within the block. Before it, keep the GPU busy for a moment to raise its clock."""
+    """Within the block, all other runs are stopped. Before the block, keep the GPU busy for a moment, so that its clock
+    is high."""
     with recorder.alone():
         raise_clocks()
         yield
 
 
 def raise_clocks() -> None:
-    """Keep the GPU busy for a moment to raise its clock. A warm-up of short steps keeps the idle clock (345 MHz)."""
+    """Keep the GPU busy for a moment, so that its clock rises. If the warm-up has only short steps, the GPU keeps its
+    idle clock (345 MHz)."""
     if not has_cuda():
         return
     values = torch.zeros(2**24, device="cuda")

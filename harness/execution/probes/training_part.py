@@ -1,10 +1,10 @@
-"""Train an arm over a part of its steps in its own process: `python -m harness.execution.probes.training_part`.
+"""Train an arm over a part of its steps in a separate process: `python -m harness.execution.probes.training_part`.
 
 The process reads a `TrainingPart` from its standard input and answers with an `Answer`. It writes records and series
-directly into the run's directory, while the worker that started it waits (`train_elsewhere`).
+directly into the run's directory, while the worker that started it waits (see `train_elsewhere`).
 
-The process imports torch before it gets its part. All parts except the first begin with the load of a checkpoint. All
-parts except the last end with a save. After a save the process makes a few more steps, which must not change the
+The process imports torch before it gets its part. All parts except the first begin by loading a checkpoint. All parts
+except the last end by saving one. After a save the process makes a few more steps, which must not change the
 checkpoint. Then it waits for its threads and ends.
 """
 
@@ -22,16 +22,14 @@ from harness.execution.job import Answer, Job, LeftStacks, end_threads, leave, l
 from harness.execution.recorder import HEARTBEAT, Recorder
 from harness.processes.child import Child, Ending, Line, start_child, take_standard_input
 
-# The first step after a save changes every saved tensor. A system that saves asynchronously may wait for the second
+# The first step after a save changes every saved tensor. A system that saves in the background may wait for the second
 # step before it writes the tensors.
 STEPS_AFTER_SAVE = 2
 
 
 class TrainingPart(Job):
-    """A part of a training: the steps from `first` up to, but not including, `until`.
-
-    replica: number of this execution. seed: replaces the workload's seed and is recorded as a fact; None to keep it.
-    """
+    """A part of a training: the steps from `first` up to, but not including, `until`. replica: number of this
+    execution. seed: replaces the workload's seed and is recorded as a fact; None to keep the workload's seed."""
 
     arm: str
     replica: int
@@ -74,16 +72,17 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
 
 
 def _last_phase(recorder: Recorder) -> str:
-    """Return the last phase that a part's process recorded in the heartbeat file, which this worker writes too."""
+    """Return the last phase that the process of a part recorded in the heartbeat file, into which this worker writes
+    too."""
     with suppress(OSError):
         return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return recorder.current_phase
 
 
 def main() -> NoReturn:
-    """Read a part, train it with its load and its save, answer, and end this process."""
+    """Read a part, load the checkpoint, train the part, save, answer, and end this process."""
     line = take_standard_input()
-    importlib.import_module("harness.execution.arm")  # import torch while the process waits for its part
+    importlib.import_module("harness.execution.arm")  # this imports torch while the process waits for its part
     part = TrainingPart.model_validate_json(line.receive(None) or "")
     leave_stacks(part.directory)
     with Recorder(part.directory) as recorder:
@@ -95,7 +94,7 @@ def main() -> NoReturn:
 
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
-    """Open the arm, load, make the part's steps, save, answer, and end this process. Raises any error of the system."""
+    """Open the arm, load, make the part's steps, save, answer, and end this process. Errors of user code are raised."""
     # import these modules here and not at the top, because they import torch
     from harness.execution.arm import ArmLife
     from harness.execution.probes.checkpoints import load_checkpoint, record_saved, save
@@ -109,17 +108,15 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save once in the middle of the part, in order to find faulty systems. Nothing loads this checkpoint.
-
-            A faulty system may keep its first checkpoint instead of the last one, or disturb the training by a save.
-            """
+            """Save once in the middle of the part, to find faulty systems. The checkpoint is never loaded. A faulty
+            system may keep its first checkpoint instead of the last one, or may disturb the training when it saves."""
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")
                 save(life, steps=steps)
                 life.phase("steps")
 
-        # Do not watch the steps of a training with a given seed. A profile takes seconds in each process, and a probe
-        # over seeds has many processes.
+        # Do not observe the steps of a training with a given seed: a profile takes seconds in each process, and such a
+        # run has many processes.
         life.train_on(range(part.first, part.until), after, watched=part.seed is None)
         if saves:
             life.phase("save")
@@ -131,7 +128,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
             life.phase("threads after the save")
             end_threads()
             record_saved(life, steps=part.until, steps_after=len(more))
-        leave(line, Answer())  # end before the arm is closed, because closing the arm might still write files
+        leave(line, Answer())  # end before the arm is closed, because closing it could still write files
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Execute arms up to a step, and record digests of each step, or the operators of the last step (the where probe).
+"""Execute arms up to a step, and record digests of each step, or the operators of the last step (probe `where`).
 
-Settings for all arms: `last` is the last step. If `observed` is true, a second execution records the operators of this
-step. If `deterministic` is true, torch's deterministic algorithms are used where they exist. `limit_s` is the time
-limit of the whole run, in seconds.
+The run's settings for all arms: `last` is the last step. If `observed` is true, a second execution records the
+operators of this step. If `deterministic` is true, torch's deterministic algorithms are used where they exist.
+`limit_s` is the time limit of the whole run, in seconds.
 
-Settings for each arm: with `evaluate: n` the arm is evaluated after every n steps. `resume` lists numbers of steps
+The settings for each arm: with `evaluate: n` the arm is evaluated after every n steps. `resume` lists numbers of steps
 after which the arm is saved, opened again and loaded. `values` lists numbers of operators whose results are recorded.
 """
 
@@ -34,7 +34,7 @@ from harness.system.replay.sites import SiteFinder, names_of_modules, sites_note
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute each arm up to the last step. If the run observes operators, execute each arm a second time, and record
+    """Execute each arm up to the last step. If the run records operators, execute each arm a second time, and record
     the operators of the last step."""
     until = monotonic() + float(str(run.settings["limit_s"]))
     repeats = deterministic_algorithms(is_strict=False) if run.settings.get("deterministic") else nullcontext()
@@ -49,7 +49,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 class _Execution:
-    """One execution of an arm, with the saves and evaluations that its claim makes between steps."""
+    """One execution of an arm, with the saves, loads and evaluations that its claim makes between steps."""
 
     def __init__(self, run: Run, arm: str, replica: int, recorder: Recorder, stack: ExitStack, until: float) -> None:
         self._run, self._arm, self._replica, self._recorder, self._stack = run, arm, replica, recorder, stack
@@ -61,7 +61,7 @@ class _Execution:
         self._finder = SiteFinder({})
 
     def train(self) -> None:
-        """Make the steps. Record each step or, if the run observes operators, only the last step."""
+        """Make the steps. Record each step or, if the run records operators, only the last step."""
         self._open()
         for step in range(self._last + 1):
             if monotonic() > self._until:
@@ -87,8 +87,8 @@ class _Execution:
             captures = ObservedCaptures(lambda: self._finder, self._values, self._until)
             self._captures = self._stack.enter_context(captures)
             self._stack.enter_context(triton_announced())
-            # Run the backward pass in the calling thread. In a thread of autograd, the stack would contain no user
-            # code, and graph nodes would be numbered from 0 again.
+            # Run the backward pass in the calling thread. In a thread of autograd, the stack contains no user code, and
+            # autograd numbers the nodes of its graph from 0 again.
             self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self.training: TrainingRun = self._stack.enter_context(opened(self._run, self._arm))
         roots = self.training.state_roots() if isinstance(self.training, HasStateRoots) else [self.training]

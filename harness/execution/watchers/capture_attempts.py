@@ -1,7 +1,8 @@
-"""Count the captures that begin in this process, and the replays of captures. Keep errors and operators of captures.
+"""Count the captures that begin in this process and the replays of captures. Keep the errors and the operators of
+captures.
 
-The judge compares a system's report of its captures with these counts. `harness.execution.opening` creates a
-`CaptureAttempts` object for each arm. The record of an arm's end contains its counts and the captured operators.
+A judge compares what a system reports about its captures with these counts. `harness.execution.opening` creates a
+`CaptureAttempts` object for each arm. The record of an arm's end contains the counts and the captured operators.
 """
 
 from __future__ import annotations
@@ -18,31 +19,34 @@ from harness.system.replay.captured_step import CaptureFailedError
 from harness.system.replay.operations import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
-# Only the last entry counts captures. It belongs to the arm that is opened or executed at this moment.
+# Only the last object in the list counts captures. It belongs to the arm that is being opened or executed now.
 _COUNTING: list[CaptureAttempts] = []
 
 
 class CaptureAttempts:
-    """Counts the captures that begin within its block: torch's CUDA graphs, used by any library, and traced steps.
+    """Counts the captures that begin within its block: torch's CUDA graphs, whichever library uses them, and traced
+    steps (recorded without a GPU).
 
-    If several objects' blocks are open, only one object counts: the one whose block or `working` was entered last.
-    errors: for each capture that an exception ended, a sentence with the line of user code; caught exceptions also
-    count. replaying: True while a replay runs. replayed: if you set this to a list, each replayed graph or traced step
-    is appended. left_out: if you set this to True, a replay does nothing and returns the result of the previous replay.
+    If the blocks of several objects are open, only one object counts: the one whose block or `working` was entered
+    last. errors: for each capture that an exception ended, a sentence with the line of user code, also if user code
+    caught the exception. replaying: True while a replay runs. replayed: None, or a list to which each replayed graph or
+    traced step is appended. left_out: set this to True to make replays do nothing and return the result of the previous
+    replay.
     """
 
     def __init__(self) -> None:
         self.count = self.replays = 0
         self.replaying = self.left_out = False
         self.replayed: list[Any] | None = None
-        # for each graph or traced step: the last result that it returned
+        # CUDA graph, or step recorded without a GPU -> the last result that it returned
         self._returned = WeakKeyDictionary[Any, object]()
         self.errors: list[str] = []
         self.training: object = None  # the training of the arm
         self.operators: set[str] = set()
         self.draws: list[list[str]] = []  # for each capture: the operators that draw random numbers
         self._capturing: list[OperatorWatch] = []
-        self._handled: BaseException | None = None  # an exception that user code handled when the last capture began
+        # an exception that user code was handling when the last capture began
+        self._handled: BaseException | None = None
         self._replaced = ExitStack()
 
     def __enter__(self) -> Self:
@@ -55,14 +59,14 @@ class CaptureAttempts:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._stop_watching()  # necessary here too, because user code may have begun a capture and not ended it
+        self._stop_watching()  # also needed here, because user code may have begun a capture without ending it
         self.training = self._handled = None
         _COUNTING.remove(self)
         self._replaced.close()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Let this object count the captures within the block, even if another arm was opened later."""
+        """Within the block, let this object count the captures, even if another arm was opened later."""
         _COUNTING.append(self)
         try:
             yield
@@ -84,7 +88,7 @@ class CaptureAttempts:
     def _ended(self, end: Callable[..., object]) -> Callable[..., object]:
         def ended(*arguments: object, **keywords: object) -> object:
             self._stop_watching()
-            # if the captured code raises an error, the capture ends while this error is handled, so find it here
+            # if the captured code raises an error, torch ends the capture while this error is being handled
             raised = sys.exception()
             if _COUNTING[-1] is not self:
                 return end(*arguments, **keywords)
@@ -114,8 +118,8 @@ class CaptureAttempts:
         return replayed
 
     def _watch(self, begun: object) -> None:
-        """Collect the operators of a capture. A traced step has recorded its operators already. The operators of a CUDA
-        graph are collected from now until its capture ends."""
+        """Collect the operators of a capture. For a step recorded without a GPU, they are known already. For a CUDA
+        graph, they are collected from now on, until its capture ends."""
         if isinstance(begun, TracedStep):
             self.operators |= begun.operators
             self.draws.append(begun.draws)
@@ -142,7 +146,8 @@ class CaptureAttempts:
 
 
 def attempts_of(training: object) -> CaptureAttempts:
-    """Return the `CaptureAttempts` of an open arm. Raises LookupError if `opened` has not opened `training`."""
+    """Return the `CaptureAttempts` of an open arm. Raises LookupError if `training` was not opened by the function
+    `opened`."""
     found = next((each for each in _COUNTING if each.training is training), None)
     if found is None:
         raise LookupError(f"no open arm has this training run ({type(training).__name__}); open the arm with `opened`")

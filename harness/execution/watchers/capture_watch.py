@@ -1,6 +1,6 @@
-"""Watch the steps of a captured arm: the host's work in each step, and the device's work in a few profiled steps.
+"""Observe the steps of a captured arm: the host's work in each step, and the device's work in a few profiled steps.
 
-In every arm, captured or not, one step is watched for operators that draw random numbers. In this way a judge can find
+In every arm, captured or not, one step is searched for operators that draw random numbers. By this a judge can find
 arms that draw different random numbers, for example because their kernels drop different elements.
 """
 
@@ -31,10 +31,11 @@ from harness.system.replay.operations import OperatorWatch
 
 
 class DrawWatch:
-    """Keeps digests of the generators' states before and after its block. `watch` collects the operators of a step.
+    """Keeps digests of the random generators' states before and after its block. `watch` collects the operators of a
+    step.
 
-    Enter `watch` within this object's block. The two are separate, because reading the generators' states executes
-    operators, and `watch` must not collect these operators.
+    Enter `watch` within this object's block. The two are separate because reading the generators' states executes
+    operators, which `watch` must not collect.
     """
 
     def __init__(self, step: int) -> None:
@@ -52,16 +53,16 @@ class DrawWatch:
 
     @property
     def operators(self) -> set[str]:
-        """Return the names of the operators that compute in the step."""
+        """Return the names of the operators in the step that compute something."""
         return self.watch.names
 
     @property
     def form(self) -> str:
-        """Return one digest of the names and order of the step's operators."""
+        """Return one digest of the step's operators, by their names and their order."""
         return self.watch.form
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
-        """Return the record of random draws. captured: for each capture, the operators that draw random numbers."""
+        """Return the record about random numbers. captured: for each capture, its drawing operators."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step, operators=self.watch.draws, captured=[list(each) for each in captured], generators=moved
@@ -76,7 +77,7 @@ def state_digests(accessors: Mapping[str, generators.Accessors]) -> dict[str, st
     }
 
 
-NAMED = 20  # largest number of changes on the host that are named
+NAMED = 20  # largest number of changes on the host that are listed by name
 
 
 def capture_evidence(
@@ -87,7 +88,7 @@ def capture_evidence(
     watched: Watched,
     every_step: StepWatch | None = None,
 ) -> CaptureEvidence:
-    """Return the evidence of a capture, with the nodes of every graph in `record`. The graphs must still exist."""
+    """Return the evidence about a capture, with the nodes of every graph in `record`. The graphs must still exist."""
     clip_kernels = training.clip_kernels() if isinstance(training, CountsClippedTensors) else None
     nodes = [census(label, graph, clip_kernels) for label, graph in record.graphs.items()]
     return CaptureEvidence(
@@ -124,7 +125,7 @@ def capture_evidence(
 
 
 def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
-    """Return the system's current report of its capture. A system without reports counts as not captured."""
+    """Return what the system reports about its capture now. A system that reports nothing counts as not captured."""
     if isinstance(training, HasCapture):
         return training.capture_record()
     return CaptureRecord(
@@ -140,19 +141,21 @@ def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
 
 
 def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Return the names of captured buffers that no longer exist or that have another address now. captured, now: name
-    of a buffer -> its address."""
+    """Return the names of buffers that existed at the capture and that no longer exist, or have another address now.
+    captured, now: name of a buffer -> its address, at the capture and now."""
     return sorted(name for name, address in captured.items() if now.get(name) != address)
 
 
-# On CUDA, this number of the first and of the last steps are watched. For traced replays only the last steps are.
+# Number of steps that are observed at the start and at the end of a run on CUDA. If a step was recorded without a GPU,
+# only its last replays are observed.
 WATCHED_STEPS = 3
 
-Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and True if all these steps must be replays
+# index of the first step -> number of steps, and True if all these steps must be replays
+Windows = dict[int, tuple[int, bool]]
 
 
 class Watcher(NamedTuple):
-    """Functions called with a step's index before, around and after each step. `at_end` is called after the last step.
+    """Functions that are called with the index of a step before, around and after each step, and at the end.
 
     parts: the parts of the evidence that fail if the watcher raises an error. The watcher is then not called again. If
     `parts` is empty, such an error fails the arm.
@@ -166,10 +169,11 @@ class Watcher(NamedTuple):
 
 
 class CaptureWatch:
-    """A context manager that watches a series of steps of one execution. On exit, a profile that is open is ended.
+    """A context manager that observes the steps of one execution of an arm. At its end, a profile that is open is
+    closed.
 
-    captured: returns the system's current report of its capture. watches: False to watch nothing. every_step: watches
-    the host's work in each step; None if the arm needs no such watch.
+    captured: a function that returns what the system reports about its capture now. watches: False to observe nothing.
+    every_step: observes the host's work in each step; None if this is not needed for the arm.
     """
 
     def __init__(
@@ -193,7 +197,7 @@ class CaptureWatch:
         self.every_step = parts.ask(ask, *self._parts) if watches else None
 
     def around(self, watchers: Sequence[Watcher]) -> list[Watcher]:
-        """Return `watchers` together with this object's watchers, in nesting order, the outermost first."""
+        """Return `watchers` together with the watchers of this object, in the order of nesting, the outermost first."""
         found = [*watchers]
         if self.every_step is not None:
             found.append(Watcher(self._parts, around=self.every_step.step))
@@ -205,8 +209,8 @@ class CaptureWatch:
     def _begin(self, index: int) -> None:
         if index in self._windows:
             steps, replays = self._windows[index]
-            # Stop all other runs during these steps. Otherwise their work on the GPU would lengthen the kernels, and a
-            # judge compares the time of kernels inside and outside of graphs.
+            # Stop all other runs during these steps. Their work on the GPU would make the kernels slower, and a judge
+            # compares the seconds of kernels inside and outside of graphs.
             if replays:
                 self._solitude.enter_context(self._recorder.alone())
             self._window.enter_context(
@@ -222,14 +226,14 @@ class CaptureWatch:
     def seen(self, record: CaptureRecord) -> tuple[Watched, StepWatch | None]:
         """Return the observations of a few steps, and the observations of every step (None if there are none).
 
-        record: the system's report of its capture. If the system replays CUDA graphs, the few steps are the profiled
-        steps. If it replays a traced capture, they are the last steps.
+        record: what the system reported about its capture. If the system replays CUDA graphs, the few steps are the
+        profiled steps. If it replays a traced step, they are the last steps.
         """
         if self.every_step is None:
             return self._profiled, None
         profiled = self._profiled
         if record.mechanism == "traced":
-            # Captures of different shapes have different numbers of operations, so take each shape equally often.
+            # Captures for different shapes have different numbers of operations, so observe each shape equally often.
             profiled = self.every_step.last(WATCHED_STEPS * max(record.captures, 1))
         return profiled, self.every_step.operations()
 
@@ -242,13 +246,14 @@ class CaptureWatch:
         try:
             self._solitude.__exit__(kind, error, trace)
         finally:
-            self._window.__exit__(kind, error, trace)  # after an error, closing the window does not read the profile
+            self._window.__exit__(kind, error, trace)  # after an error, the profile is closed and not read
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
     """Return which steps of a captured arm are profiled on CUDA: the first steps after the warm-up, and the last steps.
 
-    The first steps are included to find a capture that records a step but does not execute it. Its update is missing.
+    The first steps show a capture that records a step but does not execute it, so that an update of the parameters is
+    missing.
     """
     steps = steps[planned.arm.warm_steps :]
     if planned.arm.capture == "none" or not has_cuda() or not steps:
@@ -261,7 +266,7 @@ def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
 def _watch_of_every_step(
     run: Run, planned: PlannedArm, training: TrainingRun, captured: Callable[[], CaptureRecord]
 ) -> SeriesWatch | None:
-    """Return a watch of every step if the arm is captured, or if its host syncs on CUDA are judged; otherwise None."""
+    """Return an observer of every step if the arm is captured, or if its host syncs on CUDA are judged, else None."""
     device, is_captured = device_of(training), planned.arm.capture != "none"
     if not is_captured and not (planned.watch_every_step and device == "cuda"):
         return None

@@ -1,18 +1,19 @@
-"""Test which outputs of a captured step its replays compute. The outputs are the loss and the trainable parameters.
+"""Test which outputs of a captured step are computed by its replays. The outputs are the loss and the trainable
+parameters.
 
-The test makes replays without the step's code, and the step's code without replays. It begins after the arm's end, when
-all other evidence is recorded. Before each of the following executions, the trainable parameters and the optimizer's
-state are restored to those at the arm's end:
+The test makes replays without the step's code, and executes the step's code without replays. It begins after the arm's
+end, when all other evidence is recorded. Before each of the following executions, the trainable parameters and the
+optimizer's state are restored to those at the arm's end:
 1. only the replays of the last step, on the batch that the step left in its buffers;
 2. a step on another batch with the same replays (called `other`), and then only its replays;
-3. `other` again, and then the last step without its replays. If the capture contains the whole step, parameters do not
-change, and the loss is that of `other`, because the replays of `other` left it in their buffers.
+3. `other` again, and then the last step without its replays. If the capture contains the whole step, the parameters do
+not change, and the loss is that of `other`, because the replays of `other` left it in their buffers.
 
 If a step without its replays gives different outputs, a second test follows. This is the case, for example, if the
-optimizer is outside of the graph. The second test makes `other` twice with its replays and once without them. Each time
-the state is the same, but buffers and gradients are those of another batch. If an output is equal all three times, the
-replays do not compute the output. If an output differs between the two times with replays, the replays compute it if
-without replays it is the output for the other batch.
+optimizer is outside of the graph. The second test executes `other` twice with its replays and once without them. Each
+time the state is the same, but buffers and gradients are those of another batch. If an output is equal all three times,
+the replays do not compute the output. If an output differs between the two times with replays, the replays compute it
+if, without replays, it is the output for the other batch.
 
 If all steps have the same batch, the buffers and gradients are those of a later state. An equal loss then still shows
 that no replay computes the loss. Equal parameters show nothing, because they may be equal after rounding.
@@ -40,9 +41,9 @@ from harness.system.replay.state import StateGuard
 from harness.system.sharded_tensors import local
 from harness.system.users_code import message_of
 
-NAMED = 20  # largest number of outputs that are named
-# Largest number of times that the step's replays are made without the step's code. With gradient accumulation, only
-# some of these times change parameters.
+NAMED = 20  # largest number of outputs that are listed by name
+# Largest number of rounds in which the step's replays are made without the step's code. With gradient accumulation,
+# only some of the rounds change parameters.
 AGAIN = 5
 _Outputs = Mapping[str, str]  # name -> digest: for each trainable parameter, and for the loss if the step returned one
 
@@ -57,8 +58,8 @@ def ghost_replay(
 ) -> GhostReplay:
     """Test what the replays of step `last` compute. Return the result, or the error that ended the test.
 
-    others: steps that made the same replays. The first of these steps that has another batch is used. heartbeat: called
-    after each step and each round of replays. silence: if this many seconds pass without a heartbeat, the test ends,
+    others: steps that made the same replays. The first of them that has another batch is used. heartbeat: called after
+    each step and after each round of replays. silence: if this many seconds pass without a heartbeat, the test ends,
     because a step may wait forever for a batch.
     """
     look = _Look(training, attempts)
@@ -70,7 +71,7 @@ def ghost_replay(
                     look.look(last, others)
             finally:
                 start.restore()
-    except BaseException as error:  # a system may raise any error in a step after its last step, even SystemExit
+    except BaseException as error:  # after its last step, a system may raise any error in a step, even SystemExit
         look.found["failure"] = message_of(error)
     finally:
         attempts.left_out, attempts.replayed = False, None
@@ -78,15 +79,14 @@ def ghost_replay(
 
 
 class SilentError(BaseException):
-    """A step of the test takes too long. This is not an `Exception`, because the step could catch an `Exception`."""
+    """A step of the test takes too long. This class is not an `Exception`, because the step's code could catch an
+    `Exception`."""
 
 
 @contextmanager
 def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable[[], object]]:
-    """Yield a function that calls `heartbeat`. Without calls for `silence` seconds, SilentError is raised in the block.
-
-    SilentError is never raised outside of the main thread, or if user code has set a handler for SIGALRM.
-    """
+    """Yield a function that calls `heartbeat`. If it is not called for `silence` seconds, SilentError is raised in the
+    block. Outside of the main thread, or if user code has set a handler for SIGALRM, SilentError is never raised."""
     is_main = threading.current_thread() is threading.main_thread()
     if silence == inf or not is_main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
         yield heartbeat
@@ -109,7 +109,7 @@ def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable
 
 
 class _Look:
-    """The test of one arm. found: the test's results so far, as fields of the record `GhostReplay`."""
+    """The test of one arm. found: the results so far, as fields of the record `GhostReplay`."""
 
     guard: StateGuard
     heartbeat: Callable[[], object]
@@ -145,10 +145,11 @@ class _Look:
             self._compare(index, last)
 
     def _compare(self, index: int, last: int) -> None:
-        """Make step `index` twice with replays and once without, each from the same state. Record which outputs agree.
+        """Make step `index` twice with replays and once without, each time from the same state. Record which outputs
+        are equal.
 
-        In this state, gradients and buffers are those of step `last`. If a step needs its replays, it reads the wrong
-        gradients and buffers without them.
+        In this state, gradients and buffers are those of step `last`. If the step needs its replays, then without them
+        it reads the wrong gradients and buffers.
         """
         self._step(index)
         batch, left = self._batch(), self._step(last)
@@ -173,8 +174,8 @@ class _Look:
                 if not known and LOSS_OUTPUT not in first:
                     raise LookupError("a step after the last one returns no loss, and changes no parameter")
                 outside = sorted(name for name in known if without.get(name) == first[name])
-                # If `last` has the same batch, equal parameters prove nothing, because slightly different gradients may
-                # give the same parameters after rounding.
+                # If step `last` has the same batch, equal parameters prove nothing, because slightly different
+                # gradients may give the same parameters after rounding.
                 if not is_other:
                     trained = known - {LOSS_OUTPUT}
                     self.found["alike"] = len(trained) if trained <= {*outside} else 0
@@ -183,8 +184,8 @@ class _Look:
                 self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(anew - repeated)}
 
     def _other(self, others: Sequence[int]) -> tuple[int, _Outputs]:
-        """Find a step in `others` whose batch differs from the last step's batch; if there is none, use a step with the
-        same batch. Return the step's index and its outputs."""
+        """Find a step in `others` whose batch differs from the batch of the last step. If there is none, use a step
+        with the same batch. Return the step's index and its outputs."""
         batch, known = self._batch(), None
         for index in others:
             outputs = self._step(index)
@@ -205,21 +206,21 @@ class _Look:
         except Exception:
             if not self._attempts.replayed:
                 raise
-            # A learning-rate schedule may raise an error in a step after the last planned step. The parameters are
-            # already updated at this time.
+            # In a step after the last planned step, a learning-rate schedule may raise an error. At this time the
+            # parameters are already updated.
             loss = {}
         if not all(bool(local(each).isfinite().all()) for each in loss.values()):
-            # NaN stays NaN on every batch and with or without replays, so equal outputs would prove nothing.
+            # A loss that is NaN is NaN on every batch, with and without replays, so equal outputs would prove nothing.
             raise ArithmeticError("a step after the last one returns a loss that is not finite")
         self._attempts.left_out = False
         self.heartbeat()
         return self._parameters() | digests(loss)
 
     def _alone(self) -> _Outputs:
-        """Make the last step's replays without the step's code, several times, and return the parameters after them.
+        """Make the last step's replays several times without the step's code, and return the parameters afterwards.
 
-        Stop when the parameters after a time differ from those after the first time. The first time alone proves
-        nothing, because a replay that only copies the step's result copies the same result again.
+        Stop as soon as the parameters differ from those after the first time. The first time alone proves nothing,
+        because a replay that only copies the step's result copies the same result again.
         """
         self.guard.restore()
         given = list[_Outputs]()
@@ -240,7 +241,7 @@ class _Look:
 
 @contextmanager
 def _gradients_kept(parameters: Mapping[str, Tensor]) -> Iterator[None]:
-    """After the block, restore the gradients from copies that are kept in the host's memory."""
+    """After the block, restore the gradients from copies that were kept in the host's memory."""
     kept = [(each, each.grad) for each in parameters.values() if each.is_leaf and each.grad is not None]
     values = [local(gradient).detach().to("cpu", copy=True) for _, gradient in kept]
     yield

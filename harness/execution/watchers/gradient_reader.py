@@ -1,12 +1,13 @@
-"""Record norms and differences of the gradients of chosen steps, and digests of a step's micro-batches.
+"""Record norms and differences of the gradients in chosen steps, and digests of each step's micro-batches.
 
 The gradients are read after the step. If the step changed them after its backward pass, the values right after the
-backward pass are recorded too. A baseline's gradients are kept on the device for its candidates. If the candidate is of
-another commit, its process begins after the baseline's process, and gets the tensors through a folder of the session
-(`Exchange`). The files in this folder are not evidence, and only tensors are loaded from them.
+backward pass are recorded, too. The gradients of a baseline are kept on the device, so that those of its candidates can
+be compared with them. If the candidate is of another commit, its process begins after the baseline's process, and gets
+the tensors through a folder (`Exchange`). The files in this folder are not evidence, and only tensors are loaded from
+them.
 
 Digests of micro-batches show whether the micro-batches of a step differ. The first dimension of the step's inputs
-contains the micro-batches, in the order of their use. The number of optimizer updates is in an arm's end record.
+contains the micro-batches, in the order of their use. The number of optimizer updates is in the record of an arm's end.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from harness.system.sharded_tensors import whole
 
 
 class Exchange:
-    """A run's folder through which processes of two commits pass tensors. folder: None if all arms are of one commit;
-    then nothing is written or read."""
+    """The folder through which processes of two commits exchange tensors in a run. folder: None if all arms are of one
+    commit; nothing is written or read then."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -63,22 +64,24 @@ Tensors = Mapping[str, Tensor]
 
 
 class Kept(NamedTuple):
-    """The gradients of a baseline arm in a step. Candidates are compared with them. left: the values after the step."""
+    """The gradients of a baseline arm in one step, to compare with candidates. left: the gradients after the step."""
 
     left: Tensors
-    changed: Tensors | None  # earlier values of the gradients that changed after the backward pass; None: not watched
+    # for each gradient that changed after the backward pass, its value before; None: not observed
+    changed: Tensors | None
 
 
 KeptGradients = dict[tuple[str, int], Kept]
 
 
 class GradientReader:
-    """Reads and records the gradients of one execution of an arm. kept: the baselines' gradients. keep: True to add
-    this execution's gradients to `kept`."""
+    """Reads and records the gradients of one execution of an arm. kept: the gradients of the baselines. keep: True to
+    add the gradients of this execution to `kept`."""
 
     def __init__(self, life: ArmLife, kept: KeptGradients, *, keep: bool) -> None:
         self._life, self._run, self._kept, self._keep = life, life.run, kept, keep
-        self.watch: MadeGradients | None = None  # the watch on an uncaptured arm; None: not watched
+        # observes changes of gradients in an uncaptured arm; None: they are not observed
+        self.watch: MadeGradients | None = None
         if self.steps and life.replica == 0 and isinstance(life.training, RecordsUnderWatch):
             life.training.record_under(MadeGradients)
 
@@ -86,8 +89,8 @@ class GradientReader:
     def steps(self) -> list[int]:
         """Return the steps whose gradients are read in this execution.
 
-        If claims need gradients only of certain arms, the list is empty for all other arms, and for repetitions of a
-        baseline. If the plan requires sketches, the gradients of all executions are read.
+        If claims need the gradients of certain arms only, the list is empty for all other arms, and for repetitions of
+        a baseline. If the plan requires sketches (sums over gradients), the gradients of all executions are read.
         """
         arms, life = self._run.gradient_arms, self._life
         first = life.replica == 0 or life.arm not in self._run.baseline_of.values()
@@ -95,11 +98,11 @@ class GradientReader:
         return self._run.gradient_steps if are_read else []
 
     def read(self, index: int) -> None:
-        """Write the gradients of the step that was made last, if a claim reads them."""
+        """Write the gradients of the step that was made last, if at least one claim reads them."""
         training = self._life.training
         if index not in self.steps or not isinstance(training, HasGradients):
             return
-        # Every rank must take part in gathering the gradients, even a rank that compares nothing, because only some
+        # Every rank must take part in gathering the gradients, also a rank that compares nothing, because only some
         # ranks may have the baseline.
         gradients = {plain_name(name): whole(tensor) for name, tensor in training.gradients().items()}
         trained = training.parameters() if isinstance(training, HasParameters) else {}
@@ -135,8 +138,8 @@ class GradientReader:
             self._kept[arm, index] = Kept({name: each.detach().clone() for name, each in gradients.items()}, changed)
 
     def _changed(self, gradients: Tensors) -> tuple[Tensors | None, list[str] | None]:
-        """Return the values, before the change, of the gradients that the step changed after its backward pass. Also
-        return the names of the gradients that an optimizer wrote into. Return None for both if this is uncertain."""
+        """Return the earlier values of the gradients that the step changed after its backward pass, and the names of
+        the gradients that an optimizer wrote to. Return None for both if this is not certain."""
         training = self._life.training
         seen: tuple[Tensors, Collection[str]] | None = None
         if self.watch is not None:
@@ -164,14 +167,14 @@ class MicroBatchWatch:
     """Computes digests of the micro-batches of each step. Its memory is allocated once, and it causes no host sync."""
 
     def __init__(self, life: ArmLife, parts: int) -> None:
-        """Set up the watch. parts: how many micro-batches a step should have."""
+        """Prepare the digests. parts: how many micro-batches a step should have."""
         self._life, self._training = life, life.training
         self._parts, self._steps = parts, life.run.workload.steps
         self._rows: Tensor | None = None  # int64 [steps, parts]: the digests
         self._first = self._filled = 0
 
     def add(self, index: int) -> None:
-        """Start to compute the digests of step `index` on the device. This must be the last step that was made."""
+        """Begin to compute the digests of step `index` on the device. It must be the step that was made last."""
         inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
         found = split(inputs, self._parts)
         number = len(next(iter(found.values()))) if found else 0
@@ -196,7 +199,7 @@ class MicroBatchWatch:
 
 
 def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
-    """Return inputs whose first dimension has one entry for each of `parts` micro-batches, as dense contiguous tensors.
+    """Return the inputs whose first dimension has one entry for each of `parts` micro-batches, as contiguous tensors.
 
     If no input has `parts` entries, return the inputs that have as many entries as the alphabetically first input.
     Inputs without dimensions, such as a learning rate, are left out, because all micro-batches use the same value.

@@ -1,5 +1,5 @@
-"""Observe how often a step makes the host wait for the device (host sync), with two independent detectors. Each
-detector is tested: it must also detect a host sync that the harness plants."""
+"""Observe how often a step makes the host wait for the device (host syncs), with two independent detectors. Each
+detector is tested: it must also find a host sync that the harness plants."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ from harness.system.replay.placement import Placement
 from harness.system.replay.state import StateError, StateGuard
 from harness.system.users_code import message_of
 
-# `SeriesWatch` watches every step of a series: the step's work outside of the capture, and its waits for the device.
-#
-# A profile of a few steps shows the device's work, but it misses a fault that occurs only in every tenth step. Every
-# judged step therefore runs under detectors of the host's work. These detectors take little time if a step is a replay.
-# They are created once for a series.
+# `SeriesWatch` observes every step of an execution: the step's work outside of the capture, and its waits for the
+# device. A profile of a few steps shows the device's work, but it misses a fault that occurs only in every tenth step.
+# In every judged step, detectors therefore observe the host's work. They take little time if a step is a replay, and
+# are created once for all steps.
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
@@ -60,11 +59,12 @@ class _Seen:
 
 @dataclass
 class SeriesWatch:
-    """Watches the steps of one execution of an arm.
+    """Observes the steps of one execution of an arm.
 
-    captures: returns the number of captures. A step that captures does not count, because it may wait and does more
-    than a replay. The first `unwatched` steps are not watched either: their captures are recorded under other dispatch
-    modes. attempts: returns how often torch began a capture, cheaply. replaying: returns True while a replay runs.
+    captures: a function that returns the number of captures so far. A step in which a capture was made does not count,
+    because it may wait and does more than a replay. The first `unwatched` steps are not observed either, because their
+    captures need other dispatch modes. attempts: a quick function that returns how often torch has begun a capture.
+    replaying: a function that returns True while a replay runs.
     """
 
     device: str
@@ -76,7 +76,7 @@ class SeriesWatch:
     _begun: int = 0
     _known_captures: int = 0
     _known_attempts: int = field(init=False)
-    _fewest: int | None = None  # smallest number of operations in a step so far
+    _fewest: int | None = None  # smallest number of operations in an observed step so far
     _steps: dict[int, _Seen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,12 +84,12 @@ class SeriesWatch:
         on_cuda = self.device == "cuda"
         self._warnings = SyncWarnings(sync_here) if on_cuda else None
         self._waits = WaitingCalls(sync_here) if on_cuda else None
-        # watch an uncaptured step without a dispatch mode, because the mode would change the behavior of compiled code
+        # do not use a dispatch mode for an uncaptured step, because the mode would change how compiled code behaves
         self._mode = DispatchWatch(self.device, replaying=self.replaying) if self.captured else None
 
     @contextmanager
     def step(self, index: int) -> Iterator[None]:
-        """Watch the code in the block as step `index`."""
+        """Observe the code in the block as step `index`."""
         self._begun += 1
         if self._begun <= self.unwatched:
             yield
@@ -113,8 +113,9 @@ class SeriesWatch:
         operations = seen.operations or 0
         fewest = operations if self._fewest is None else self._fewest
         before, self._known_attempts = self._known_attempts, self.attempts()
-        # Request the number of captures only if this step may have captured. The first watched step may capture the
-        # second shape. Any other step may have captured if it does more than earlier ones, or if torch began a capture.
+        # Ask for the number of captures only if a capture may have been made in this step. The first observed step may
+        # capture a second shape. A later step may have captured if it does more than earlier steps, or if torch began a
+        # capture.
         busier = self._fewest is None or any(seen.syncs.values()) or operations > fewest
         if busier or self._known_attempts > before:
             earlier, self._known_captures = self._known_captures, self.captures()
@@ -124,7 +125,7 @@ class SeriesWatch:
         self._steps[index] = seen
 
     def operations(self) -> StepWatch | None:
-        """Return the smallest and largest number of operations in a step; None if operations are not counted."""
+        """Return the smallest and the largest number of operations in a step, or None if operations are not counted."""
         if self._mode is None:
             return None
         counts = {index: seen.operations for index, seen in self._steps.items() if seen.operations is not None}
@@ -141,12 +142,13 @@ class SeriesWatch:
         )
 
     def last(self, steps: int) -> Watched:
-        """Return how many operations ran within replays in the last `steps` of the watched steps, all together."""
+        """Return how many operations ran within replays, in the last `steps` of the observed steps all together."""
         counts = [seen.replayed for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
     def readings(self) -> list[DetectorReading]:
-        """Return each detector's reading: the host syncs in all watched steps, and True if it sees a planted sync."""
+        """Return the counts of each detector: the host syncs in all observed steps, and whether it also finds a planted
+        host sync."""
         detectors = dict.fromkeys(name for seen in self._steps.values() for name in seen.syncs)
         return [self._reading(name) for name in detectors]
 
@@ -167,7 +169,7 @@ class SeriesWatch:
 
 
 def places_of(syncs: Syncs) -> list[SyncPlace]:
-    """Return records of the places where the host waited, each with the operation and the number of waits."""
+    """Return records of the places in the code where the host waited, with the operation and the number of waits."""
     return [
         SyncPlace(file=sync.place.file, line=sync.place.line, operation=sync.operation, count=count)
         for sync, count in sorted(syncs.items())
@@ -199,15 +201,15 @@ class _Detector(NamedTuple):
 
 
 class Looks:
-    """Opens an arm again, so that the detectors do not disturb the judged execution.
+    """Opens an arm once more, so that the detectors do not disturb the execution that is judged.
 
-    The detectors watch early steps of the arm, one detector after another. If there are not enough announced steps for
-    the next detector, the arm is opened once more.
+    One detector after the other observes early steps of this arm. If too few announced steps are left for the next
+    detector, the arm is opened again.
     """
 
     def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:
-        """Set up this object without opening the arm. opens: opens the arm. announced: number of steps that the opened
-        arm can make. unwatched: number of first steps in which captures are recorded."""
+        """Prepare this object without opening the arm. opens: opens the arm. announced: number of steps that an opened
+        arm can make. unwatched: number of steps at the start in which captures are made."""
         self._opens, self._announced = opens, announced
         self.first = min(unwatched, announced - 1)
         self._stack, self._training, self._next = ExitStack(), cast("TrainingRun | None", None), 0
@@ -216,11 +218,11 @@ class Looks:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._training = None  # drop the reference, which would keep the training's memory alive
+        self._training = None  # without this reference, the memory of the training can be freed
         self._stack.close()
 
     def training(self, steps: int) -> TrainingRun:
-        """Return the opened arm if it can make `steps` further steps. Otherwise open the arm again and return it."""
+        """Return the opened arm if it can make `steps` more steps. Otherwise open the arm again and return it."""
         if self._training is None or self._next + steps > self._announced:
             self._training = None
             self._stack.close()
@@ -252,14 +254,16 @@ def observe_syncs(
     steps: int = OBSERVED_STEPS,
     every_step: Sequence[DetectorReading] = (),
 ) -> HostSyncEvidence:
-    """Open the arm again, and execute `steps` steps under each detector of this machine, one detector after another.
+    """Open the arm again, and execute `steps` steps for each detector of this machine, one detector after the other.
 
-    announced: number of steps that the opened arm can make; if it is too small, fewer steps are watched. unwatched:
-    number of first steps that are not watched. every_step: readings from the steps of the judged execution.
+    announced: number of steps that the opened arm can make; if it is too small, fewer steps are observed. unwatched:
+    number of steps at the start that are not observed. every_step: counts of detectors that have observed every step of
+    the judged execution.
 
     With CUDA, the detectors are the profiler and the dispatch mode. A replay hides its operators from the dispatch
     mode, so for a replay torch's sync-debug mode is used instead. Without CUDA, the detectors are the dispatch mode
-    and, if the system offers its step's body, a fake pass (an execution of the body on fake tensors).
+    and, if the system offers the body of its step, a fake pass (an execution of the body on fake tensors, which have no
+    data).
     """
     with Looks(opens, announced, unwatched) as looks:
         steps = min(steps, announced - looks.first)
@@ -292,19 +296,19 @@ def observe_syncs(
 
 
 def device_of(training: TrainingRun) -> str:
-    """Return the type of the device that the training run reports in its facts: `cuda` or `cpu`."""
+    """Return the type of the device, `cuda` or `cpu`, that the opened arm reports in its facts."""
     return str(training.facts().get("device", "cpu")).partition(":")[0]
 
 
 def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
-    """Return the detector that is used in addition to the profiler on a GPU, and as the first detector on a CPU."""
+    """Return the detector that is used together with the profiler on a GPU, or as the first detector on a CPU."""
     if device == "cuda" and replayed:
         return _Detector("sync_debug_mode", by_sync_debug_mode)
     return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
 
 
 def _read_profile(steps: int, looks: Looks) -> DetectorReading:
-    """Count host syncs with the profiler. If there are any, profile again with stacks to find the lines that wait."""
+    """Count host syncs with the profiler. If there are any, profile again with stacks, to find the lines that wait."""
     with _named("profiler"):
         seen, sees_planted = counted_by_profiler(looks.next_steps(steps))
         places: Syncs = by_profiler(looks.next_steps(steps)) if seen else Counter()
@@ -328,7 +332,7 @@ def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], 
 
 @contextmanager
 def _named(detector: str) -> Iterator[None]:
-    """Add a note with the detector's name to an error that the block raises."""
+    """If the block raises an error, add a note to it that names the detector."""
     try:
         yield
     except Exception as error:
@@ -345,7 +349,7 @@ def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
 
 
 def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) -> OnAGpu:
-    """Open an arm again on the CPU, warm up its step as before a capture, and predict the step's behavior on a GPU."""
+    """Open an arm again on the CPU, warm up its step as before a capture, and predict its behavior on a GPU."""
     placement = Placement()
     try:
         with as_written(), placement, opens() as training:
@@ -357,7 +361,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
                 body()
             sides = {placement.side_of(parameter) for parameter in training.parameters().values()}
     except Exception as error:
-        # The watch may make the step fail. No verdict depends on this prediction, so only report why it is missing.
+        # Observing the step may make it fail. No verdict depends on the prediction, so only report why it is missing.
         return _unforeseen(message_of(error))
     if "device" not in sides:
         return _unforeseen("no line puts its parameters on a device", placement.uncapturable)
@@ -371,7 +375,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
 
 
 def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
-    """Execute the step twice, and undo its changes of state. State that the step creates at its first call is kept."""
+    """Execute the step twice, and undo its changes of state. State that its first call creates is kept."""
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
     with StateGuard(training.state_tensors, roots) as guard:
         with guard.first_execution():

@@ -1,7 +1,5 @@
-"""Decide for each loose tensor that the steps created whether it is state, a table, a log, or a leftover (its role).
-
-A loose tensor is a tensor that the step can reach and that belongs to no module or optimizer.
-"""
+"""Find the role of each loose tensor that the steps created: whether it is state, a table, a log, or left over. A loose
+tensor is a tensor that the step can reach and that belongs to no module or optimizer."""
 
 from __future__ import annotations
 
@@ -23,14 +21,15 @@ _REGISTERED = ("parameters", "buffers", "optimizer")
 
 
 _NUMBERS = re.compile(r"\d+")
-# A tensor's name without its numbers, its type and its shape. If these are equal for two tensors, the watch assumes
-# that both are computed in the same way.
+# The name of a tensor without its numbers, its type and its shape. If two tensors are equal in these, the code below
+# assumes that both are computed in the same way.
 _Like = tuple[str, object, object]
 
 
 class _Seen(NamedTuple):
-    """A loose tensor at one moment. place: where its elements are in memory; later another tensor may be there.
-    memory: what the ledger knows of this memory; None if no operator of a followed step used it."""
+    """A loose tensor at one moment. place: where its elements are in memory; another tensor may be there later. memory:
+    what the ledger recorded about this memory, such as from which tensors it was computed; None if no operator of a
+    followed step used it."""
 
     memory: Memory | None
     place: tuple[object, ...]
@@ -39,40 +38,47 @@ class _Seen(NamedTuple):
 
 
 class LooseWatch:
-    """Follows some steps of an execution with a ledger. The ledger tracks from which tensors each tensor is computed.
+    """Follows some steps of an execution with a ledger, which tracks from which tensors each tensor is computed.
 
     Call `begin` first. Make each step within the block of `step`, and call `stepped` after it. Call `loose` at the end.
-    If the watch fails, only the roles of the loose tensors are unknown. state: returns the training's current state.
+    If following fails, only the roles of the loose tensors are unknown. state: a function that returns the training's
+    current state.
     """
 
     def __init__(self, state: Callable[[], StateByCategory]) -> None:
         self._state = state
         self._ledger = Ledger()
-        self._chosen: FollowedSteps | None = None  # the steps to follow; None until the number of steps is known
+        # decides which steps to follow; None until the number of steps is known
+        self._chosen: FollowedSteps | None = None
         self._follows = False
         self._early: frozenset[str] = frozenset()
-        self._twice: frozenset[str] = frozenset()  # tensors in `_early` that another category also contained
-        self._registered: set[Memory] = set()  # memory of tensors that have a name in another category
+        # names in `_early` of tensors that are also in another category of the state
+        self._twice: frozenset[str] = frozenset()
+        self._registered: set[Memory] = set()  # memory of tensors that have a name in another category of the state
         self._left_out = -1  # the last step that was not followed; -1: every step was followed
-        # A census finds all loose tensors. This is the number of steps before the previous census, and its result.
+        # A census is a search for all loose tensors. This is the number of steps before the previous census, and its
+        # result.
         self._earlier: tuple[int, dict[str, _Seen]] = 0, {}
-        # memory that changed since the previous census, although every step was followed and no operator wrote to it
+        # memory that changed since the previous census although every step was followed and no operator wrote to the
+        # memory
         self._changed: set[Memory] = set()
         self._versions: dict[Memory, int] = {}  # torch's version counter of each memory, when it was last read
-        self._rewritten: set[Memory] = set()  # memory that was written to by steps that were not followed
-        self._before: dict[str, _Seen] = {}  # the census that was taken before the last step
+        self._rewritten: set[Memory] = set()  # memory to which steps wrote that were not followed
+        self._before: dict[str, _Seen] = {}  # the result of the census before the last step
         self._after: dict[str, _Seen] | None = None
-        self._made: dict[_Like, set[Role]] = {}  # roles of the tensors that followed steps created
+        # tensors with equal names (without numbers), types and shapes -> the roles of those that followed steps created
+        self._made: dict[_Like, set[Role]] = {}
 
     def begin(self, state: StateByCategory) -> None:
-        """Begin the watch. The loose tensors in `state`, the state before the first step, count as state."""
+        """Begin. Loose tensors in `state`, the state before the first step, existed before the steps and so count as
+        state."""
         self._early, self._twice = frozenset(state.get(LOOSE, {})), _named_twice(state)
         self._ask(lambda: self._know(state))
         self._ask(lambda: self._ledger.begin_with(state.get(LOOSE, {}).values()))
 
     @contextmanager
     def step(self, *, left: int) -> Iterator[None]:
-        """Watch a step in the block. left: how many steps follow after this step."""
+        """Observe the step in the block. left: how many steps come after this step."""
         index = self._ledger.step
         self._chosen = chosen = self._chosen or FollowedSteps(index + left + 1)
         if chosen.looks_before(index):
@@ -85,13 +91,13 @@ class LooseWatch:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Watch an evaluation between two steps. Tensors that it reads are state, like tensors that steps read."""
+        """Observe an evaluation between two steps. A tensor that it reads is state, like a tensor that a step reads."""
         with self._ledger:
             yield
         self._ask(self._ledger.evaluated)
 
     def stepped(self, loss: object, *, left: int) -> None:
-        """Process a step that has returned `loss`. left: how many steps follow after this step."""
+        """Process the end of a step that returned `loss`. left: how many steps come after this step."""
         if self._follows:
             self._ask(lambda: self._ledger.ended(loss))
         else:
@@ -100,15 +106,15 @@ class LooseWatch:
         if not left:
             self._after = self._ask(self._census)
         elif self._ledger.step in (1, FIRST):
-            # After these steps optimizers have created their state, and every step so far was followed.
+            # After these steps the optimizers have created their state, and no step so far was left out.
             self._ask(self._census)
 
     def loose(self, state: StateByCategory) -> Loose:
-        """Return the roles of loose tensors in `state`, the state at the end. Loose tensors that existed at the start
-        need no role, because arms are compared in them by name.
+        """Return the roles of the loose tensors in `state`, the state at the end. A loose tensor that existed at the
+        start needs no role, because arms are compared in it by its name.
 
-        A tensor that existed at the start still gets a role if a module or optimizer has taken it over since then. An
-        optimizer may, for example, take over the tensors of a checkpoint that its trainer keeps.
+        If a module or optimizer has taken such a tensor over since then, it still gets a role. An optimizer may, for
+        example, take over the tensors of a checkpoint that its trainer keeps.
         """
         compared = self._early - (_named_twice(state) - self._twice)
         late = {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in compared}
@@ -120,7 +126,7 @@ class LooseWatch:
 
     def _roles(self) -> dict[str, Role]:
         if self._after is None:
-            if self._ledger.step and self._late():  # the training ended early by itself
+            if self._ledger.step and self._late():  # the training itself ended early
                 raise RuntimeError(
                     "the training ended before the last announced step; number of steps that were made: "
                     f"{self._ledger.step}"
@@ -129,13 +135,15 @@ class LooseWatch:
         read = self._ledger.read_marks()
         roles = {name: self._role(name, seen, read) for name, seen in self._after.items()}
         derived = [self._after[name].memory for name, role in roles.items() if role == "derived"]
-        # A trainer may read a "best so far" value to decide which weights it keeps. Such a value counts as state.
+        # A trainer may read a value such as "best so far" to decide which weights it keeps. Such a value counts as
+        # state.
         by_derived = self._ledger.read_marks(also=[each for each in derived if each is not None])
         decides = {name for name, seen in self._after.items() if self._marks(name, seen) & by_derived}
         return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
 
     def _marks(self, name: str, now: _Seen) -> int:
-        """Return the marks (bits) of the memory of the tensor `name`, now and before the last step, added together."""
+        """Return the marks of the tensor `name`: bits that the ledger gave to its memory, now or before the last step,
+        because a later step read the memory."""
         before = self._before.get(name)
         prior = None if before is None else before.memory
         return sum({each: each.marks for each in (now.memory, prior) if each is not None}.values())
@@ -143,11 +151,12 @@ class LooseWatch:
     def _role(self, name: str, now: _Seen, read: int) -> Role:
         memory, before = now.memory, self._before.get(name)
         prior = None if before is None else before.memory
-        # If there is no memory, no operator of a step used the tensor. It is a numpy array, or was made between steps.
+        # Without an entry in the ledger, no operator of a step used the tensor: it is a numpy array, or was made
+        # between steps.
         if memory is None:
             stayed = before is not None and prior is None and before.place == now.place
             return "state" if stayed and before is not None and before.digest != now.digest else "left"
-        if memory in self._registered or memory.is_early:  # the tensor has another name, by which it is compared
+        if memory in self._registered or memory.is_early:  # the tensor is compared under another name
             return "left"
         if memory.is_kept or memory in self._changed:
             return "state"
@@ -168,19 +177,17 @@ class LooseWatch:
         return _role_by_making(memory)
 
     def _is_explained(self, memory: Memory, like: _Like) -> bool:
-        """Return True if a followed step has shown from what this memory was computed. No step has read the memory.
-
-        The result is also True if a step has shown this for a tensor with a similar name and the same type and shape.
-        """
+        """Return True if a followed step has shown from what this memory, which no step has read, was computed. The
+        result is also True if a step has shown this for a tensor with a similar name and the same type and shape."""
         if memory.written is not None:
             return True
         return memory not in self._rewritten and (not memory.is_unseen or like in self._made)
 
     def _unexplained(self) -> bool:
-        """Find tensors that were created or written by steps that were not followed. Return True if it is unknown from
-        what one of these tensors was computed."""
+        """Examine tensors that were created or written by steps that were not followed. Return True if, for at least
+        one of them, it is unknown from what it was computed."""
         late = self._late()
-        # leave out arrays of other libraries, because torch's operators do not compute them
+        # leave out arrays of other libraries, which torch's operators do not compute
         own = [tensor for tensor in late.values() if is_of_torch(tensor)]
         self._ledger.adopt(own)
         self._note(late)
@@ -194,7 +201,7 @@ class LooseWatch:
         )
 
     def _note(self, late: dict[str, Tensor]) -> None:
-        """Record from what the tensors in `late` were computed, and which of them were written since the last call."""
+        """Record from what the tensors in `late` were computed, and which were written to since the last call."""
         versions = {}
         for name, tensor in late.items():
             memory = self._ledger.memory_of(tensor)
@@ -225,7 +232,7 @@ class LooseWatch:
         return seen
 
     def _late(self) -> dict[str, Tensor]:
-        """Return the current loose tensors that did not exist at the start."""
+        """Return the loose tensors (of no module or optimizer) that exist now and did not exist at the start."""
         state = self._state()
         self._know(state)
         return {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in self._early}
@@ -237,7 +244,7 @@ class LooseWatch:
         self._registered |= {memory for memory in known if memory is not None}
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Call `question` and return its result; return None if the ledger fails now or has failed before."""
+        """Call `question` and return its result. Return None if following the steps fails now, or has failed before."""
         if self._ledger.failure is None:
             try:
                 return question()
@@ -247,7 +254,8 @@ class LooseWatch:
 
 
 def _named_twice(state: StateByCategory) -> frozenset[str]:
-    """Return the names of loose tensors that are also in another category of `state` and compared there."""
+    """Return the names of loose tensors (of no module or optimizer) that are also in another category of `state`, where
+    they are compared."""
     known = {same(tensor) for category in _REGISTERED for tensor in state.get(category, {}).values()}
     return frozenset(name for name, tensor in state.get(LOOSE, {}).items() if same(tensor) in known)
 
@@ -270,29 +278,31 @@ _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
 class FollowedSteps:
-    """Chooses which steps of an execution the ledger follows. All executions with `steps` steps get the same choice."""
+    """Chooses the steps of an execution whose operators are followed. For the same number of steps, the choice is
+    always the same."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
         between = range(FIRST, steps - LAST)
         self._drawn = frozenset(random.Random(steps).sample(between, min(_DRAWN, len(between))))
-        # the budget: how many more steps may be followed because the origin of a tensor is unknown
+        # how many more steps may be followed because it is unknown from what a tensor was computed
         self._left = min(steps // 2, _MOST_WAITED)
         self._waits = False
 
     def looks_before(self, index: int) -> bool:
-        """Return True if the watch searches for new tensors before step `index`. It searches at regular intervals, and
+        """Return True if new tensors are searched for before step `index`. This is done at regular intervals, and
         before each planned step with which following begins."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
     def wait(self, *, unexplained: bool) -> None:
-        """Call this after each search for new tensors. unexplained: True if the origin of a tensor is unknown; further
-        steps are then followed, within the budget."""
+        """Process the result of a search for new tensors. unexplained: True if it is unknown from what a tensor was
+        computed; further steps are then followed, up to a limit."""
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:
-        """Return True if step `index` is followed. Call this once for each step, because it may reduce the budget."""
+        """Return True if step `index` is followed. Call this once for each step, because a call may use up a part of
+        the limit."""
         if index < FIRST or index in self._drawn or index >= self._steps - LAST:
             return True
         self._left -= self._waits

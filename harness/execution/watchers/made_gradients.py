@@ -2,12 +2,12 @@
 
 After a clip, gradients no longer show that a loss is scaled or summed wrongly. The copies are therefore made before a
 clip. Gradients count as complete when a value that was computed from gradients bounds or scales them, or when an
-optimizer writes into them. Until then, operators that multiply gradients by plain numbers (a loss scale, a count of
-tokens) or add to gradients are part of the computation. The fused optimizers of torch divide gradients by the loss
-scale. This write, too, is part of the computation.
+optimizer writes to them. Until then, operators that multiply gradients by plain numbers (a loss scale, a count of
+tokens) or add to gradients count as part of their computation. So does the division by the loss scale in the fused
+optimizers of torch.
 
-No hook is registered, because torch.compile would trace the hook. A dispatch mode watches operators, and torch's only
-entry into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can watch (compiled
+No hook is registered, because torch.compile would trace the hook. A dispatch mode observes operators, and torch's only
+entry into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can observe (compiled
 code, a custom kernel) is noticed because it changes a gradient's norm between two operators. Nothing is reported for
 such a step. When a captured step is recorded, the copies become part of the recording, so each replay makes them again.
 """
@@ -32,26 +32,23 @@ from harness.system.replay.cpu_as_device import tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import is_distributed
 
-# `ClipWatch` looks for a clip: operators that bound gradients by values computed from gradients.
-#
-# If no gradient reaches the limit of a clip, the clip changes no number. A comparison of numbers then cannot show that
-# one arm lacks the clip. The watch finds a clip by the data flow after the backward pass, whatever functions the clip
-# uses. In a clip, a value computed from gradients is the input of an operator that keeps a value within a bound
-# (`clamp`, `minimum`, `where`). The operator's result is multiplied into a gradient or replaces the gradient.
+# `ClipWatch` looks for a clip: operators that bound gradients by values computed from gradients. If no gradient reaches
+# the limit of a clip, the clip changes no number. A comparison of numbers then cannot show that one arm has no clip. A
+# clip is found by the data flow after the backward pass, whatever functions it uses: a value computed from gradients is
+# the input of an operator that keeps a value within a bound (`clamp`, `minimum`, `where`), and the operator's result is
+# multiplied into a gradient or replaces the gradient.
 
-# Operators that keep a value within a bound (saturate it). The names lack the parts that mark variants: the prefix
+# Operators that keep a value within a bound. The parts of names that mark variants are left out: the prefix
 # `_foreach_`, and the underscore of in-place operators.
 _SATURATES = frozenset({"clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "maximum", "minimum", "where"})
-# No derivative formula of torch uses these operators. If one of them runs in the backward pass, a hook has called it.
+# No derivative in torch uses these operators. If one of them runs in the backward pass, a hook has called it.
 _HOOKED = _SATURATES - {"hardtanh", "where"}
 TO_THE_HOST = "_local_scalar_dense"
 
 
 class Operation(NamedTuple):
-    """One call of an operator that reads gradients, or values computed from gradients.
-
-    bounds: True if the call keeps values within a bound, or reads values that another call has kept within a bound.
-    """
+    """One call of an operator that reads gradients, or values that were computed from gradients. bounds: True if the
+    call keeps values within a bound, or reads values that another call has kept within a bound."""
 
     name: str
     gradients: Sequence[Tensor]  # the tensors in `read` that are gradients
@@ -61,29 +58,27 @@ class Operation(NamedTuple):
 
 
 class ClipWatch(Observer):
-    """Finds out whether a step bounds (clips) its gradients, and whether this changed a gradient.
-
-    Enter the block of this object once for each step. The results are about all these steps together.
-    """
+    """Finds out whether a step bounds (clips) its gradients, and whether this changed a gradient. Enter the block of
+    this object once for each step. The results are about all these steps together."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._parameters, self._compiled_before = list(parameters.values()), _compiled()
         self._operator = ""
-        # _updates: True if any gradients were read. _hidden: True if code that cannot be watched may bound gradients.
+        # _updates: True if gradients were read. _hidden: True if code that cannot be observed may bound gradients.
         self._updates = self._hidden = False
         self.hooked = False  # True if a hook may bound gradients in the backward pass
         # pairs of gradient norms: before and after the gradients were bounded
         self._norms: list[tuple[Tensor, Tensor]] = []
         # How often the block is entered now. If the harness drives a training loop in another thread, that thread
-        # enters the block while the waiting thread is in it.
+        # enters the block while the waiting thread is in it, too.
         self._depth = 0
         self._begin()
 
     def _begin(self) -> None:
         self._from_gradients, self._bounding = _Storages(), _Storages()
         self._saturated = ""
-        # storage of a tensor that may replace a gradient -> norm of that gradient, and norm of the tensor
+        # storage of a tensor that may replace a gradient -> norm of this gradient, and norm of the tensor
         self._may_replace: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
@@ -99,7 +94,7 @@ class ClipWatch(Observer):
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name.rpartition("::")[2].removeprefix("_foreach_").removesuffix("_")
-        if torch._C._current_graph_task_id() != -1:  # this is the backward pass, whose operators compute the gradients
+        if torch._C._current_graph_task_id() != -1:  # in the backward pass, operators compute the gradients
             self.hooked |= name in _HOOKED
             return func(*args, **kwargs)
         read = [*tensors_in([*args, *kwargs.values()])]
@@ -131,10 +126,11 @@ class ClipWatch(Observer):
         values computed from gradients."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Process the same call after it has run. made: tensors that it returned or wrote to, except parameters."""
+        """Process the same operator call after it has run. made: what it returned or wrote to, without parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
-        """Store the norms of gradients that an operator bounded in place, and of results that may replace gradients."""
+        """Store the norms of gradients that an operator bounded in place, and the norms of results that may replace
+        gradients."""
         changed = self._memory_of(in_place)
         others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
@@ -157,15 +153,15 @@ class ClipWatch(Observer):
         return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
-        """Return whether the gradients were clipped, and whether a clip changed one. This waits for the device."""
+        """Return whether gradients were clipped, and whether a clip changed one. This call waits for the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
         hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
 
 
 class _Storages:
-    """A set of storages of tensors, each identified by a number. Weak references prevent the reuse of a number, and do
-    not keep the memory allocated."""
+    """A set of tensors' storages. A number identifies each storage. Weak references ensure that no number is used
+    again, without keeping the memory allocated."""
 
     def __init__(self) -> None:
         self._known: dict[int, StorageWeakRef] = {}
@@ -180,7 +176,8 @@ class _Storages:
 
 
 def memory_of(tensor: Tensor) -> int | None:
-    """Return the number that identifies a tensor's storage; None for one without storage, such as a sparse tensor."""
+    """Return the number that identifies a tensor's storage. Return None for a tensor without storage, such as a sparse
+    tensor."""
     try:
         number: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -199,7 +196,7 @@ def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def norm_of(tensor: Tensor) -> Tensor:
-    """Return the tensor's L2 norm as a tensor on its device. A clip that takes effect makes this norm smaller."""
+    """Return the tensor's L2 norm as a tensor on the same device. A clip with an effect makes this norm smaller."""
     with torch.no_grad(), _disable_current_modes():
         values = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
         norm: Tensor = torch.linalg.vector_norm(values)
@@ -207,22 +204,21 @@ def norm_of(tensor: Tensor) -> Tensor:
 
 
 def _compiled() -> int:
-    """Return how many frames torch has compiled in this process. The operators of a compiled frame are not visible."""
+    """Return how many frames torch has compiled in this process. The operators of compiled code cannot be observed."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
 
 
 _ENGINE = "_engine_run_backward"  # the function in `torch.autograd` through which both `backward` and `grad` run
 _SCALES = frozenset({"div", "mul"})
-# Prefixes of the operators of torch's fused optimizers and of gradient scalers. Both divide gradients by a loss scale.
+# Prefixes of the operators of torch's fused optimizers and of its gradient scalers. Both divide gradients by the loss
+# scale.
 _UNSCALES = ("_fused_", "_amp_")
 
 
 class MadeGradients(ClipWatch):
-    """Copies the gradients of one step as they were after its backward pass, if they change later.
-
-    Enter the context manager once for each step. Each entry discards the copies of the previous step.
-    """
+    """Copies the gradients of one step as they were after its backward pass, if they are changed later. Enter the
+    context manager once for each step. Each time it is entered, it discards the copies of the previous step."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
@@ -232,12 +228,12 @@ class MadeGradients(ClipWatch):
     def _begin(self) -> None:
         super()._begin()
         self.copies: dict[str, Tensor] = {}  # copies of the gradients that were changed after they were complete
-        self.written: set[str] = set()  # names of the gradients that an optimizer wrote into
-        # name of a gradient -> its norm after the last operator that was part of its computation
+        self.written: set[str] = set()  # names of the gradients that an optimizer wrote to
+        # name of a gradient -> its norm after the last operator that helped to compute it
         self._made_norms: dict[str, Tensor] = {}
-        # pairs of norms of a gradient; the two norms differ only if code that cannot be watched changed the gradient
+        # two norms of the same gradient; they differ only if code that cannot be observed changed the gradient
         self._same: list[tuple[Tensor, Tensor]] = []
-        # storage of a tensor that may replace a gradient -> the gradient's name, and a copy of its earlier value
+        # storage of a tensor that may replace a gradient -> the gradient's name, and a copy of the gradient before
         self._replacing: dict[int, tuple[str, Tensor | None]] = {}
         self._making: list[str] = []  # names of the gradients that the current operator helps to compute
         self._replaced: Sequence[Tensor] = ()  # gradients that the current operator may replace
@@ -263,8 +259,8 @@ class MadeGradients(ClipWatch):
         super().__exit__(*error)
 
     def is_sure(self) -> bool:
-        """Return True if the copies are certainly the gradients of the backward pass, and if this is also true of the
-        final values of gradients without a copy. This waits for the device (host sync)."""
+        """Return True if the copies are certainly the gradients of the backward pass, and gradients without a copy have
+        certainly not changed since then. This call waits for the device (a host sync)."""
         if self._unsure or self.hooked or not self._made_norms:
             return False
         return all(torch.allclose(then, now, rtol=0, atol=0, equal_nan=True) for then, now in self._same)
@@ -273,7 +269,7 @@ class MadeGradients(ClipWatch):
         before: dict[str, tuple[Tensor | None, int]] = {}
         with self._watched():
             # Do not gather a sharded gradient here. All ranks would have to gather it at the same time, but each rank
-            # decides separately whether it copies a gradient.
+            # decides alone whether it copies a gradient.
             self._unsure |= any(is_distributed(each) for each in self._by_name.values())
             before = {name: (each.grad, _version(each.grad)) for name, each in self._by_name.items()}
             self._closures += _optimizers_steps()
@@ -294,7 +290,7 @@ class MadeGradients(ClipWatch):
             self._making, self._replaced, changed = [], (), self._names_of(operation.in_place)
             self._host_reads |= operation.name == TO_THE_HOST
             scales = operation.name in _SCALES
-            # the call multiplies by a number from the host, and the host may have computed this number from gradients
+            # the call multiplies by a number of the host, which the host may have computed from gradients
             by_host = scales and self._host_reads
             by_gradients = operation.bounds or (scales and self._reads_made(operation))
             if operation.name.startswith(_UNSCALES):
@@ -320,14 +316,15 @@ class MadeGradients(ClipWatch):
                     self._replacing |= {number: (name, copy) for each in alike if (number := memory_of(each))}
 
     def _keep(self, names: Sequence[str]) -> None:
-        """Copy the gradients `names`, because they will change now. Skip gradients that are copied already, and
-        gradients whose computation was not watched."""
+        """Copy the gradients in `names`, because they will be changed now. Gradients that are copied already are
+        skipped, and so are gradients whose computation was not observed."""
         names = [name for name in names if self.copying and name not in self.copies and name in self._made_norms]
         self._check(names)
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """Keep the copy of the earlier gradient if the step has assigned another tensor to a parameter's `grad`."""
+        """If the step has assigned another tensor to a parameter's `grad`, keep the copy of the gradient that was there
+        before."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
@@ -336,8 +333,8 @@ class MadeGradients(ClipWatch):
                 self.copies |= {} if copy is None else {name: copy}
 
     def _check(self, names: Iterable[str]) -> None:
-        """Store two norms of each gradient: when it was computed, and now. If the two differ, code that cannot be
-        watched has changed the gradient."""
+        """Store two norms of each gradient: when it was computed, and now. If they differ, code that cannot be observed
+        has changed the gradient."""
         seen = ((name, gradient) for name, gradient in self._gradients(names) if name in self._made_norms)
         self._same += [(self._made_norms[name], norm_of(gradient)) for name, gradient in seen]
 
@@ -356,12 +353,12 @@ class MadeGradients(ClipWatch):
 
     def _is_an_optimizers(self) -> bool:
         """Return True if an optimizer's `step` is running. Return False if a backward pass has run in this `step`,
-        because then its closure may clip gradients."""
+        because the closure that ran it may also clip gradients."""
         return any(all(step is not each for each in self._closures) for step in _optimizers_steps())
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Catch errors of this watch in the block. The step then continues, but its gradients are not reported."""
+        """If observing the block fails, catch the error. The step then continues, without a report of its gradients."""
         try:
             with torch.no_grad():
                 yield
@@ -370,7 +367,7 @@ class MadeGradients(ClipWatch):
 
 
 def _copied(gradient: Tensor) -> Tensor:
-    """Return a copy of a gradient. Dispatch modes stay active, so that a recording of the step contains the copy."""
+    """Return a copy of a gradient. Dispatch modes stay active, so that a recording of the step contains the copying."""
     return gradient.detach().clone()
 
 
@@ -379,8 +376,8 @@ def _version(gradient: Tensor | None) -> int:
 
 
 def _optimizers_steps() -> list[FrameType]:
-    """Return the stack frames of those calls of an optimizer's `step` that are running now. A hook could also find
-    these calls, but torch would then compile steps again."""
+    """Return the stack frames of the calls of an optimizer's `step` that are running now. With a hook, these calls
+    could be found too, but torch would then compile steps again."""
     found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,8 +1,8 @@
-"""Record each step of one rank: parameters, the rows of the batch that it read, generators, and collectives.
+"""Record each step of one rank: parameters, the rows of the batch that it read, random generators, and collectives.
 
-Parameters, rows and states of generators are recorded as digests. Digests of tensors stay on the device until the end
-of the series, so a step needs no host sync for them. Tensors that are sharded over ranks are gathered with the
-harness's own collectives, which are not counted.
+Parameters, rows and states of generators are recorded as digests. Digests of tensors stay on the device until all steps
+are made, so that they need no host sync in a step. Tensors that are sharded over ranks are gathered with the harness's
+own collectives, which are not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.system.sharded_tensors import elements, is_replicated
 
 
 class RankWatch:
-    """Watches one rank in one execution of an arm. Create it before the first step."""
+    """Observes one rank in one execution of an arm. Create this object before the first step."""
 
     def __init__(self, life: ArmLife) -> None:
         self._life, self._training = life, life.training
@@ -42,7 +42,7 @@ class RankWatch:
         self._drawn = [state_digests(self._generators)]
 
     def before_step(self, _index: int) -> None:
-        """Record that a step begins. Collectives that have begun before this call do not belong to the step."""
+        """Record that a step begins. Collectives that were begun before this call do not belong to the step."""
         self._before = collectives_begun()
 
     def add(self, _index: int) -> None:
@@ -56,7 +56,7 @@ class RankWatch:
             self._rows.append(combine_each(rows))
 
     def write(self) -> None:
-        """Write the record of all steps. This waits for the device."""
+        """Write the record about all steps. This call waits for the device."""
         self._life.recorder.write(self._record())
 
     def _record(self) -> RankSteps:
@@ -74,8 +74,8 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
-        """Return, for the name of each generator, digests of its states: at the start and after each step. The list has
-        one digest if the state never changed, and none if a step created or replaced the generator."""
+        """Return, for each generator by name, digests of its states: at the start and after each step. The list has one
+        digest if the state never changed, and none if a step created or replaced the generator."""
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
         seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
         known, now = (
@@ -98,7 +98,7 @@ class RankWatch:
 
 
 def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
-    """Return the generators of the process and those that the step can reach, by names that are equal on all ranks."""
+    """Return the random generators of the process and those that the step can reach. Names are equal on all ranks."""
     own = f"torch.cuda:{rank()}"
     of_process = {
         "torch.cuda" if name == own else name: each
@@ -110,10 +110,10 @@ def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:
-    """Return how often collectives of each name began, while the number of collectives rose from `before` to `after`.
+    """Return how often collectives of each name began while the number of collectives rose from `before` to `after`.
 
-    The result is empty if torch's flight recorder gives no names. The flight recorder also contains collectives of
-    earlier process groups, so entries are counted backward from the latest entry.
+    Return an empty mapping if torch's flight recorder gives no names. The recorder also contains collectives of earlier
+    process groups, so its entries are counted backward from the latest one.
     """
     if before == after:
         return {}
@@ -122,14 +122,16 @@ def _names_between(before: int, after: int) -> dict[str, int]:
         entries = json.loads(_flight_recorder())["entries"]
         names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["record_id"]))]
     except Exception:
-        # Another release of torch may write other entries. Only names are then missing, not the number of collectives.
+        # Another version of torch may write other entries. Then only the names are missing, and not the number of
+        # collectives.
         return {}
     last = len(names) - (now - after)
     return dict(Counter(names[max(0, last - (after - before)) : max(0, last)]))
 
 
 def _flight_recorder() -> Any:
-    """Return torch's flight recorder as JSON text. NCCL's recorder has its own function in torch 2.11."""
+    """Return the content of torch's flight recorder as JSON text. In torch 2.11 another function returns that of NCCL's
+    recorder."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

@@ -1,11 +1,11 @@
-"""Compute digests of raw bits, largest values, largest differences and norms of tensors, on the tensors' device.
+"""Compute digests, largest values, largest differences and norms of tensors, on the tensors' device.
 
-Large tensors are never copied to the host. A digest is the sum of mix(x_i + i * GAMMA) modulo 2^64 over a tensor's
-64-bit words x_i, with i from 1. Words are the raw bytes in little-endian order. If up to seven bytes are left at the
-end, each of these bytes counts as one word. GAMMA and the invertible function mix are those of splitmix64 (Steele, Lea,
-Flood 2014). Integer addition is exact, so the order of addition does not matter. A change of a single word always
-changes the digest. Any other change is missed with a probability of about 2^-64. -0.0 and 0.0 have different digests,
-and NaNs with different payloads also have different digests.
+Large tensors are never copied to the host. A digest is the sum of mix(x_i + i * GAMMA) modulo 2^64 over the 64-bit
+words x_i of a tensor's raw bytes (little-endian), with i from 1. If up to seven bytes are left at the end, each of
+these bytes counts as one word. GAMMA and the invertible function mix are those of splitmix64 (Steele, Lea, Flood 2014).
+Integer addition is exact, so the order of addition does not matter. A change of a single word always changes the
+digest. Any other change is missed with a probability of about 2^-64. -0.0 and 0.0 have different digests, and so have
+NaNs with different payloads.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from harness.devices.graphs import is_capturing
 from harness.evidence.arm_records import GroupNorm, Sketch, TensorReduction
 from harness.system.sharded_tensors import is_distributed, whole
 
-_CHUNK = 1 << 24  # number of 8-byte words that are hashed at a time; their positions take 128 MiB
-# Positions are cached for tensors of up to this number of words, because batches are hashed at every step.
+_CHUNK = 1 << 24  # number of 8-byte words that are digested at a time; their positions take 128 MiB
+# Positions are cached for tensors of up to this number of words, because the digests of batches are computed at every
+# step.
 _KEEP = 1 << 16
-# Limits in bytes of tensors that are digested together: the limit for one tensor, and for all of them in total.
+# Limits, in bytes, of tensors that are digested together: for each tensor, and for all of them in total.
 _SMALL, _TOGETHER = 1 << 16, 1 << 24
 _MASK = (1 << 64) - 1
-_SKETCHED = 1 << 20  # number of elements that are sketched at a time; their signs take 32 MiB
+_SKETCHED = 1 << 20  # number of elements that are added up at a time for a sketch; their signs take 32 MiB
 _SIGNS = 4  # number of sequences of signs; `Sketch` has one sum for each
 # 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB, written as signed 64-bit numbers.
 _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -46,8 +47,8 @@ def digest_on_device(tensor: Tensor) -> Tensor:
 def _row(tensor: Tensor) -> Tensor:
     """Return all elements of a tensor as one contiguous row of shape [1, elements].
 
-    Torch treats a tensor of one element as contiguous, whatever its stride is. If the stride is 0, as after `expand`,
-    torch cannot view this tensor as bytes. The returned row therefore gets a new stride.
+    Torch treats a tensor of one element as contiguous, whatever its stride is. But torch cannot view this tensor as
+    bytes if its stride is 0, as after `expand`. The returned row therefore gets a new stride.
     """
     elements = dense(tensor).contiguous()
     return elements.as_strided((1, elements.numel()), (elements.numel(), 1), elements.storage_offset())
@@ -71,12 +72,13 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
 
 
 def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors by name, with each tensor that consists of other tensors replaced by these parts. An operator
-    may support only the parts."""
+    """Return the tensors by name. A tensor that consists of other tensors is replaced by these parts, because an
+    operator may support only the parts."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parts = _parts(f"{name}.", tensor)
-        # Treat a wrapper around one tensor as this tensor, because perhaps only one of two arms uses the wrapper.
+        # A wrapper around a single tensor is treated as this tensor, because perhaps only one of two arms uses the
+        # wrapper.
         if parts is not None and len(parts) == 1:
             parts = made_of({name: next(iter(parts.values()))})
         found |= {name: tensor} if parts is None else made_of(parts)
@@ -84,10 +86,8 @@ def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
-    """Return the parts of a tensor by name, or None if it has no parts.
-
-    Parts are a nested tensor's sequences and offsets, or the inner tensors of a library's tensor type (codes, scales).
-    """
+    """Return the parts of a tensor by name, or None if it has no parts. Parts are the sequences and offsets of a nested
+    tensor, or the inner tensors (codes, scales) of a tensor type of a library."""
     if _is_plain(tensor) or is_distributed(tensor):
         return None
     held: Any = tensor
@@ -124,13 +124,14 @@ def real(tensor: Tensor) -> Tensor:
 
 
 def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return one digest (0-d int64) of several tensors, combined in the order of their names, without host sync."""
+    """Return one digest (int64, shape []) of several tensors, combined in the order of names, without a host sync."""
     found = {name: digest_on_device(tensor).unsqueeze(0) for name, tensor in made_of(tensors).items()}
     return _combined(found).squeeze(0)
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return for each n in 0 .. N - 1 a digest of the n-th entries of all tensors, combined as in `combine_on_device`.
+    """Return, for each n in 0 .. N - 1, one digest of the n-th entries of all tensors, combined as in
+    `combine_on_device`.
 
     Each tensor has the shape [N, ...], and is dense and contiguous. The result is an int64 tensor [N]. The number of
     operations does not depend on N.
@@ -139,15 +140,16 @@ def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
-    """Combine digests (an int64 tensor [N] for each name), in the order of the names, into one int64 tensor [N]. The
-    result is on the device of the first name's digests."""
+    """Combine digests (for each name an int64 tensor [N]) in the order of the names. Return an int64 tensor [N] on the
+    device of the first name's digests."""
     in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
     table = stacked(in_order, dim=1)
     return _mixed(table + _positions(table.shape[1], 0, table.device)).sum(dim=1)
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack tensors of several devices as `torch.stack` does. The result is on the first tensor's device."""
+    """Stack tensors as `torch.stack` does, but also tensors of several devices. The result is on the first tensor's
+    device."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
@@ -157,10 +159,8 @@ def as_hex(value: int) -> str:
 
 
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return each tensor's digest by name. All digests of a device are copied to the host in one transfer.
-
-    Small tensors of equal length are digested together, because there may be thousands, as in a replay buffer.
-    """
+    """Return the digest of each tensor, by name. All digests of a device are copied to the host in one transfer. Small
+    tensors of equal length are digested together, because there may be thousands of them, as in a replay buffer."""
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
         together = _is_plain(tensor) and tensor.nbytes <= _SMALL
@@ -179,8 +179,8 @@ def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
-    """Return an int64 tensor [N] with the digests of N tensors. If N is greater than 1, all tensors must be plain
-    (`_is_plain`) and of equal size in bytes."""
+    """Return an int64 tensor [N] with the digests of N tensors. If N is greater than 1, all tensors must be plain (see
+    `_is_plain`) and have the same number of bytes."""
     if len(tensors) == 1:
         return digest_on_device(tensors[0]).unsqueeze(0)
     raw = [_row(each).view(torch.uint8) for each in tensors]
@@ -188,22 +188,25 @@ def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if a tensor is of torch's own type, strided, and neither nested, quantized nor on `meta`."""
+    """Return True if a tensor has torch's own type and strides, and is neither nested nor quantized nor on the device
+    `meta`."""
     own = type(tensor) in (Tensor, nn.Parameter) and not (tensor.is_nested or tensor.is_meta or tensor.is_quantized)
     return own and tensor.layout is torch.strided
 
 
 def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
-    """Return one digest of the names, types, shapes and bits of all tensors, or of an empty text if there are none."""
+    """Return one digest of the names, types, shapes and bits of all tensors. Without tensors, return the digest of an
+    empty text."""
     found = digests(tensors)
     lines = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {found[name]}\n" for name in sorted(found)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
 def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
-    """Return one digest of the tensors rounded to `dtype`, such as `bfloat16`. Only one tensor at a time is copied.
+    """Return one digest of the tensors after they are rounded to `dtype`, such as `bfloat16`. Only one tensor at a time
+    is copied.
 
-    Tensors of different types therefore have equal digests if their values are equal in the precision of `dtype`.
+    Tensors of different types therefore have equal digests if their values, rounded to `dtype`, are equal.
     """
     target: torch.dtype = getattr(torch, dtype)
     lines = []
@@ -251,7 +254,8 @@ def _comparable(tensor: Tensor) -> Tensor:
 
 
 def largest_difference(tensor: Tensor, other: Tensor) -> float:
-    """Return the largest absolute difference of two tensors of one shape, in float64; NaN if any difference is NaN."""
+    """Return the largest absolute difference between two tensors of the same shape, in float64. Return NaN if any
+    difference is NaN."""
     ours, theirs = _comparable(real(tensor)), _comparable(real(other))
     theirs = theirs.to(ours.device)
     if not ours.numel():
@@ -264,11 +268,12 @@ def largest_difference(tensor: Tensor, other: Tensor) -> float:
 
 
 def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
-    """Return the sketch of each floating-point tensor. A sketch consists of a few signed sums of the elements. All
-    sketches of a device are copied to the host in one transfer.
+    """Return the sketch of each floating-point tensor: a few sums of its elements with fixed signs. All sketches of a
+    device are copied to the host in one transfer.
 
-    An element's signs are bits of splitmix64 for its position, seeded by the tensor's name, so they are equal on every
-    device. If the signed sums of two tensors differ by d, the average of d^2 is their difference's squared L2 norm.
+    The signs of an element are bits of splitmix64 for its position, with the tensor's name as the seed, so they are
+    equal on every device. If the signed sums of two tensors differ by d, the average of d^2 is the squared L2 norm of
+    the tensors' difference.
     """
     rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
     for name, tensor in made_of(tensors).items():
@@ -285,10 +290,8 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
 
 
 def _sums(name: str, flat: Tensor) -> Tensor:
-    """Return a float64 tensor [1 + _SIGNS]: the sum of squares of the elements `flat` [N], then the signed sums.
-
-    name: the tensor's name, which determines the signs. NaN counts as 1, infinity as 2.
-    """
+    """Return a float64 tensor [1 + _SIGNS]: the sum of the squares of the elements `flat` [N], and then their signed
+    sums. name: the tensor's name, which determines the signs. NaN counts as 1, infinity as 2."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
     total = torch.zeros(1 + _SIGNS, dtype=torch.float64, device=flat.device)
     bits = torch.arange(_SIGNS, device=flat.device)
@@ -303,7 +306,7 @@ def _sums(name: str, flat: Tensor) -> Tensor:
 def reduce_gradients(
     gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
 ) -> list[TensorReduction]:
-    """Return each gradient's digest, largest value and largest difference from the baseline's, in the same order.
+    """Return the digest and largest value of each gradient, and its largest difference from the baseline's gradient.
 
     Gradients are compared by name. If the baseline has no gradient with the same name and shape, the difference is
     None. No judge treats None as 0.
@@ -334,9 +337,9 @@ def reduce_groups(
     gradients: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]], before: Tensor, without: Collection[str] = ()
 ) -> list[GroupNorm]:
     """Return two norms for each group of gradients that is clipped together: the norm before the clip, which the system
-    reported, and the norm after the clip, measured in float64.
+    reported, and the norm after the clip, which is computed here in float64.
 
-    before: the reported norms [G], one for each group. without: names of parameters without a gradient in this step.
+    before: the reported norms [G], one for each group. without: names of parameters that have no gradient in this step.
     """
     reported = before.detach().double().flatten().tolist()
     there = [[gradients[name] for name in names if name not in without] for names in groups.values()]
@@ -368,7 +371,8 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return each tensor's largest absolute value in one transfer: NaN if an element is NaN, 0 for an empty tensor."""
+    """Return the largest absolute value of each tensor, in one transfer: NaN if an element is NaN, 0 for an empty
+    tensor."""
     if not tensors:
         return {}
     values = [
@@ -381,9 +385,11 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
-    """Return i * GAMMA for i in start + 1 .. start + count. Results for small, frequent counts are cached.
+    """Return i * GAMMA for each i in start + 1 .. start + count. Results for small counts, which are frequent, are
+    cached.
 
-    During a capture the cache is not used: a captured operator writes only at a replay, into the graph's memory.
+    During a capture the cache is not used, because a captured operator writes its result only at a replay, and into the
+    graph's memory.
     """
     keeps = count <= _KEEP and not is_capturing()
     return (_kept_positions if keeps else _make_positions)(count, start, device)
@@ -397,16 +403,16 @@ _kept_positions = lru_cache(maxsize=64)(_make_positions)
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Apply the last part of splitmix64 to each element. This function is invertible, and each bit of the result
-    depends on all bits of the element."""
+    """Apply the last part of splitmix64 to each element. This function is invertible, and each bit of a result depends
+    on all bits of its element."""
     words = (words ^ _shifted(words, 30)) * _FIRST
     words = (words ^ _shifted(words, 27)) * _SECOND
     return words ^ _shifted(words, 31)
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
-    """Shift each element right by `by` bits and fill with zeros. The arithmetic shift of int64 would fill with the sign
-    bit, and mixing would then give x and ~x the same result."""
+    """Shift each element right by `by` bits, and fill with zeros. A plain shift of int64 would fill with the sign bit.
+    The digest would then be the same for x and ~x."""
     return (words >> by) & (_MASK >> by)
 
 

@@ -1,7 +1,7 @@
 """Record the training state at the start and at the end of one execution, as digests by category and name.
 
-Categories are, for example, parameters, buffers and optimizer. `LOOSE` is the category of loose tensors, which the step
-can reach and which belong to no module or optimizer.
+Categories are, for example, parameters, buffers and optimizer. The category `LOOSE` has the loose tensors: those that
+the step can reach and that belong to no module or optimizer.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ from harness.system.replay.found_state import StateByCategory, found_state, is_t
 from harness.system.sharded_tensors import whole
 from harness.system.wrappers import FaultyRun
 
-# Generators are not compared here. If they draw different numbers, the trained tensors differ too.
+# Random generators are not compared here. If they draw different numbers, the trained tensors differ, too.
 LEFT_OUT = ("generators",)
 OPTIMIZER = "optimizer"
 STEP = "step"  # name of an optimizer's count of updates, which is judged separately
 # Name of BatchNorm's count of batches. It is judged separately, because a recomputed forward pass may change it.
 COUNT = "num_batches_tracked"
-SAMPLED = 65_536  # number of elements of each tensor that are used to measure how far the tensor moved
-MOVES = "moves"  # the name under which an arm stores movements for arms of another commit
+SAMPLED = 65_536  # largest number of elements of a tensor from which its movement is measured
+MOVES = "moves"  # the name under which an arm stores how its tensors moved, for arms of another commit
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """Return the tensors whose movement (end minus start) is compared, by `category name`, also integers and flags.
+    """Return the tensors whose movement (end minus start) is compared, by `category name`. Integers and flags are
+    included.
 
-    From an optimizer's state, only tensors with the shape of a parameter are included: averages, slow weights and
-    moments. The names of these tensors contain the data type, unless it is float32.
+    Of an optimizer's state, only tensors with the shape of a parameter are included: averages, slow weights and
+    moments. Their names contain the data type, unless it is float32.
     """
     shapes = {tensor.shape for tensor in state.get("parameters", {}).values()}
     return {
@@ -67,8 +68,8 @@ def _format(tensor: Tensor) -> str:
 
 
 def watched(state: StateByCategory) -> set[str]:
-    """Return the names (`category name`) of all state tensors to compare at the end. From an optimizer's state, only
-    the tensors that `movable` returns are included."""
+    """Return the names (`category name`) of all tensors of the state that are compared at the end. Of an optimizer's
+    state, only the tensors that `movable` returns are included."""
     others = {name: each for name, each in state.items() if name not in (*LEFT_OUT, OPTIMIZER)}
     return {f"{category} {name}" for category, tensors in others.items() for name in tensors} | movable(state).keys()
 
@@ -80,7 +81,7 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
-    """Return for each name the movement `end` - `start` of the tensor, and the L2 norm of its end. The movement is a
+    """Return, for each name, the movement `end` - `start` of the tensor and the L2 norm of its end. The movement is a
     float32 tensor in the host's memory."""
     found = {}
     for name, tensor in end.items():
@@ -93,22 +94,22 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 
 
 def _from(before: Tensor, now: Tensor) -> Tensor:
-    """Return the change `now` - `before` of each element. An infinite value in `before` counts as 0, because a running
-    minimum, for example, starts at infinity.
+    """Return the change `now` - `before` of each element. An infinite value in `before` counts as 0, because, for
+    example, a running minimum starts at infinity.
 
-    The change of an element that was NaN and is still NaN is 0. An example is an unwritten entry of a log.
+    If an element was NaN and still is, its change is 0. An example is an entry of a log that was not written yet.
     """
     change = _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
     return torch.where(before.isnan() & now.isnan(), torch.zeros_like(change), change)
 
 
 def _less(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Return the difference `ours` - `theirs`. Between equal infinities, as in a mask, the difference is 0."""
+    """Return the difference `ours` - `theirs`. The difference of two equal infinities, as in a mask, is 0."""
     return torch.where(ours == theirs, torch.zeros((), dtype=ours.dtype, device=ours.device), ours - theirs)
 
 
 def sampled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return up to `SAMPLED` evenly spaced elements of each floating-point tensor, in the host's memory."""
+    """Return up to `SAMPLED` evenly spaced elements of each floating-point tensor, as copies in the host's memory."""
     plain = {name: real(tensor).detach() for name, tensor in made_of(tensors).items() if not tensor.is_meta}
     return {
         name: each.reshape(-1)[:: max(1, each.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
@@ -118,7 +119,8 @@ def sampled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> float | None:
-    """Return the median over tensors of |end - start| / |start| (L2 norms); None if all tensors were 0 at the start."""
+    """Return the median of |end - start| / |start| (L2 norms) over the tensors. Return None if all tensors were 0 at
+    the start."""
     moved = [
         float((end[name] - before).norm() / before.norm())
         for name, before in start.items()
@@ -129,15 +131,16 @@ def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> floa
 
 @dataclass
 class Moves:
-    """The movements (end minus start) of each arm's first execution in one run, if a claim compares them."""
+    """How each arm's first execution in one run moved its tensors (end minus start), if a claim compares this."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def apart(self, made: Mapping[str, tuple[Tensor, float]], watched: set[str]) -> list[MovedApart]:
-        """Return how the movements of this execution differ from the movements of each kept arm.
+        """Return how the movements (end minus start) of this execution differ from the kept movements of each other
+        arm.
 
-        made: the result of `moved` for this execution. watched: the names of all state of this execution. The result
-        also contains the names of the state that is not compared.
+        made: the result of `moved` for this execution. watched: the names of all tensors of this execution's state. The
+        result also names the tensors that are not compared.
         """
         return [self._apart(arm, kept, made, watched) for arm, kept in self._kept.items()]
 
@@ -160,11 +163,11 @@ class Moves:
         )
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """Return the kept movements of `arm`; an empty mapping if none are kept."""
+        """Return how the tensors of `arm` moved from start to end, or an empty mapping if this is not kept."""
         return self._kept.get(arm, {})
 
     def keep(self, made: Mapping[str, tuple[Tensor, float]], arm: str) -> None:
-        """Keep the movements `made` of `arm`, unless the movements of an earlier execution of this arm are kept."""
+        """Keep how the tensors of `arm` moved (`made`), unless this is kept from an earlier execution of the arm."""
         self._kept.setdefault(arm, {name: movement for name, (movement, _) in made.items()})
 
     def forget(self, arm: str) -> None:
@@ -174,7 +177,7 @@ class Moves:
 
 _COUNTERS = ("step", "step_count")  # names of the update counters in torch's optimizers and in the reference trainer
 BUFFER = "buffer "  # prefix of the names of buffers among the tensors at the end of an execution
-# Differences in a buffer count as rounding, for example in a mean near 0, if they are at most this number times the
+# A difference in a buffer, for example in a mean near 0, counts as rounding if it is at most this number times the
 # largest element of the buffer.
 ROUNDING = 1e-6
 
@@ -195,12 +198,12 @@ class StateWatch:
         follows: bool = False,
         lent: bool = False,
     ) -> None:
-        """Set up the watch.
+        """Prepare to read the state of `training`.
 
-        moves: True to copy the start state into the host's memory, in order to compute `moved` at the end. sketched:
-        True to compute sketches (a few sums) of the parameters at the start and of all state at the end. follows: True
-        to follow steps, in order to decide which of the loose tensors that they create are state. lent: True to record
-        digests of these loose tensors, because the judge uses another arm's decision about them.
+        moves: True to copy the state at the start into the host's memory, and to compute `moved` at the end. sketched:
+        True to compute sketches (a few sums of elements) of the parameters at the start and of the whole state at the
+        end. follows: True to follow steps, to decide which of the loose tensors that they create are state. lent: True
+        to record digests of these loose tensors, because the judge uses what another arm decided about them.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
@@ -214,13 +217,13 @@ class StateWatch:
         # name of each loose tensor after the first step -> True if it contains no NaN
         self._numbers_later: dict[str, bool] = {}
         self.spoiled: list[str] | None = None
-        self.updates: list[int] | None = None  # the different amounts by which update counters increased
+        self.updates: list[int] | None = None  # the amounts by which the update counters increased, each amount once
         self._counted: dict[str, float] = {}
         self._counted_later: dict[str, float] = {}
-        self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end; key: BUFFER + name
+        self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end; the keys are BUFFER + name
 
     def at_start(self) -> State:
-        """Return the state before the first step. Also store the values that `at_end` compares the end with."""
+        """Return the state before the first step. Also store the values with which `at_end` compares the end."""
         state = watched_state(self._training)
         self._begin(state)
         self._counted = _update_counters(state)
@@ -238,7 +241,8 @@ class StateWatch:
             self.steps.begin(state)
 
     def after_first_step(self) -> None:
-        """Record which loose tensors exist now, and which of them are free of NaN."""
+        """Record which loose tensors (of no module or optimizer) exist after the first step, and which of them contain
+        no NaN."""
         if isinstance(self._training, HasState):
             loose = {plain_name(name): tensor for name, tensor in self._training.state().get(LOOSE, {}).items()}
             bad = holding_nan(loose)
@@ -276,7 +280,7 @@ class StateWatch:
         return recorded(kept_state).model_copy(update=more)
 
     def after_load(self) -> State:
-        """Return the state after a load. Treat this state as the start, from which updates are counted."""
+        """Return the state right after a checkpoint was loaded. Updates are counted from this state."""
         state = watched_state(self._training)
         self._begin(state)
         ended = self._at_end(state)
@@ -286,7 +290,7 @@ class StateWatch:
 
 def watched_state(training: TrainingRun) -> StateByCategory:
     """Return the training's current state, by category and name: parameters, buffers, optimizer, generators and loose
-    tensors. The state is what the training run names, and what is found in it."""
+    tensors. It is the state that the opened arm itself names, and the state that is found in it."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
@@ -299,16 +303,16 @@ def watched_state(training: TrainingRun) -> StateByCategory:
 
 
 def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
-    """Return the trainable parameters by name, without the prefixes that `torch.compile` adds to names. The result is
-    empty if the system shows no parameters."""
+    """Return the trainable parameters by name, without the prefixes that `torch.compile` adds to names. Return an empty
+    mapping if the system shows no parameters."""
     if not isinstance(training, HasParameters):
         return {}
     return {plain_name(name): tensor for name, tensor in training.parameters().items()}
 
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return the state of modules, optimizers and generators that are found in a training run. Return nothing for
-    training runs of the harness itself, because these name their state."""
+    """Return the state of the modules, optimizers and generators that are found in an opened arm. Return nothing for
+    trainings of the harness itself, because they name all their state."""
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -330,7 +334,7 @@ def numbers(state: StateByCategory) -> dict[str, float]:
 
 
 def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
-    """Return each tensor's data type and shape by `category name`. Skip generators and optimizer settings."""
+    """Return each tensor's data type and shape, by `category name`. Generators and optimizer settings are left out."""
     return {
         f"{category} {plain_name(name)}": f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         for category, tensors in state.items()
@@ -340,7 +344,8 @@ def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
 
 
 def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the total bytes of tensors by data type. Skip scalar tensors, and settings and counts written as text."""
+    """Return how many bytes the tensors of each data type have. Tensors with one element are left out, and so are
+    settings and counts that are stored as text."""
     found: dict[str, int] = {}
     for each in tensors.values():
         if each.numel() > 1 and not is_text(each):
@@ -350,7 +355,7 @@ def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _update_counters(state: StateByCategory) -> dict[str, float]:
-    """Return the counts of updates by name: the optimizers' counters, and a loose tensor named `updates`."""
+    """Return the counts of updates, by name: the counters of the optimizers, and a loose tensor named `updates`."""
     of_optimizers = {name: each for name, each in state["optimizer"].items() if name.rpartition(".")[2] in _COUNTERS}
     found = of_optimizers | {name: each for name, each in state[LOOSE].items() if name == "updates"}
     values = {name: number_of(tensor) for name, tensor in found.items() if tensor.numel() == 1}
@@ -358,7 +363,7 @@ def _update_counters(state: StateByCategory) -> dict[str, float]:
 
 
 def sketched(state: StateByCategory) -> dict[str, Sketch]:
-    """Return the sketches of all floating-point state, by `category name`."""
+    """Return the sketch (a few sums of elements) of each floating-point tensor of the state, by `category name`."""
     return sketches({f"{category} {name}": tensor for category, each in state.items() for name, tensor in each.items()})
 
 
@@ -374,7 +379,7 @@ def recorded(state: StateByCategory) -> State:
 
 @dataclass
 class Ends:
-    """The final parameters and buffers of each arm's first execution in one run, in the host's memory."""
+    """The parameters and buffers at the end of each arm's first execution in one run, in the host's memory."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     moves: Moves = field(default_factory=Moves)
@@ -382,10 +387,11 @@ class Ends:
     _replicas: dict[str, int] = field(default_factory=dict)
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """Return how far the tensors `ended` differ from each kept end. One kept tensor at a time is on the device.
+        """Return how far the tensors `ended` differ from the kept end of each other arm. Only one kept tensor at a time
+        is copied to the device.
 
-        Every rank takes part when sharded tensors are gathered, even a rank without a kept end. Otherwise the other
-        ranks would wait for this rank.
+        When sharded tensors are gathered, every rank must take part, also a rank without a kept end. Otherwise the
+        other ranks would wait for it.
         """
         apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
         for name, tensor in ended.items():
@@ -396,7 +402,7 @@ class Ends:
         return [_difference(arm, self._replicas.get(arm, 0), apart[arm], kept) for arm, kept in self._kept.items()]
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """Return the kept end of `arm`; an empty mapping if none is kept."""
+        """Return the kept tensors of `arm`. Return an empty mapping if none are kept."""
         return self._kept.get(arm, {})
 
     def forget(self, arm: str) -> None:
@@ -406,7 +412,7 @@ class Ends:
         self.moves.forget(arm)
 
     def keep(self, ended: Mapping[str, Tensor], arm: str, replica: int = 0) -> None:
-        """Keep the end `ended` of `arm`, if this is the arm's first execution in this process."""
+        """Keep the tensors `ended` of `arm`, if this is the arm's first execution in this process."""
         if arm not in self._kept:
             self._replicas[arm] = replica
             here = {name: tensor for name, tensor in ended.items() if not tensor.is_meta}
@@ -434,12 +440,13 @@ def _difference(arm: str, replica: int, apart: Mapping[str, float], kept: Mappin
 
 
 def _worst(sizes: Mapping[str, float]) -> str | None:
-    """Return the name with the largest value in `sizes`; None if `sizes` is empty. NaN counts as the largest value."""
+    """Return the name of the largest value in `sizes`. Return None if `sizes` is empty. NaN counts as larger than any
+    number."""
     return max(sorted(sizes), key=lambda name: (sizes[name] != sizes[name], sizes[name]), default=None)
 
 
 def _relative(apart: float, largest: float, rounding: float) -> float:
-    """Return `apart` / `largest`; 0 if `apart` is at most `rounding`, otherwise infinity if `largest` is 0."""
+    """Return `apart` / `largest`. Return 0 if `apart` is at most `rounding`, else infinity if `largest` is 0."""
     if apart <= rounding:
         return 0.0
     return apart / largest if largest else math.inf

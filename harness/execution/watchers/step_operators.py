@@ -1,8 +1,8 @@
-"""Observe the operators of a step: for each call its source line, its arguments, and digests of its tensors.
+"""Record the operators of a step: for each call its source line, its arguments, and digests of its tensors.
 
 A step that replays a CUDA graph is observed during its capture (`ObservedCaptures`). The computation of the digests is
 captured together with each operator, so that each replay computes the digests again. Kernels that are launched without
-torch are observed if their launches are announced to the harness (`harness.system.replay.launches`).
+torch are recorded if their launches are announced to the harness (see `harness.system.replay.launches`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from harness.system.replay.traced import is_prepared
 # Operators that return uninitialized memory. Such memory has no meaningful value until something is written to it.
 _UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 _NOWHERE = Site("forward", "", "", "")
-_VALUES = 65_536  # largest number of elements of a tensor whose values are kept
-_BLOCK = 512  # number of bytes that the device's allocator uses for the smallest tensor
+_VALUES = 65_536  # largest number of elements of a tensor whose values are recorded
+_BLOCK = 512  # number of bytes that the device's allocator uses for a tensor of one element
 
 
 class _Seen(NamedTuple):
-    """A tensor at one moment. place: its range of bytes. form: its type and shape. digest: it stays on the device."""
+    """A tensor at one moment. place: its range of bytes in memory. form: its type and shape. digest: a tensor on the
+    device."""
 
     place: _Range | None
     form: str
@@ -49,11 +50,12 @@ class _Seen(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A call of an operator, with its tensors before the call (`given`) and after it (`after`). written: ranges of
-    bytes that the operator writes according to its schema."""
+    """A call of an operator, with its tensors before the call (`given`) and after it (`after`). written: the ranges of
+    bytes that the operator writes, as its schema declares."""
 
     operator: ObservedOperator
-    numbers: list[str | None]  # values of the single numbers among `given`
+    # for each tensor in `given` that is a single number on the host, its value; otherwise None
+    numbers: list[str | None]
     written: list[_Range]
     given: list[_Seen]
     after: list[_Seen]  # the returned tensors, then the given tensors, after the operator; empty for a view
@@ -62,23 +64,25 @@ class _Found(NamedTuple):
 
 
 class StepOperators(Observer):
-    """Records every operator in its block, except those that prepare a capture, because their effects are undone.
+    """Records every operator in its block. Operators that only prepare a capture are left out, because their effects
+    are undone.
 
     is_cut: True if the time limit was reached before the end. unseen: the number of kernels that a capture recorded
-    outside of observed operators, plus the number of replays of graphs whose operators were not observed.
+    outside of recorded operators, plus the number of replays of graphs whose operators were not recorded.
     """
 
     def __init__(
         self, finder: SiteFinder, with_values: Collection[int] = (), *, until: float = inf, captures: bool = False
     ) -> None:
-        """Set up the observer.
+        """Prepare to record operators.
 
-        finder: finds the source line of a call. with_values: numbers of the operators whose tensors are kept in
-        addition to their digests. until: time of `monotonic()` after which nothing is observed. captures: True to
-        observe a capture instead of a step.
+        finder: finds the source line of a call. with_values: numbers of the operators for which the values of tensors
+        are recorded in addition to their digests. until: time of `monotonic()` after which nothing is recorded.
+        captures: True to record a capture instead of a step.
         """
         super().__init__()
-        # Operators before `begin` belong to no step. If a capture is observed, all operators belong to its step.
+        # Operators before the call of `begin` belong to no step. During a capture, all operators belong to the captured
+        # step.
         self.between = not captures
         self.is_cut, self.unseen = False, 0
         self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
@@ -86,12 +90,12 @@ class StepOperators(Observer):
         self._held: dict[int, StorageWeakRef] = {}  # weak references to storages; they prevent the reuse of an address
         self._computed: set[int] = set()  # addresses of memory that the step has written to
         self._unwritten: set[int] = set()
-        self._nodes: int | None = None  # number of nodes that the capture had after the previous operator
+        self._nodes: int | None = None  # number of nodes in the capture after the previous operator; None: no capture
         self._is_inside = self._is_launching = False  # True while an operator runs, and True while a kernel launch runs
         self._found: list[_Found] = []
 
     def begin(self, finder: SiteFinder, state: Mapping[str, Tensor]) -> None:
-        """Begin the step. state: the tensors that exist before the step, by name."""
+        """Begin the step. state: the tensors that existed before the step, by name."""
         self.between, self._finder = False, finder
         self._names = _Named(state)
 
@@ -128,7 +132,7 @@ class StepOperators(Observer):
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Callable[[], object], caller: FrameType
     ) -> object:
-        """Launch a kernel, and record it as an operator that may write to each of its tensor arguments."""
+        """Launch a kernel, and record the launch as an operator that may write to each of its tensor arguments."""
         given = [*_tensors_of_launch([*args, *kwargs.values()])]
         if self._looks_away(given):
             return launch()
@@ -147,7 +151,7 @@ class StepOperators(Observer):
         return returned
 
     def replayed(self, captured: StepOperators | None) -> None:
-        """Add the operators of a graph that was just replayed, with the digests that this replay computed."""
+        """Add the operators of a graph that was replayed just now, with the digests that this replay computed."""
         if captured is None or captured.is_cut:
             self.unseen += 1
             return
@@ -177,8 +181,8 @@ class StepOperators(Observer):
 
     @contextmanager
     def _one_operator(self) -> Iterator[None]:
-        """Within the block, an operator is running. If no other operator is running, first count the nodes that the
-        capture got since the previous operator."""
+        """Within the block, an operator is running. If it is not called by another operator, first count the nodes that
+        the capture got since the previous operator."""
         is_outer, self._is_inside = not self._is_inside, True
         if is_outer:
             self._count_unseen()
@@ -211,15 +215,16 @@ class StepOperators(Observer):
         before: list[_Seen],
         after: Sequence[Tensor],
     ) -> None:
-        # Look at the arguments again after the call. An operator may change tensors that its schema does not declare,
-        # such as the statistics of a batch norm.
+        # Look at the arguments again after the call. An operator may change tensors although its schema does not
+        # declare this, such as the statistics of a batch norm.
         seen = [*map(self._look, after)]
         kept = len(self._found) in self._with_values
         values = [each.detach().clone() for each in after if kept and each.numel() <= _VALUES]
         self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
     def _number(self, tensor: Tensor) -> str | None:
-        """Return a CPU tensor of shape [] as text; None for other tensors and those that the step computed."""
+        """Return a CPU tensor of shape [] as text. Return None for any other tensor, and for a tensor that the step
+        itself computed."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
             with suppress(Exception):  # the tensor type of another library may have no value
@@ -227,7 +232,8 @@ class StepOperators(Observer):
         return None
 
     def _look(self, tensor: Tensor, *, digested: bool = True) -> _Seen:
-        """Describe a tensor. Its digest stays on the device. Uninitialized and unreadable tensors get no digest."""
+        """Return a description of a tensor. Its digest stays on the device. It has no digest if it is uninitialized or
+        unreadable."""
         place, digest = _range(tensor), None
         if place is not None and place.memory not in self._held:
             self._held[place.memory] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -239,17 +245,15 @@ class StepOperators(Observer):
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes of memory all kept digests and values need."""
+        """Return how many bytes of memory all recorded digests and values use."""
         digests = [each.digest for found in self._found for each in (*found.given, *found.after)]
         kept = [*digests, *(each for found in self._found for each in found.values)]
         whole = [(each.nbytes, _BLOCK if each.is_cuda else 1) for each in kept if each is not None]
         return sum(-(-size // block) * block for size, block in whole)
 
     def operators(self, after: Mapping[str, Tensor]) -> list[ObservedOperator]:
-        """Return the observed operators in the order of their calls. A device's digests are copied in one transfer.
-
-        after: state and gradients after the step, by name.
-        """
+        """Return the recorded operators in the order of their calls. The digests of a device are copied in one
+        transfer. after: state and gradients after the step, by name."""
         seen = [each for found in self._found for each in (*found.given, *found.after)]
         texts, later, writers = iter(_fetched([each.digest for each in seen])), _Named(after), _Writers()
         observed = []
@@ -270,11 +274,11 @@ class StepOperators(Observer):
 
 
 class ObservedCaptures:
-    """Observes the operators that CUDA graphs record within this object's block. At each replay of a graph, its
+    """Records the operators that CUDA graphs capture within this object's block. At each replay of a graph, its
     operators are added to `step`."""
 
     def __init__(self, finder: Callable[[], SiteFinder], with_values: Collection[int] = (), until: float = inf) -> None:
-        self.step: StepOperators | None = None  # the observer of the current step
+        self.step: StepOperators | None = None  # records the operators of the current step
         self._finder, self._with_values, self._until = finder, with_values, until
         self._of: WeakKeyDictionary[Any, StepOperators] = WeakKeyDictionary()
         self._capturing: list[StepOperators] = []
@@ -289,7 +293,7 @@ class ObservedCaptures:
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes of memory the digests in all graphs need."""
+        """Return how many bytes of memory the digests in all captured graphs use."""
         return sum(each.bytes for each in self._of.values())
 
     def _begun(self, begin: Callable[..., object]) -> Callable[..., object]:
@@ -347,19 +351,20 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fill(made: Sequence[Tensor]) -> None:
-    """Fill uninitialized tensors with 0. Digests include the parts that an operator leaves unwritten."""
+    """Fill uninitialized tensors with 0. Otherwise digests would depend on the old content of parts that an operator
+    does not write."""
     for each in made:
         with suppress(Exception), torch.no_grad():
             each.zero_()
 
 
 def _tensors_of_launch(values: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among a kernel's arguments, and the tensors to which tensor descriptors among them refer."""
+    """Yield the tensors among a kernel's arguments, and the tensors that tensor descriptors among them refer to."""
     return tensors_in([each if isinstance(each, Tensor | tuple) else getattr(each, "base", None) for each in values])
 
 
 def _copied(digests: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return copies of digests of shape []. Only a few operations are used on each device."""
+    """Return copies of the digests, which have shape []. Only a few operations are executed on each device."""
     found = list(digests)
     for places in _by_device(digests).values():
         copies = torch.stack([found[place].reshape(()) for place in places]).unbind()  # type: ignore[union-attr]
@@ -386,7 +391,8 @@ def _by_device(digests: Sequence[Tensor | None]) -> dict[torch.device, list[int]
 
 
 class _Range(NamedTuple):
-    """A tensor's range of bytes: its storage's number, the position of its first byte, and that after its last byte."""
+    """A tensor's range of bytes: the number of its storage, the position of its first byte, and the position after its
+    last byte."""
 
     memory: int
     start: int
@@ -398,7 +404,7 @@ class _Range(NamedTuple):
 
 def _range(tensor: Tensor) -> _Range | None:
     """Return the range of bytes from a tensor's first element to its last element. Return None if the tensor has no
-    storage, is empty, or is not strided."""
+    storage, has no elements, or is not strided."""
     if not torch._C._has_storage(tensor) or tensor.layout is not torch.strided or not tensor.numel():
         return None
     span = 1 + sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -407,7 +413,7 @@ def _range(tensor: Tensor) -> _Range | None:
 
 
 class _Named:
-    """Finds the names of tensors by their ranges of bytes. Several tensors may share bytes."""
+    """Finds the names of tensors that share bytes with a given range of bytes."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._of: dict[int, list[tuple[_Range, str]]] = {}
@@ -423,12 +429,12 @@ class _Named:
         return [] if place is None else [name for each, name in self._of.get(place.memory, []) if each.meets(place)]
 
 
-# a key that identifies a tensor: its range of bytes, its data type and shape, and its strides
+# a key that identifies a tensor: range of bytes, data type with shape, and strides
 _Exact = tuple[_Range | None, str, tuple[int, ...]]
 
 
 class _Writers:
-    """Stores which operator last wrote each range of bytes, and digests of the operator's tensors after the call."""
+    """Stores which operator last wrote to each range of bytes, and digests of its tensors after the call."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[_Range, int]]] = {}
@@ -442,11 +448,11 @@ class _Writers:
         self._left |= {seen: (number, digest) for seen, digest in left.items()}
 
     def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
-        """Return the number of the operator that last wrote the tensor `seen`, and True if this is certain. The number
-        is None if no observed operator wrote the tensor, or if the result is uncertain.
+        """Return the number of the operator that last wrote to the tensor `seen`, and True if this is certain. The
+        number is None if no recorded operator wrote to the tensor, or if the result is uncertain.
 
-        digest: the tensor's digest now. If the digest after the operator was another one, code that was not observed
-        has written the tensor, and the result is uncertain.
+        digest: the tensor's digest now. If it differs from the digest after the operator, code that was not recorded
+        has written to the tensor, and the result is uncertain.
         """
         place = seen.place
         written = [] if place is None else self._of.get(place.memory, [])
@@ -468,7 +474,7 @@ def _values(tensor: Tensor) -> list[float]:
 
 
 def _text(value: Any) -> str:
-    """Return an operator's argument as text. Numbers are written in full; each tensor is written as a dot."""
+    """Return an operator's argument as text. Numbers are written in full. A tensor is written as a dot."""
     if isinstance(value, Tensor):
         return "·"
     if isinstance(value, tuple | list):

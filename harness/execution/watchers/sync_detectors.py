@@ -1,8 +1,8 @@
 """Detect host syncs. Each detector executes a function, and returns where and how often the host waited for the device.
 
-The dispatch mode and the fake pass find operators that need a value on the host. The profiler and the sync-debug mode
-find the waits of the host. The first two detectors work in another way than the last two. A detector of one pair can
-therefore check a detector of the other pair.
+The dispatch mode and the fake pass (an execution on tensors without data) find operators that need a value on the host.
+The profiler and the sync-debug mode find the waits of the host. These two ways are independent, so a detector of one
+pair can check a detector of the other pair.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ Syncs = Counter[Sync]
 
 
 class FakePassError(Exception):
-    """A step fails on fake tensors but not on real tensors, for example because an operator has no fake version."""
+    """A step fails on fake tensors (tensors without data) but not on real tensors, for example because an operator does
+    not support fake tensors."""
 
 
-# Operators that need values of a device tensor on the host, either as a scalar or for the shape of their output.
+# Operators that need values of a device tensor on the host, as a scalar or for the shape of their output.
 _VALUE_OPERATORS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "equal", "bincount", "multinomial",
 }  # fmt: skip
 # Operators that need values of a device tensor on the host only with some arguments. `needs_value` examines only the
-# operators of these two sets.
+# operators in these two sets.
 _VALUE_OPERATORS_AT_TIMES = {
     "repeat_interleave", "index", "index_put", "index_put_", "_index_put_impl_", "copy_", "_to_copy",
 }  # fmt: skip
@@ -64,13 +65,13 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): ")
 
 @cache
 def never_waits(func: OpOverload) -> bool:
-    """Return True if no call of the operator needs values of a device tensor on the host. Results are cached."""
+    """Return True if no call of the operator needs values of a device tensor on the host. The results are cached."""
     return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
 
 
 def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
     """Return True if this call makes the host wait for a tensor on `device`. On a machine without a GPU, `device` is
-    "cpu", and CPU tensors are treated like tensors of a GPU."""
+    "cpu", and CPU tensors are treated as if they were on a GPU."""
     if never_waits(func):
         return False
     name = func._schema.name.removeprefix("aten::")
@@ -86,11 +87,11 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
 
 
 def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True if this indexing waits for the device. It waits in order to find the positions that a mask selects,
-    or to copy an index to the device.
+    """Return True if this indexing makes the host wait: to find the positions that a mask selects, or to copy an index
+    to the device.
 
-    An assignment of one value of the host by one mask does not wait, because torch fills the selected positions. If the
-    assignment accumulates, it waits.
+    An assignment of a single value of the host with a single mask does not wait, because torch fills the selected
+    positions. It waits if it accumulates.
     """
     indices = [index for index in args[1] if index is not None]
     masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
@@ -112,8 +113,8 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
 class DispatchWatch(Observer):
     """Counts the ATen operations that reach torch's dispatcher, and finds the operations that make the host wait.
 
-    replayed: number of operations while `replaying()` was true. after: number of operations after the step. If the
-    block is entered again, the counts continue. `restart` sets them to 0.
+    replayed: number of operations while `replaying()` was true. after: number of operations after the step had
+    returned. If the block is entered again, the counts continue. `restart` sets them to 0.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
@@ -145,7 +146,8 @@ class DispatchWatch(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Count a read of a device tensor's value. Return the tensor or, in a fake pass, a tensor of ones."""
+        """Count a read of a device tensor's value by the host. Return the tensor or, in a fake pass (on tensors without
+        data), a tensor of ones."""
         if self.host is None or self.host.has(tensor):
             return tensor
         self.seen[Sync(of_current_stack(), called)] += 1
@@ -153,7 +155,8 @@ class DispatchWatch(Observer):
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return a plausible result for a call that needs a fake tensor's value: 1, True, or the result for a full mask."""
+    """Return a plausible result for a call that needs a value of a fake tensor (without data): 1, True, or the result
+    for a mask that selects everything."""
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
@@ -171,7 +174,8 @@ def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
             is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
             indices += list(_everything(index).unbind(1)) if is_mask else [index]
         return func(args[0], indices)
-    return func(*args, **kwargs)  # no plausible result is known; on fake tensors this call raises an error
+    # no plausible result is known; on fake tensors (without data) this call raises an error
+    return func(*args, **kwargs)
 
 
 def _everything(mask: Tensor) -> Tensor:
@@ -183,7 +187,7 @@ def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Te
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
-    """Call `execute` on real tensors under a dispatch mode, and return the host syncs. The dispatch mode sees the
+    """Call `execute` on real tensors with a dispatch mode, and return the host syncs. The dispatch mode observes the
     backward pass, but not the work of libraries and replays."""
     with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
         execute()
@@ -191,12 +195,13 @@ def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
 
 
 def by_fake_pass(execute: Execute, device: str) -> Syncs:
-    """Return the host syncs of `execute` on fake tensors: values that the host needs. Plausible values replace them.
+    """Call `execute` on fake tensors (without data), and return its host syncs: the places where the host needs a value
+    of a tensor.
 
-    The pass ends early if no plausible value is known, as for an output whose shape depends on values. It also ends
-    early if the step fails after a sync, because a replaced value may cause errors. (NAdam, for example, divides by the
-    value minus 1.) The syncs until then count. Raises `FakePassError` if the step fails before any sync. The caller
-    must undo the effects that fake tensors have on the state.
+    Each such value is replaced by a plausible one. The pass ends early if no plausible value is known, as for an output
+    whose shape depends on values. It also ends early if the step fails after a sync, because a replaced value may cause
+    errors. (NAdam, for example, divides by the value minus 1.) The syncs until then count. Raises `FakePassError` if
+    the step fails before any sync. The caller must undo the effects that fake tensors have on the state.
     """
     with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode, as_on_a_device():
         try:
@@ -213,7 +218,8 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
 
 
 def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
-    """Call `execute` under the profiler. Return how often the host waited, and True if the profiler saw a planted sync.
+    """Call `execute` with the profiler. Return how often the host waited, and True if the profiler also saw a planted
+    host sync.
 
     Stacks are not recorded here, because they take much time. `by_profiler` finds the lines of code that wait.
     """
@@ -229,10 +235,8 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 
 
 def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
-    """Return how many calls named in `waits` began within ranges named `window` in a profile's raw events.
-
-    As in `syncs_of_profile`, copies to pageable memory also count, and work of the harness does not count.
-    """
+    """Return how many calls named in `waits` began within ranges named `window`, in the raw events of a profile. As in
+    `syncs_of_profile`, copies to pageable memory count too, and work of the harness does not count."""
     within, outside = (
         [
             (event.start_ns(), event.start_ns() + event.duration_ns())
@@ -251,8 +255,8 @@ def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> in
 
 
 def by_profiler(execute: Execute) -> Syncs:
-    """Call `execute` under the profiler, and return the host syncs: CUDA calls that wait, and copies to pageable
-    memory, because these wait too."""
+    """Call `execute` with the profiler, and return the host syncs: CUDA calls that wait, and copies to pageable memory,
+    which wait too."""
     synchronize()
     with profiler(stacks=True) as profile:
         with span(_WINDOW):
@@ -262,10 +266,8 @@ def by_profiler(execute: Execute) -> Syncs:
 
 
 def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
-    """Return a profile's host syncs: how often a line of user code made calls named in `waits` in the observed window.
-
-    The work of the harness between the steps is left out.
-    """
+    """Return the host syncs in a profile: how often each line of user code made calls named in `waits` in the observed
+    steps. The work of the harness between the steps is left out."""
     within, outside = (
         [event.time_range for event in events if event.name == name and str(event.device_type).endswith("CPU")]
         for name in (_WINDOW, OUTSIDE)
@@ -288,7 +290,8 @@ def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
 
 
 def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
-    """Return the line of user code that made a CUDA runtime call, from the Python stack of the operator that made it.
+    """Return the line of user code that made a CUDA runtime call, from the Python stack of the operator that made the
+    call.
 
     If the profiler gave the call another thread number than its operator, the call has no parent. The operator is then
     the shortest of the `operators` that ran at the time of the call.
@@ -304,13 +307,13 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
-    """Call `execute` while torch warns of calls that wait for the device, and return these host syncs. Torch does not
-    warn of `torch.cuda.synchronize()` and of waits for events."""
+    """Call `execute` while torch warns about calls that wait for the device, and return these host syncs. Torch does
+    not warn about `torch.cuda.synchronize()` and waits for events."""
     with SyncWarnings(sync_here) as seen:
         execute()
     return seen
 
 
 def sync_here(operation: str) -> Sync:
-    """Return a `Sync` by `operation`, at the line of user code that runs now."""
+    """Return a `Sync` for the operation `operation`, at the line of user code that is running now."""
     return Sync(of_current_stack(), operation)

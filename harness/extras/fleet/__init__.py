@@ -1,1 +1,2 @@
-"""Run a gate or a drill in parts (shards), as jobs on Slurm or on this machine's GPUs. submitit submits the jobs."""
+"""Run a gate or a drill in parts, called shards, as jobs on Slurm or on the GPUs of this machine. The library submitit
+submits the jobs."""

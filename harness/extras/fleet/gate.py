@@ -1,7 +1,5 @@
-"""Run every shard once, as a job on a Slurm cluster or on the GPUs of this machine. submitit starts the jobs.
-
-If the command is interrupted, running jobs are ended, and their evidence is kept.
-"""
+"""Run every shard (part of a gate or a drill) once, as a job on a Slurm cluster or on the GPUs of this machine. The
+library submitit starts the jobs. If the command is interrupted, running jobs are ended, and their evidence is kept."""
 
 from __future__ import annotations
 
@@ -35,11 +33,11 @@ if TYPE_CHECKING:
     from submitit import Job
 
 SLURM, LOCAL = "slurm", "local"
-JOBS = ".jobs"  # name of a folder for submitit's files, inside the folder of the shards
-LONGEST_MIN = 60 * 24 * 28  # in minutes; submitit requires a limit, but a local job ends when its shard ends
-# limit of one Slurm job in minutes; after it, the job is queued again and continues with the remaining work
+JOBS = ".jobs"  # name of a folder for the files of submitit, inside the folder with the shards' run directories
+LONGEST_MIN = 60 * 24 * 28  # in minutes; submitit requires a limit, but a local job ends when the harness in it ends
+# limit of one Slurm job in minutes; at the limit, the job is queued again, and later does the remaining work
 SLURM_MIN = 60
-TURNS = 20  # largest number of times that a job is requeued
+TURNS = 20  # largest number of times that a job is queued again
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
 _OPTION = re.compile(r"[a-z][a-z-]*=[^,\s]+")
 # matches the number of GPUs of a node in the output of sinfo, for example gpu:4 or gpu:h200:8(S:0-1)
@@ -47,32 +45,28 @@ _GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 
 
 class Engine(Protocol):
-    """Runs jobs. places: GPUs, each of which runs one job at a time; None if the engine has its own queue.
-
-    owned: True if the jobs end when this process ends. poll_s: seconds between two checks of the jobs.
-    """
+    """Runs jobs. places: GPUs, each of which runs one job at a time; None if the engine has a queue, such as Slurm's.
+    owned: True if the jobs end when this process ends. poll_s: seconds between two checks of the jobs."""
 
     places: Sequence[str] | None
     owned: bool
     poll_s: float
 
     def variables(self, places: Sequence[str]) -> Mapping[str, str]:
-        """Return additional environment variables for the job of a shard on these GPUs."""
+        """Return the environment variables that a job needs, in addition to others, to use the GPUs in `places`."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
 
     def under_way(self, jobs: Collection[Job[Outcome]]) -> set[str]:
-        """Return the ids of those jobs that wait, run, or have an unknown state."""
+        """Return the ids of those `jobs` that wait, are running, or have an unknown state."""
 
     def end(self, job: Job[Outcome]) -> None:
         """Send SIGTERM to the job. The job then keeps its evidence and ends."""
 
 
 def engine(on: str | None, gpus: str | None = None) -> Engine:
-    """Return the engine for `--on` (`local`, `slurm` or `slurm:OPTIONS`) and `--gpus`.
-
-    Raises UsageError for other texts.
-    """
+    """Return the engine that `--on` (`local`, `slurm` or `slurm:OPTIONS`) and `--gpus` name. Raises UsageError for
+    other texts."""
     name, _, options = (on or LOCAL).partition(":")
     if name not in {SLURM, LOCAL} or (name == LOCAL and options):
         rule, remedy = "--on must be local, slurm or slurm:KEY=VALUE,…", "choose GPUs of this machine with --gpus"
@@ -105,7 +99,8 @@ def gpu_names(wanted: str) -> list[str]:
 
 @dataclass
 class Local:
-    """Runs jobs as processes on this machine. A place is a GPU, by index or UUID, or "" on a machine without a GPU."""
+    """Runs jobs as processes on this machine. Each place is a GPU (its index or UUID), or "" on a machine without a
+    GPU."""
 
     places: Sequence[str] | None
     owned: bool = True
@@ -182,7 +177,7 @@ class Slurm:
         try:
             return waiting & set(_slurm("squeue", "--me", "--noheader", "--format=%i").split())
         except HarnessError:
-            # The controller does not answer, perhaps because it is restarting. Assume that all jobs are still there.
+            # Slurm's controller does not answer, perhaps because it is restarting. Assume that all jobs still exist.
             return waiting
 
     def end(self, job: Job[Outcome]) -> None:
@@ -190,7 +185,7 @@ class Slurm:
 
 
 def _options(text: str) -> dict[str, str]:
-    """Return options such as `partition=gpu,time=30`, by name. Raises UsageError for an option in another form."""
+    """Return Slurm options such as `partition=gpu,time=30`, by name. Raises UsageError for any other form."""
     words = [word for word in text.split(",") if word]
     if wrong := [word for word in words if not _OPTION.fullmatch(word)]:
         rule, remedy = "options of sbatch must be KEY=VALUE, separated by commas", "slurm:partition=gpu,time=30"
@@ -213,9 +208,10 @@ def _slurm(*command: str) -> str:
 
 @contextmanager
 def _as_jobs_begin() -> Iterator[None]:
-    """Within the block, start processes with the PYTHONPATH that this command got, and block the terminal's signals.
+    """Within the block, start processes with the PYTHONPATH that this command got, and block signals of the terminal.
 
-    The new processes inherit the block, so only the submitter interrupts a job. Signals arrive here after the block.
+    The new processes inherit the blocked signals, so that a job is interrupted only by this command. Signals that
+    arrive meanwhile reach this command after the block.
     """
     from submitit.helpers import environment_variables
 
@@ -227,15 +223,16 @@ def _as_jobs_begin() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, spared)
 
 
-# order of the exit codes of `harness drill`, the worst one first
+# exit codes of `harness drill`, the worst one first
 WORST_FIRST = (ExitCode.ERROR, ExitCode.VIOLATED, ExitCode.UNDECIDED)
-RESULT_S = 15.0  # largest delay in seconds until the result of a finished job is visible in a shared folder
-# A function of the shard, the places where it ran, and its outcome (None if it left no result).
+RESULT_S = 15.0  # a result on a shared file system may become visible this many seconds after the end of its job
+# A function that is called when a shard has ended: with the shard, the places where it ran, and its outcome, which is
+# None without a result.
 Ended = Callable[[Shard, str, Outcome | None], None]
 
 
 def new_directory(reports: Path, name: str | None) -> Path:
-    """Return the path of the folder for the shards' run directories. Its default name has the date and the machine."""
+    """Return the path of a new folder for the run directories of all jobs. Its default name has date and machine."""
     if name is not None:
         return reports / name
     return unused(reports / f"{session.directory_name(datetime.now(tz=UTC), session.VerifyOptions())}-fleet")
@@ -244,11 +241,12 @@ def new_directory(reports: Path, name: str | None) -> Path:
 def run_shards(
     shards: Sequence[Shard], engine: Engine, directory: Path, ended: Ended, passed_on: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Run every shard once. Return the exit codes by name of the shard; a job without a result has the code 12.
+    """Run every shard (part of a gate or a drill) once. Return exit codes by name of the shard. A job without a result
+    has code 12.
 
-    Run directories and outputs (`NAME.txt`) are written below `directory`, which must not exist yet. After a signal,
-    which raises KeyboardInterrupt or SystemExit, running shards get SIGTERM and keep their evidence. No other shard is
-    started. The exception then has a note with the directory.
+    Run directories and outputs (`NAME.txt`) are written below `directory`, which must not exist yet. If a signal raises
+    KeyboardInterrupt or SystemExit, running shards get SIGTERM and keep their evidence, and no other shard is started.
+    The exception then has a note that names the directory. passed_on: words for the command line of every shard.
     """
     made_folder(directory.parent)
     try:
@@ -280,7 +278,7 @@ def run_shards(
                         codes[shard.name] = ExitCode.ERROR if outcome is None else outcome.code
                         ended(shard, ",".join(places) if engine.places else "", outcome)
         except BaseException as error:
-            if not running and not codes:  # the first job was refused, so nothing has run
+            if not running and not codes:  # the first job was refused, so no shard has run
                 shutil.rmtree(directory)
                 raise
             _end(engine, [job for _, job in running.values()])
@@ -290,10 +288,10 @@ def run_shards(
 
 
 def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return free places for the shard: one for each GPU that it needs, but not more than exist.
+    """Return free places for the shard (one job's command): one for each GPU that it needs, but not more than exist.
 
-    Return () if too few places are free. Later shards must then wait too. Otherwise they would take each place that
-    becomes free, and a large shard would wait until all of them have ended.
+    Return () if too few places are free. The shards after it must then wait, too. Otherwise they would take each place
+    that becomes free, and a shard that needs several GPUs would have to wait until all of them have ended.
     """
     if places is None:
         return (shard.name,)  # an engine with its own queue chooses the place
@@ -304,10 +302,8 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
 
 @contextmanager
 def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
-    """Hold a lock on a file during the block, and remove the file afterwards.
-
-    Owned jobs end when the lock is released.
-    """
+    """Hold a lock on a file during the block, and remove the file afterwards. owned: True if the jobs must end when
+    this command ends. They end when the lock is released."""
     import fcntl
 
     with (directory / OWNER).open("wb") as file:
@@ -318,10 +314,8 @@ def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
 
 
 def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
-    """Wait up to `seconds` for the result of an ended job.
-
-    Return None if the job was killed, was cancelled or raised.
-    """
+    """Wait up to `seconds` for the result of a job that has ended. Return None if the job was killed, was cancelled, or
+    raised an exception."""
     until = time.monotonic() + seconds
     while not job.paths.result_pickle.exists():
         if time.monotonic() >= until:
@@ -340,7 +334,7 @@ def _end(engine: Engine, jobs: Sequence[Job[Outcome]]) -> None:
 
 
 def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
-    """Return the run directories of all shards. Raises EvidenceError if a shard has no run directory."""
+    """Return the run directories of all shards (parts of a gate). Raises EvidenceError if a shard has none."""
     found = {shard.name: moved.run_directories(directory / shard.name) for shard in shards}
     if missing := [name for name, paths in found.items() if not paths]:
         raise EvidenceError(
@@ -353,6 +347,6 @@ def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
 
 
 def worst(codes: Iterable[int]) -> int:
-    """Return the worst exit code of several drills. A code that is not in the list counts as ERROR."""
+    """Return the worst of the exit codes of several drills. A code that a drill cannot have counts as ERROR."""
     seen = {code if code in (*WORST_FIRST, ExitCode.HELD) else ExitCode.ERROR for code in codes}
     return next((code for code in WORST_FIRST if code in seen), ExitCode.HELD)

@@ -1,8 +1,9 @@
-"""Divide a gate or a drill into shards. A shard is one command in one job. The longest shards are started first.
+"""Divide a gate or a drill into shards. A shard is one harness command in one job. The longest shards are started
+first.
 
-Shards are independent of each other. Claims that share runs are in one shard, and a claim is never split between
+Shards are independent of each other. Claims that share runs are in one shard, and a claim is never divided between
 machines. Shards that need several GPUs are started before all others, while every GPU is free. After a preemption, a
-time limit or the loss of a node, the engine starts the shard's job again, and the shard is resumed.
+time limit or the loss of a node, the job of the shard is started again, and the shard is resumed.
 """
 
 from __future__ import annotations
@@ -38,16 +39,17 @@ from harness.run_directory.writer import BundleWriter
 if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission
 
-# Largest number of faults in one shard of a drill. A fault without a timing takes about 12 s on an H200.
+# Largest number of faults in one job of a drill. A fault without a timing takes about 12 s on an H200.
 MOST_FAULTS = 16
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One call of `harness verify`, or of `harness drill` if `drill` is True. faults: those to plant; empty means all.
+    """A part of a gate or a drill: one call of `harness verify`, or of `harness drill` if `drill` is True.
 
-    on_gpu: True if a unit needs a GPU. gpus: the largest number of GPUs that a unit uses, at least 1. seconds: the time
-    that the shard took when it was last recorded, or infinity if a unit has no record.
+    faults: the faults to plant; empty means all. on_gpu: True if a unit needs a GPU. gpus: the largest number of GPUs
+    that a unit uses, at least 1. seconds: the time that the shard took when it was last recorded, or infinity if a unit
+    has no record.
     """
 
     name: str
@@ -60,17 +62,15 @@ class Shard:
     seconds: float = math.inf
 
     def words(self, but: Collection[str] = ()) -> list[str]:
-        """Return the words of the shard's command line after `harness`. but: claims to leave out.
-
-        Options that every shard gets are not among them.
-        """
+        """Return the words of the job's command line after `harness`. but: claims to leave out. Options that all jobs
+        have in common are not among the words."""
         narrowed = [word for claim in self.claims if claim not in but for word in ("--claim", claim)]
         narrowed += [word for fault in self.faults for word in ("--fault", fault)]
         return ["drill" if self.drill else "verify", str(self.contract), *narrowed]
 
 
 Recorded = Mapping[tuple[str, str, str], Sequence[Busy]]
-"""The recorded busy times of each unit (contract, claim, workload), from `busy_times`."""
+"""The recorded times of each unit (contract, claim, workload), as `busy_times` returns them."""
 
 
 def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
@@ -80,10 +80,11 @@ def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
 
 
 def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None, places: int = 1) -> list[Shard]:
-    """Divide all claims into shards: one shard for each timed claim, and one for the other claims of each contract.
+    """Divide all claims of a gate into shards (commands in separate jobs), the longest shard first.
 
-    The longest shard comes first. If a contract takes longer than the total time divided by `places`, its claims are
-    divided among several shards. Claims that share runs stay together.
+    Each timed claim gets a separate shard. The other claims of a contract are in one shard. If this shard takes longer
+    than the total time divided by `places`, its claims are divided among several shards, but claims that share runs
+    stay together.
     """
     timed, others = [], []
     for loaded in contracts:
@@ -102,10 +103,8 @@ def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None =
 
 
 def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Split a shard into shards of at most `fair` seconds. A shard is longer if its claims share runs.
-
-    If the shard is short enough, or if its seconds are unknown, return it unchanged.
-    """
+    """Divide a shard (the claims of one job) into shards of at most `fair` seconds. A shard may be longer if its claims
+    share runs. If the shard is short enough, or if its seconds are unknown, return only this shard."""
     if not fair < shard.seconds < math.inf:
         return [shard]
     [loaded] = [one for one in contracts if one.path == shard.contract]
@@ -125,9 +124,10 @@ def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[Lo
 
 
 def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None) -> list[Shard]:
-    """Divide all faults of all claims into shards. Each shard also runs its claims once without a fault, as a control.
+    """Divide all faults of all claims into shards (commands in separate jobs).
 
-    Each fault of a timed claim has a shard of its own. Claims without faults are in no shard.
+    Each shard also runs its claims once without a fault, as a control. Each fault of a timed claim has a separate
+    shard. Claims without faults are in no shard.
     """
     timed, others = [], []
     for loaded in contracts:
@@ -149,9 +149,10 @@ def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None 
 def _longest_first(
     shards: Sequence[Shard], recorded: Recorded | None, contracts: Sequence[LoadedContract]
 ) -> list[Shard]:
-    """Return the shards in the order of their start, with unique names and with the seconds that they will take.
+    """Return the shards (commands in separate jobs) in the order in which they are started, with unique names and the
+    seconds that they will take.
 
-    Shards that need more GPUs are started first. Among the others, shards without recorded seconds come first, then the
+    Shards that need more GPUs come first. Among the others, shards without recorded seconds come first, and then the
     longest. A shard of a drill takes the seconds of its run without a fault, times (1 + number of planted faults).
     """
     by_path = {loaded.path: loaded.contract for loaded in contracts}
@@ -168,7 +169,8 @@ def _longest_first(
 
 
 def _named_apart(shards: Sequence[Shard]) -> list[Shard]:
-    """Return the shards with unique names, also if case is ignored. Contracts may contain the same claim ids."""
+    """Return the shards (commands in separate jobs) with unique names. Two names must differ in more than upper and
+    lower case. Contracts may contain the same claim ids."""
     names: set[str] = set()
     apart = []
     for shard in shards:
@@ -195,10 +197,8 @@ def _shard(
 
 
 def _in_groups(claims: Sequence[AnyClaim]) -> list[tuple[str, ...]]:
-    """Return groups of claims, in their order.
-
-    Each group has at most `MOST_FAULTS` faults, unless one claim alone has more.
-    """
+    """Return the claims in groups, in their order. Each group has at most `MOST_FAULTS` faults, unless a single claim
+    has more."""
     groups: list[list[str]] = []
     planted = MOST_FAULTS
     for claim in claims:
@@ -214,30 +214,32 @@ def _is_timed(claim: AnyClaim) -> bool:
     return any(part.kind == "throughput_ratio" for part in parts_of(claim))
 
 
-# The functions below handle a shard whose job was started again on another machine.
-#
-# The interrupted directory is renamed and stays unchanged. Claims whose runs are all complete are copied to a separate
-# directory, which is sealed. Other claims start again on the new machine: two machines never decide one claim together.
+# The functions below handle a shard whose job was started again on another machine. The interrupted run directory is
+# renamed and stays unchanged. Claims whose runs are all complete are copied to a separate, complete run directory.
+# Other claims start again on the new machine, because two machines must not decide one claim together.
 
-ENDED, LEFT = ".ended-", ".left-"  # suffixes of the shard's name; a number follows them
+ENDED, LEFT = ".ended-", ".left-"  # suffixes of the name of a shard's directory; a number follows them
 
 
 def run_directories(final: Path) -> list[Path]:
-    """Return the valid run directories of one shard. Each claim is in only one of them."""
+    """Return the valid run directories of one shard (the command of one job). Each claim of the shard is in only one of
+    them."""
     own = [final] if (final / layout.HEADER).is_file() else []
     return [*sorted(final.parent.glob(f"{final.name}{ENDED}*")), *own]
 
 
 def settled_claims(final: Path) -> set[str]:
-    """Return the claims of the shard that were decided on an earlier machine, before the job was started again."""
+    """Return the claims of the shard (the command of one job) that were decided on an earlier machine, before the job
+    was started again."""
     earlier = final.parent.glob(f"{final.name}{ENDED}*/{layout.HEADER}")
     return {claim for path in earlier for claim in read_model(path, Header).narrowed.claims}
 
 
 def set_aside(left: Path, final: Path, *, settled: bool) -> None:
-    """Rename the interrupted directory `left`. If `settled`, first copy claims with complete runs to a new directory.
+    """Rename the interrupted directory `left`. If `settled` is True, first copy claims with complete runs to a new
+    directory.
 
-    Raises UsageError if another process works in `left`. Raises EvidenceError if files in `left` were changed.
+    Raises UsageError if another process is writing into `left`. Raises EvidenceError if files in `left` were changed.
     """
     number = 1 + len(list(final.parent.glob(f"{final.name}{LEFT}*")))
     decided = final.with_name(f"{final.name}{ENDED}{number}")
@@ -271,7 +273,7 @@ def _settle(left: Path, decided: Path) -> None:
 
 
 def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
-    """Return True if all runs of the claim's units have ended, including runs that share evidence with them."""
+    """Return True if all runs of the claim's units have ended, also the runs whose evidence they use."""
     own = {run for unit in bundle.header.units if unit.claim == claim for run in unit.runs}
     shared = [bundle.root / layout.EVIDENCE / run / layout.SHARED for run in own & ended]
     hosts = {read_model(path, Shared).run for path in shared if path.exists()}
@@ -279,18 +281,17 @@ def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
 
 
 POLL_S = 0.5
-OWNER = ".submitter"  # a file that the submitter of owned jobs keeps locked as long as it runs
-# Variables that are removed from a shard's environment, because only the submitter writes annotations and the summary.
+OWNER = ".submitter"  # a file that the command which submitted owned jobs keeps locked while it runs
+# Variables that are removed from a job's environment, because only the submitting command writes annotations and the
+# summary.
 OF_THE_WHOLE = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-LOCK_WAIT_S = 120.0  # in seconds; NFS releases the lock of a lost node after 90 s
+LOCK_WAIT_S = 120.0  # in seconds; a network file system (NFS) releases the lock of a lost node after 90 s
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a shard: the exit code, the last node, and the number of times that its job was restarted.
-
-    If a signal ended the harness, the shard has no outcome.
-    """
+    """The end of a shard (the command of one job): the exit code, the last node, and how often the job was started
+    again. If a signal ended the harness in the job, the shard has no outcome."""
 
     code: int
     node: str
@@ -299,11 +300,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """The callable that submitit runs on a node each time that the job starts. Runs that ended before are not repeated.
+    """The object that submitit calls on a node each time that the job starts. Runs that have ended before are not
+    repeated.
 
     harness: the words that start the harness. directory: an absolute path on a file system that all nodes share. The
     run directory is `directory/NAME`, and the output is in `NAME.txt`. variables: added to the environment of the job.
-    owned: True if the job ends when its submitter ends.
+    owned: True if the job must end when the command that submitted it ends.
     """
 
     shard: Shard
@@ -317,28 +319,29 @@ class ShardJob:
         signal.signal(signal.SIGTERM, _leave)  # replaces submitit's handler, which ignores SIGTERM
         code = self._execute(self._words())
         if code < 0 or code in {ExitCode.INTERRUPTED, ExitCode.TERMINATED}:
-            # The signal may soon end this process too: the processes of an ended job, or on a lost node, die in any
-            # order. The job will be started again. So return no result now, because a result would end the shard.
+            # The signal may soon end this process, too: if a job is ended or a node is lost, its processes die in any
+            # order. The job will then be started again. Return no result now, because a result would end the shard.
             raise SystemExit(128 - code if code < 0 else code)
         facts = environment.job_facts()
         return Outcome(code, facts.node or "", facts.restarts or 0)
 
     def checkpoint(self) -> DelayedSubmission:
-        """Return this job, to be submitted again. submitit calls this shortly before the time limit of the job."""
+        """Return this job, so that it is submitted again. submitit calls this method shortly before the time limit."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
     def _words(self) -> list[str]:
-        """Return the words of a command that starts the shard, resumes it, or judges its finished run directories."""
+        """Return the words of a command that starts the job's work, resumes it, or judges its complete run
+        directories."""
         final = self.directory / self.shard.name
         left = left_unfinished(final)
         until = time.monotonic() + LOCK_WAIT_S
         while left is not None and not is_free(left / layout.LOCK) and time.monotonic() < until:
             time.sleep(POLL_S)
-            left = left_unfinished(final)  # a process that still works in the directory may finish it
+            left = left_unfinished(final)  # a process that is still writing into the directory may complete it
         if left is None and (final / layout.MANIFEST).exists():
-            return ["judge", str(final)]  # the shard was complete before the job was started again
+            return ["judge", str(final)]  # the work was complete before the job was started again
         if left is not None and is_made_elsewhere(left):
             set_aside(left, final, settled=not self.shard.drill)
             left = None
@@ -349,10 +352,8 @@ class ShardJob:
         return [*self.shard.words(ended), *self.passed_on, *where]
 
     def _execute(self, words: list[str]) -> int:
-        """Run the harness and return its exit code.
-
-        If this process is interrupted, send SIGTERM to the harness and wait for it.
-        """
+        """Run the harness as a child process and return its exit code. If this process is interrupted, send SIGTERM to
+        the harness and wait for its end."""
         inherited = {name: value for name, value in os.environ.items() if name not in OF_THE_WHOLE}
         with (self.directory / f"{self.shard.name}.txt").open("ab") as log:
             process = KeptProcess(
@@ -376,10 +377,11 @@ class ShardJob:
             try:
                 return process.wait(POLL_S)
             except subprocess.TimeoutExpired:
-                if self.owned and is_free(self.directory / OWNER):  # the lock is free, so the submitter was killed
+                # the lock is free, so the command that submitted this job was killed
+                if self.owned and is_free(self.directory / OWNER):
                     raise SystemExit(ExitCode.TERMINATED) from None
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:
-    """Exit without a result. The job will be started again, and a result would count as its end."""
+    """Exit without a result. The job will be started again, and with a result it would count as ended."""
     raise SystemExit(ExitCode.TERMINATED)

@@ -1,1 +1,1 @@
-"""Drive trainers of libraries from outside, without changes to the libraries."""
+"""Run trainers of libraries step by step for the harness, without changes to the libraries."""

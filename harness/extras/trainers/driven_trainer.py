@@ -32,23 +32,23 @@ DRIVES = ("loop", "steps")
 
 
 class UnsuitableTrainerError(HarnessError):
-    """A trainer whose steps the harness cannot separate or repeat."""
+    """The trainer of a library cannot be used, because the harness cannot separate or repeat its steps."""
 
 
 class DrivenTrainer:
-    """A trainer that its library's loop has prepared. The loop is suspended before the first step.
+    """A trainer of a library whose loop (such as `train()`) is suspended before its first step.
 
-    `train` is the loop. Before a subclass calls `prepare`, it replaces the training step of the trainer by
-    `take_and_train`. The loop then calls this function with each batch.
+    A subclass replaces the trainer's training step by `take_and_train` before it calls `prepare`. The loop then calls
+    `take_and_train` with each batch. `train` is the loop.
     """
 
     def __init__(self, train: Callable[[], object], loader: Iterable[Batch], owner: str) -> None:
-        """Store the loop and its data loader. owner: the name of the loop for messages."""
+        """Store the loop and its data loader. owner: the loop's name in messages."""
         self._owner = owner
         self._batches = LoaderBatches(loader)
         self._loop = OwnedLoop(train, owner)
 
-    # Members that a subclass for a library must define:
+    # Members that a subclass for a library must define.
     libraries: frozenset[str]  # names of the top-level packages of the trainer's library
 
     def trainer(self) -> Any:
@@ -61,31 +61,30 @@ class DrivenTrainer:
         raise NotImplementedError
 
     def optimizer(self) -> Any:
-        """Return torch's optimizer, without a wrapper of the library."""
+        """Return torch's own optimizer, and not the object in which the library wraps it."""
         raise NotImplementedError
 
     def optimizers(self) -> list[Any]:
-        """Return all optimizers. A loop may have several."""
+        """Return all optimizers of the trainer."""
         return [self.optimizer()]
 
     def one_step(self, batch: Batch) -> Tensor:
-        """Make one step with the library's methods, but without the schedule. Return the loss as a 0-d tensor."""
+        """Make one step with the library's methods, without advancing the schedule. Return the loss as a tensor of
+        shape []."""
         raise NotImplementedError
 
     def schedule(self) -> None:
-        """Do the work of the host after a step, such as advancing the learning-rate schedule."""
+        """Do the host's work after a step, such as advancing the learning-rate schedule."""
         raise NotImplementedError
 
-    # Members that a subclass inherits:
+    # Members that a subclass inherits.
     def prepare(self) -> None:
         """Start the loop, and suspend it before its first step."""
         self._loop.start()
 
     def hand_over(self, own: Batch, training_step: Callable[[Batch], Tensor]) -> Tensor:
-        """Train on the harness's batch in place of the loop's batch `own`, and return the loss.
-
-        The loop calls this method.
-        """
+        """Train on the harness's batch instead of the loop's batch `own`, and return the loss. The library's loop calls
+        this method."""
         loss = training_step(replaced(own, self._loop.take(own)))
         self._loop.report(loss)
         return loss
@@ -94,13 +93,14 @@ class DrivenTrainer:
         self._loop.close()
 
     def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
-        """Return a training run that uses the library's loop or its steps. drive: `loop` or `steps`."""
+        """Return a training run for the harness. drive: `loop` to use the library's loop, `steps` to call its methods
+        step by step."""
         if drive == "loop":
             parameters = self.parameters()
             return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)
         if capture != "none":
             make_capturable(self.optimizer())
-        # pass the objects as arguments, because the harness searches the arguments of a step for state
+        # pass the objects as arguments, because the harness looks for training state in the arguments of a step
         step = partial(self._step, **self.roots())
         function = StepFunction(step, self._batches, self.parameters, after=self.schedule)
         return SteppedRun(self, function, capture=capture, layers=layers)
@@ -110,10 +110,8 @@ class DrivenTrainer:
         return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state of model, optimizers (with learning rates), trainer and callbacks.
-
-        Both drives have equal state.
-        """
+        """Return the state of model, optimizers (with learning rates), trainer and callbacks, by category and name. The
+        names are equal for `drive: loop` and `drive: steps`."""
         from harness.system.replay.found_state import found_state
 
         return found_state(self.roots(), parameters=self.parameters())
@@ -136,7 +134,7 @@ class DrivenTrainer:
 
 
 class SteppedRun(StepFunctionRun):
-    """A training step by step. The loop that prepared the trainer is suspended meanwhile."""
+    """A training run that calls the library's methods step by step. The loop that prepared it stays suspended."""
 
     def __init__(self, trainer: DrivenTrainer, function: StepFunction, *, capture: str, layers: int) -> None:
         super().__init__(function, capture=capture, layers=layers)
@@ -148,7 +146,8 @@ class SteppedRun(StepFunctionRun):
 
 
 class DrivenTrainerSystem:
-    """Base class of the systems of all libraries. Users subclass their library's system and set its attributes."""
+    """Base class of the systems for libraries' trainers. A user subclasses a library's system and sets its
+    attributes."""
 
     name = "a library's trainer"
     summary = "a library's trainer, driven from outside"
@@ -158,7 +157,7 @@ class DrivenTrainerSystem:
     layers = 0
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
-        """Return the prepared trainer of an arm."""
+        """Return the trainer of an arm, with its loop suspended before the first step."""
         raise NotImplementedError
 
     def describe(self) -> SystemDescription:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LightningSystem(DrivenTrainerSystem):
-    """System for Lightning's Trainer. A subclass sets `name` and defines `fit`."""
+    """The system for Lightning's Trainer. A user writes a subclass that sets `name` and defines `fit`."""
 
     summary = "Lightning's Trainer, driven from outside"
 
@@ -60,7 +60,7 @@ class DrivenLightningTrainer(DrivenTrainer):
             _require_own_order(self._loader)
             _require_one_update(self._trainer, self._module)
             self._module.training_step = self._training_step
-            # Disable logging. Otherwise it would write to tensors that belong to the trainer's loop.
+            # Without this line, logging would write to tensors that belong to the trainer's loop, which is suspended.
             self._module.log = self._module.log_dict = lambda *_arguments, **_options: None
         return super().run(drive, capture, layers)
 
@@ -74,17 +74,15 @@ class DrivenLightningTrainer(DrivenTrainer):
         return self._module
 
     def optimizer(self) -> Any:
-        # The trainer itself has torch's optimizer. Elsewhere, Lightning wraps it.
+        # The trainer itself holds torch's optimizer. Elsewhere, Lightning wraps the optimizer.
         return self._trainer.optimizers[0]
 
     def optimizers(self) -> list[Any]:
         return list(self._trainer.optimizers)
 
     def one_step(self, batch: Batch) -> Tensor:
-        """Make a step as Lightning does, with the whole step in the optimizer's closure.
-
-        Return the loss as a 0-d tensor.
-        """
+        """Make a step as Lightning does: the optimizer calls a closure that contains the whole step. Return the loss as
+        a tensor of shape []."""
         strategy, optimizer = self._trainer.strategy, self.optimizer()
         batch = self._trainer.precision_plugin.convert_input(batch)
         losses: list[Tensor] = []
@@ -107,10 +105,8 @@ class DrivenLightningTrainer(DrivenTrainer):
 
 
 def _require_own_order(loader: Any) -> None:
-    """Raise an error if the loader shuffles with the process's global generator.
-
-    Other random draws would change the order.
-    """
+    """Raise an error if the loader shuffles with the random generator of the whole process. Other random draws would
+    then change the order of the batches."""
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
             "a data loader that is read step by step must shuffle with its own generator",
@@ -121,10 +117,8 @@ def _require_own_order(loader: Any) -> None:
 
 
 def _require_one_update(trainer: Any, module: Any) -> None:
-    """Raise an error if `one_step` cannot repeat what the trainer does.
-
-    It must update one optimizer once for each batch.
-    """
+    """Raise an error unless the trainer updates one optimizer once for each batch, because `one_step` can only do
+    this."""
     found = {
         "a module that optimizes itself (`automatic_optimization=False`)": not module.automatic_optimization,
         f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,

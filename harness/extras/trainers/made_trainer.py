@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class MadeTrainerSystem(DrivenTrainerSystem):
-    """System for a trainer from a function of the project. A subclass defines `build`.
+    """The system for a function that returns a trainer. A user writes a subclass that defines `build`.
 
-    Arms have the options of `DrivenTrainerSystem` and three more. `arguments` changes TrainingArguments. `trains:
-    false` undoes every update, for a control. Only `build` reads `optimized`.
+    In addition to the options of `DrivenTrainerSystem`, arms have `arguments`, which changes TrainingArguments,
+    `trains: false`, which undoes every update (for a control), and `optimized`, which only `build` reads.
     """
 
     summary = "a library's trainer that a function of the project makes"
@@ -91,7 +91,7 @@ class MadeTrainerSystem(DrivenTrainerSystem):
 
 
 def _library(trainer: object) -> str:
-    """Return the name of the library that defines the object's Trainer class, or "" if the object is no Trainer."""
+    """Return the name of the library that defines the object's Trainer class, or "" if the object is not a Trainer."""
     known = {"transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning"}
     for each in type(trainer).__mro__:
         if each.__name__ == "Trainer" and each.__module__.partition(".")[0] in known:
@@ -100,7 +100,8 @@ def _library(trainer: object) -> str:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return the named arguments in a text, with literal values. Raises AdapterError if the text has another form."""
+    """Return the named arguments in a text such as `bf16=True`. Raises AdapterError if it contains anything else than
+    literal values."""
     try:
         call = ast.parse(f"dict({text})", mode="eval").body
         return dict(_named(call))
@@ -122,7 +123,8 @@ def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
-    """Set the arguments `given` in every TrainingArguments that the block creates. Yield the list of these objects."""
+    """Within the block, set the arguments `given` in every TrainingArguments that is created. Yield the list of these
+    objects."""
     if not given:
         yield []
         return
@@ -139,7 +141,7 @@ def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
             )
     finish, made = TrainingArguments.__post_init__, list[object]()
 
-    def finish_with(arguments: Any) -> None:  # replaces `__post_init__`, which subclasses call too
+    def finish_with(arguments: Any) -> None:  # takes the place of `__post_init__`, which subclasses call, too
         vars(arguments).update(given)
         finish(arguments)
         made.append(arguments)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TransformersTrainerSystem(DrivenTrainerSystem):
-    """System for transformers' Trainer. A subclass sets `name` and defines `trainer`."""
+    """The system for transformers' Trainer. A user writes a subclass that sets `name` and defines `trainer`."""
 
     summary = "transformers' Trainer, driven from outside"
 
@@ -37,10 +37,8 @@ class TransformersTrainerSystem(DrivenTrainerSystem):
 
 
 class DrivenTransformersTrainer(DrivenTrainer):
-    """A trainer of transformers that is driven from outside.
-
-    Raises UnsuitableTrainerError if it accumulates gradients.
-    """
+    """A trainer of transformers whose steps the harness makes one by one. Raises UnsuitableTrainerError if the trainer
+    accumulates gradients over several batches."""
 
     libraries = frozenset({"transformers"})
 

@@ -1,4 +1,5 @@
-"""Import contracts in another language. Each item becomes an executable claim, or gets a reason why it has none."""
+"""Import contracts that are written in another language. Each item of such a contract becomes an executable claim, or
+gets the reason why it cannot."""
 
 from __future__ import annotations
 
@@ -26,17 +27,15 @@ from harness.platform.paths import require_existing
 
 @dataclass(frozen=True)
 class Imported:
-    """One imported contract. Each item is either in `executable`, with its claim, or in `unchecked`, with the reason.
-
-    Both lists are in the order of the file.
-    """
+    """One imported contract. Each item is in `executable`, with its claim, or in `unchecked`, with the reason why it
+    has no claim. Both lists are in the order of the file."""
 
     contract: UpstreamContract
     executable: list[tuple[Item, Executable]]
     unchecked: list[tuple[Item, str]]
 
     def by_reason(self) -> dict[str, list[Item]]:
-        """Return the items without an executable check, by reason."""
+        """Return the items that have no executable check. The keys are the reasons."""
         grouped: dict[str, list[Item]] = {}
         for item, why in self.unchecked:
             grouped.setdefault(why, []).append(item)
@@ -44,10 +43,8 @@ class Imported:
 
 
 def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
-    """Import every file, and every YAML file in every folder, each once. Also return an error for each unreadable file.
-
-    Raises UsageError for a path that does not exist.
-    """
+    """Import every file, and every YAML file in every folder, each file once. Also return an error for each file that
+    cannot be read. Raises UsageError for a path that does not exist."""
     require_existing(paths)
     imported: list[Imported] = []
     errors: list[ContractError] = []
@@ -60,10 +57,8 @@ def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractEr
 
 
 def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
-    """Return the files among `paths` and in their folders, with hidden files.
-
-    For an empty folder, add an error to `errors`.
-    """
+    """Return the files among `paths`, and the YAML files in the folders among them, also hidden ones. For a folder
+    without such files, add an error to `errors`."""
     files: dict[Path, Path] = {}
     for path in paths:
         found = [path]
@@ -82,7 +77,7 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
 
 
 def decide(contract: UpstreamContract) -> Imported:
-    """Return the contract with its items divided into executable ones, with a claim, and others, with the reason."""
+    """Return the contract with its items sorted into executable ones, with a claim, and others, with the reason."""
     found = [(item, recognized(item)) for item in contract.items]
     executable = [(item, one) for item, one in found if one is not None]
     ratios = [(item, one) for item, one in executable if one.judgement["kind"] == "throughput_ratio"]
@@ -99,10 +94,8 @@ _ALONE = "a ratio of speeds, in a file without a recognized claim that the losse
 
 
 def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
-    """Return an item that requires equal losses of the two arms of a timing, or None.
-
-    A faster step must train the same.
-    """
+    """Return an item that requires that the two arms of a timing have equal losses, or None if there is none. The item
+    is used as the condition that the faster arm trains the same."""
     arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
     for item, one in executable:
         judgement = one.judgement
@@ -112,12 +105,12 @@ def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) 
 
 
 SYSTEM = "reference_impl.system:QLoRASystem"
-# the shape of the batches that upstream uses
+# the shape of the batches in the example training that upstream calls its canary
 _CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}
 _NEEDS: dict[str, Any] = {"device": "cuda", "memory_gib": 16}
 _FEWER = "import fewer files into one contract"
 _IF_FAILS = ("if_fails", "action_if_falsified")
-_LONGEST = 600  # largest number of characters of an upstream text that are kept in one field
+_LONGEST = 600  # largest number of characters that are kept of an upstream text in one field
 _HEAD = """\
 # Written by `harness import`. Claims have the numbers of the files named in `upstream`; what no claim kind can judge
 # is listed under `unchecked`. The workloads are upstream's canary on the reference trainer: change them, `system` and
@@ -128,8 +121,8 @@ _HEAD = """\
 def contract_text(imported: Sequence[Imported], path: Path) -> str:
     """Return the imported claims as one contract in YAML, named after the file `path`.
 
-    Raises ContractError if no item was recognized, or if the contract is too large. The text is read back in the same
-    way as `harness check` reads it.
+    Raises ContractError if no item was recognized, or if the contract is too large. Before it is returned, the text is
+    read as `harness check` would read it.
     """
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
@@ -157,19 +150,17 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
         rule = f"a contract must have at most {strict_yaml.MAX_BYTES} bytes"
         raise ContractError(rule, where=str(path), got=str(size), remedy=_FEWER)
     try:
-        # validate the text, so that no invalid contract is written
+        # check the text, so that no invalid contract is written
         loaded_from(strict_yaml.parse(text, where=str(path)), path)
     except ContractError as error:
-        # Leave out the line number. It would refer to a file that does not exist.
+        # leave out the line number, because the file with this line does not exist
         raise ContractError(error.rule, where=str(path), got=error.got, remedy=_FEWER) from error
     return text
 
 
 def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
-    """Return an id for each executable item, by `file:line:column`. It is upstream's id.
-
-    If several items have the same id, the id of the contract is put before it.
-    """
+    """Return the id of the claim for each executable item, by `file:line:column`. It is upstream's id. If several items
+    have the same id, each id begins with the id of its contract."""
     items = [(each.contract.id, item) for each in imported for item, _ in each.executable]
     given = Counter(_name(item.id) for _, item in items)
     ids: dict[str, str] = {}
@@ -215,21 +206,19 @@ def _workload(steps: int) -> str:
 
 
 def _text(text: str, otherwise: str) -> str:
-    """Return the text, shortened if it is too long for a contract. If it has no letter or digit, return `otherwise`."""
+    """Return the text, shortened if it is too long for a contract. Without a letter or digit, return `otherwise`."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
     return kept if says_something(kept) else otherwise
 
 
 def _name(text: str) -> str:
-    """Return the text as a name that a contract accepts. Characters that are not allowed are replaced."""
+    """Return the text as a name that a contract accepts. Characters that are not allowed in names are replaced."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).lstrip("_.-")[:100] or "unnamed"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes all texts except single words in quotes.
-
-    PyYAML would write `1e-5` without quotes, a number in YAML 1.2.
-    """
+    """Writes all texts except single words in quotes. Otherwise PyYAML would write the text `1e-5` without quotes, and
+    YAML 1.2 would read it as a number."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the reader takes none
         return True

@@ -1,6 +1,7 @@
-"""Read a contract of another language as data: all its claims, and the parts that are left out, with the reason.
+"""Read a contract in another language as data: all its claims, and the parts that are left out, each with the reason.
 
-Nothing is executed. A `test` is only text. Every value of the file belongs to an item or to an entry in `left_out`.
+Nothing is executed: a `test` in the contract is only a text. Every value of the file belongs to an item (a claim) or to
+an entry in `left_out`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from harness.errors import ContractError
 
 @dataclass(frozen=True)
 class ClaimSection:
-    """The form of a key whose values are claims. of_mappings: True if each claim must be a mapping with an id.
+    """A section of an upstream contract: a key whose values are claims. of_mappings: True if each claim must be a
+    mapping with an id.
 
-    unchecked: the reason for items that match no form in `judgements.py` and therefore have no executable check.
+    unchecked: why an item has no executable check if it matches no form (way to word claims) in `judgements.py`.
     """
 
     unchecked: str
@@ -34,7 +36,7 @@ _PROGRAM = "about upstream's program, not about a run"
 CLAIM_SECTIONS: dict[str, ClaimSection] = {
     "falsification_tests": ClaimSection(_NO_FORM, of_mappings=True),
     "proof_obligations": ClaimSection(_NO_FORM, of_mappings=True),
-    # This section is a list of tests. In a gate, it states what would break the gate.
+    # This section is a list of tests. Inside a gate, it is a text that states what would break the gate.
     "falsification": ClaimSection(_NO_FORM),
     "obligations": ClaimSection(_NO_FORM),
     "validation_rules": ClaimSection(_NO_FORM),
@@ -61,12 +63,12 @@ CLAIM_SECTIONS: dict[str, ClaimSection] = {
 
 NOT_NAMED = "the importer knows no form of contract with this key"
 
-# Keys whose parts have a known form. A key directly below `equations` may have any name.
+# Keys whose parts are read by name. Directly below the key `equations`, a part may have any name.
 CONTAINERS = frozenset({"equations", "qa_gate", "kernel_structure", "parity_tool", "spc_tool"})
 FREE_NAMES = frozenset({"equations"})
 
-# Keys that are left out, with the reason. Sections of claims below such a key are still read. Below an unknown key,
-# these keys are also treated as unknown.
+# Keys that are left out, with the reason. Below such a key, sections of claims are still read. Below a key that is not
+# known, these keys count as not known, too.
 NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(
         ("metadata", "kind", "name", "version", "scope", "description", "title", "id", "schema"),
@@ -82,7 +84,8 @@ NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(("command", "output_format"), "says how a tool of upstream's is called and what it prints"),
 }
 
-# Keys whose value is the title of a claim, the best one first. A mapping with one of these keys is a single claim.
+# Keys whose value is the title of a claim. If a mapping has several of them, the first in this list is used. A mapping
+# with such a key is a single claim.
 TITLE_KEYS = ("rule", "property", "claim", "description", "invariant", "metric", "name", "formal", "formula")
 
 
@@ -92,9 +95,9 @@ _WHAT = "an upstream contract"
 
 @dataclass(frozen=True)
 class Item:
-    """One claim in upstream's words. id: upstream's id or, if there is none, the path (`equations.x.invariants.1`).
+    """One claim of an upstream contract. id: its id there, or, if it has none, its path (`equations.x.invariants.1`).
 
-    texts: upstream's texts about the claim, by key. A one-sentence claim has the key `""`. where: `file:line:column`.
+    texts: the texts about the claim, by key; the key is `""` if the whole claim is one text. where: `file:line:column`.
     """
 
     id: str
@@ -111,7 +114,8 @@ class Item:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A part of the file without items: its path, the number of its values, and why none of them is a claim."""
+    """A part of the file that contains no items: its path, the number of its values, and the reason why none of them is
+    a claim."""
 
     where: str
     path: str
@@ -133,8 +137,8 @@ class UpstreamContract:
 def read_upstream(path: Path) -> UpstreamContract:
     """Read one contract in another language. Raises ContractError with file, line and column.
 
-    Files are refused if the strict reader refuses them (size, depth, encoding, duplicate keys, …), if they are no
-    mapping, if two items have the same id, or if an item is empty.
+    A file is refused if it breaks a rule of the strict YAML reader (size, depth, encoding, duplicate keys, …), if it is
+    not a mapping, if two items have the same id, or if an item is empty.
     """
     document = strict_yaml.read(path, _WHAT)
     value = document.value
@@ -162,16 +166,14 @@ def _refuse_same_ids(items: list[Item]) -> None:
 
 
 class _Walk:
-    """Goes through a document, and yields its items and the parts that are left out."""
+    """Goes through a document, and yields its items (claims) and the parts that are left out."""
 
     def __init__(self, document: strict_yaml.Document) -> None:
         self.document = document
 
     def below(self, path: Place, value: Any, why: str | None) -> Iterator[Item | LeftOut]:
-        """Yield the items and the left-out parts at `path` and below it.
-
-        why: the reason for leaving out every part, or None if only parts with an unknown key are left out.
-        """
+        """Yield the items (claims) and the left-out parts at `path` and below it. why: the reason why every part is
+        left out, or None if only parts with an unknown key are left out."""
         children: Iterator[tuple[str | int, Any]]
         if isinstance(value, dict) and value:
             children = iter(value.items())
@@ -219,7 +221,7 @@ class _Walk:
             raise self.document.error(path, f"an item of '{section}' must be a text or a mapping", got=_shown(value))
         texts = dict(_texts(value, ""))
         if not in_list and "" in texts and (path[-1] != section or not isinstance(value, str)):
-            texts[""] = f"{path[-1]}: {texts['']}"  # the key names the bound, so put it in front of the text
+            texts[""] = f"{path[-1]}: {texts['']}"  # without the key, the text would not say which bound it is about
         given = value.get("id") if isinstance(value, dict) else None
         if given is not None and (not isinstance(given, str | int) or isinstance(given, bool) or given == ""):
             raise self.document.error((*path, "id"), "an id must be a text", got=_shown(given))
@@ -231,7 +233,7 @@ class _Walk:
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield every text of an item with its key, such as `a.b`. A list of scalars gives one text."""
+    """Yield (key, text) for every text of an item. The key is a path such as `a.b`. A list of scalars is one text."""
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _texts(one, f"{path}.{key}" if path else key)
@@ -243,7 +245,7 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    """Return a scalar, or the joined items of a list, as text on one line."""
+    """Return a scalar, or the items of a list joined together, as text on one line."""
     if isinstance(value, list):
         return "; ".join(_text(one) for one in value)
     return "" if value is None else " ".join(str(value).split())

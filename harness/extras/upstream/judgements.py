@@ -1,7 +1,5 @@
-"""Translate upstream's sentences, with their numbers, into judgements of the contract language.
-
-`ARMS` are arms of the reference trainer. The arm `synchronizing` has a gradient clip that reads every norm on the host.
-"""
+"""Translate sentences of upstream contracts, with their numbers, into judgements of the contract language. `ARMS` has
+arms of the reference trainer. The gradient clip of the arm `synchronizing` reads every norm on the host."""
 
 from __future__ import annotations
 
@@ -29,21 +27,22 @@ ARMS: Mapping[str, Judgement] = {
     "seed_42": {"capture": "none", "seed": 42},
     "seed_123": {"capture": "none", "seed": 123},
 }
-LAYERS = 28  # number of layers of upstream's model; upstream counts the clips of all layers
+LAYERS = 28  # number of layers of upstream's model; upstream counts the clips of all layers together
 
-_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # otherwise only the first digits of a number could match
-# Matches a number, as the group `number`. The number of digits is limited.
+_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # without this condition, the first digits of a longer number would match
+# Matches a number and calls it the group `number`. The number of digits is limited.
 NUMBER = rf"(?P<number>[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:[eE][-+]?[0-9]{{1,2}})?){_WHOLE}"
 
 
 def decimal(group: str) -> str:
-    """Return a regular expression that matches a decimal number. The match has a group with this name."""
+    """Return a regular expression that matches a decimal number. The match has the number as the group `group`."""
     return rf"(?P<{group}>[0-9]{{1,6}}(?:\.[0-9]{{1,6}})?){_WHOLE}"
 
 
 @dataclass(frozen=True)
 class Words:
-    """The text of an item's requirements, the match of a form's pattern in it, and the number of steps."""
+    """What an item requires, as text; where the pattern of a form (a way to word claims) matches this text; and the
+    number of steps."""
 
     text: str
     match: re.Match[str]
@@ -54,22 +53,20 @@ class Words:
 
     @property
     def some_steps(self) -> list[int]:
-        """Return the numbers of the first two steps and the last step. A lost update is visible there."""
+        """Return the numbers of the first two steps and the last step. If an update is lost, these steps show it."""
         return sorted({0, min(1, self.steps - 1), self.steps - 1})
 
 
 def _number_or_tolerance(words: Words) -> float | None:
-    """Return the number in the pattern's match or, if there is none, the number after the word `tolerance`, or None."""
+    """Return the number in the pattern's match. Without one, return the number after the word `tolerance`, or None."""
     tolerance = re.search(rf"tolerance {NUMBER}", words.text)
     bound = words.match["number"] or (tolerance and tolerance["number"])
     return float(bound) if bound else None
 
 
 def _gain(words: Words) -> float | None:
-    """Return the required ratio of speeds, for example 1.2 for `20 %`.
-
-    Return None for a percentage if the text does not contain `CUDA_GRAPH`.
-    """
+    """Return the required ratio of speeds, for example 1.2 if the text requires `20 %`. Return None if the text has a
+    percentage but does not contain `CUDA_GRAPH`."""
     percent = words.match["percent"]
     if percent and "CUDA_GRAPH" not in words.text:
         return None
@@ -86,7 +83,8 @@ def _per_layer(words: Words) -> int | None:
     return None if rest else int(each)
 
 
-# How to compute a value that a judgement of `forms.yaml` writes as `$name`. None means that the form does not fit.
+# Functions for the names `$name` in the judgements of `forms.yaml`: each returns the value from the text. None means
+# that the form does not fit.
 VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$number": Words.number,
     "$count": lambda words: int(words.number()),
@@ -100,16 +98,16 @@ VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$per_layer": _per_layer,
 }
 
-STEPS = 100  # number of steps if upstream names none, as in upstream's canary
+STEPS = 100  # number of steps if an item states none, as in the example training that upstream calls its canary
 # Keys whose texts state what a claim requires. Other keys (rule, property, `if_fails`) only name or explain the claim.
 _DEMANDS = ("", "prediction", "formal", "claim", "description", "tolerance", "test")
-_LONGEST = 4000  # largest number of characters of an item that are read; real claims are shorter
+_LONGEST = 4000  # largest number of characters of an item that are read; the claims of upstream are shorter
 _STEPS = re.compile(r"\b([0-9]{1,3},?[0-9]{0,3})[- ]steps?\b|steps? ([0-9]{1,6})\b|\[0, ([0-9]{1,6})\]")
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A recognized item, as a judgement in the contract language with a number of training steps."""
+    """A recognized item, translated to a judgement of the contract language, with a number of training steps."""
 
     form: str
     judgement: Judgement
@@ -118,7 +116,8 @@ class Executable:
 
 
 class Form(NamedTuple):
-    """A way to word claims. judgement: may contain names of `VALUES`. says: a text that the item must contain."""
+    """A way to word claims. judgement: the translation, in which names of `VALUES` stand for values. says: a text that
+    the item must contain."""
 
     name: str
     pattern: re.Pattern[str]
@@ -126,7 +125,8 @@ class Form(NamedTuple):
     says: str
 
     def built(self, words: Words) -> Judgement | None:
-        """Return the judgement with values from the text for the names of `VALUES`, or None if a value is missing."""
+        """Return the judgement with values from the text in place of the names of `VALUES`. Return None if a value is
+        missing."""
         filled = _filled(self.judgement, words)
         return None if None in filled.values() else filled
 
@@ -143,7 +143,7 @@ def _filled(judgement: Judgement, words: Words) -> Judgement:
 
 
 def recognized(item: Item) -> Executable | None:
-    """Return the executable claim of the first form that fits, or None if no form gives a valid claim."""
+    """Return the executable claim for an item, by the first form that fits, or None if no form gives a valid claim."""
     text = demand_of(item)
     named = [int(next(filter(None, match.groups())).replace(",", "")) for match in _STEPS.finditer(text)]
     steps = max(named, default=STEPS) or STEPS
@@ -157,16 +157,14 @@ def recognized(item: Item) -> Executable | None:
 
 
 def demand_of(item: Item) -> str:
-    """Return everything that an item requires, as one text. The word `tolerance` is put before the tolerance."""
+    """Return everything that an item requires as one text. In it, the word `tolerance` stands before the tolerance."""
     texts = [(key, item.texts[key]) for key in _DEMANDS if item.texts.get(key)]
     return " ; ".join(f"tolerance {text}" if key == "tolerance" else text for key, text in texts)[:_LONGEST]
 
 
 def _is_valid(judgement: Judgement) -> bool:
-    """Return True if the contract language accepts the judgement.
-
-    For a ratio, the trajectory is filled with a placeholder.
-    """
+    """Return True if the contract language accepts the judgement. A ratio of speeds must name a claim that both arms
+    train alike. For the check, this field gets a placeholder."""
     names = {"trajectory": "named-later"} if judgement["kind"] == "throughput_ratio" else {}
     try:
         part_model(judgement["kind"]).model_validate({**judgement, **names})

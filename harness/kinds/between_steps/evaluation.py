@@ -85,8 +85,8 @@ def compared(part: Evaluation, run: RunEvidence) -> list[Compared]:
 
 
 def evaluated_and_not(executions: Sequence[ArmEvidence]) -> list[Compared]:
-    """Return the losses of an arm's second execution (with evaluations) next to those of its first execution (without
-    evaluations), as a list with one entry."""
+    """Return a list with one entry: the losses of the second of an arm's two executions (with evaluations), next to the
+    losses of the first execution (without evaluations)."""
     without, evaluated = (losses(each) for each in executions[:2])
     return [Compared("with evaluations", "without evaluations", evaluated, without)]
 
@@ -143,7 +143,7 @@ def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) ->
 
 
 def showing(evaluations: Sequence[Evaluated]) -> int:
-    """Return how many evaluations returned at least one number that differs from that of the previous evaluation."""
+    """Return how many evaluations returned at least one number that differs from the previous evaluation's number."""
     before: dict[str, float] = {}
     shown = 0
     for each in evaluations:

@@ -25,7 +25,7 @@ from harness.judging.sheet import Settled, Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Resume
 
-# The following functions join the parts of a training, one part from each process, to one execution. They also find the
+# Each process executed a part of the training. The following functions join these parts to one execution, and find the
 # tensors that a load did not restore.
 
 LOOSE = "tensors"  # category of tensors for which it is unknown whether a step reads them
@@ -81,7 +81,7 @@ def joints_of(parts: Sequence[ArmEvidence]) -> list[Joint] | None:
 
 def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_before_load: int) -> Chain:
     """Return the parts of an arm joined to one execution. End the judgement with ERROR if a save or a load is missing,
-    or if it was not made at the step that the claim names."""
+    or was made at another step than the claim names."""
     joints = joints_of(parts)
     if joints is None:
         what = "save" if any(part.saved is None for part in parts[:-1]) else "load"
@@ -104,7 +104,8 @@ def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_
 
 
 def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
-    """Return one execution with the start of the first part, the end of the last part, and the series of all parts."""
+    """Return the parts of a training joined to one execution. It has the start state of the first part, the end state
+    of the last part, and the losses, metrics and batches of all parts."""
     ends, series = [end_of(part) for part in parts], [part.series for part in parts]
     called, skipped = sum(end.steps_called for end in ends), sum(end.skipped_steps for end in ends)
     names = [name for name in series[0].metrics if all(name in each.metrics for each in series)]
@@ -120,8 +121,8 @@ def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
 
 
 def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
-    """Return executions by name. There is one execution for each process. For each load there is also an execution that
-    begins with the state right after the load."""
+    """Return the executions to check, by their names in messages. There is one execution for each process. For each
+    load there is also an execution that begins with the state right after the load."""
     found = {f"{arm} up to the save": chain.joints[0].first}
     for joint in chain.joints:
         of_several = f" at step {joint.saved.steps}" if len(chain.joints) > 1 else ""
@@ -132,7 +133,8 @@ def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
 
 
 def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
-    """Add to the sheet the size of the checkpoint, and the number of tensors that were not restored."""
+    """Add to the verdict's figures (`sheet`) the size of the checkpoint, and the number of tensors that were not
+    restored."""
     lost = joint.lost
     sheet.figure("checkpoint_files", joint.saved.files, "files")
     sheet.figure("checkpoint_bytes", joint.saved.bytes, "bytes")
@@ -142,7 +144,8 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 
 def require_checkpoints(chain: Chain) -> None:
-    """End the judgement unless each load was made in a new process and replaced its parameters by trained ones."""
+    """End the judgement with FAIL unless, at each joint (a save and its load), another process loaded the checkpoint,
+    the saved parameters were trained, and the load changed the parameters to the saved values."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:

@@ -48,7 +48,8 @@ class Counted:
         return "exactly" if self.demand.exactly is not None else "at most"
 
     def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
-        """Return True if a step's host syncs are allowed. Add their number and bound to the sheet as `figure`."""
+        """Return True if a step's host syncs are allowed. Add their number and bound to the verdict (`sheet`) under the
+        name `figure`."""
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
@@ -101,7 +102,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return a clause about how often and where the arm `reported` waits; "" if it never waits or is not named."""
+    """Return a clause that says how often and at which code lines the arm `part.reported` waits for the device. Return
+    "" if the arm never waits, or if the claim sets no `reported`."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs
@@ -159,7 +161,7 @@ def _require_every_step(
     that two detectors watched."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
-    # if the steps of an uncaptured arm were not watched, they were executed again under a detector
+    # In a run that did not watch the steps of an uncaptured arm, a detector watched a second execution of its steps.
     if mechanism is None and not every_step:
         watched = max(reading.steps for reading in candidate.readings)
     sheet.count("every_step", watched)

@@ -84,8 +84,9 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
-    """Return the error that ended the baseline if both arms ended early after equally many steps; None if no arm ended
-    early. End the judgement with ERROR if the arms ended differently, because the machine may have stopped one."""
+    """Return the error that ended the baseline if both arms ended early after equally many steps. Return None if no arm
+    ended early. If only one arm ended early, or the arms ended after different numbers of steps, end the judgement with
+    ERROR, because the machine and not the training may be the cause."""
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
     ended = {name: what for name, what in raised.items() if what is not None}
@@ -186,7 +187,7 @@ def _steps(block: ReplayBlock) -> str:
 
 
 def _require_replayed(part: LongReplay, candidate: ArmEvidence, context: Context) -> None:
-    """End the judgement with FAIL if steps, for example late ones, were made outside the capture."""
+    """End the judgement with FAIL if steps, for example late steps, were made outside the capture."""
     capture = candidate.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
@@ -340,7 +341,8 @@ def _note(found: Slowdown, sheet: Sheet) -> None:
 
 
 OUTSIDE = 0.01  # largest probability with which the true median may lie outside its interval
-# Number of fastest blocks in a quarter that are assumed to be undisturbed. The slowest of these stands for the quarter.
+# In each quarter of a run's blocks, the fastest blocks are assumed to be undisturbed. The time of the block at this
+# position, counted from the fastest block, stands for the whole quarter.
 FASTEST = 3
 
 

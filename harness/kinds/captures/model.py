@@ -66,8 +66,8 @@ class Capture(Judged):
 
     def can_bite(self, path: str) -> bool:
         if path in ("outside_share_at_most", "outside_operations_at_most"):
-            # A traced replay has other bounds. If there are several captures, a violation also changes their number,
-            # which is checked earlier.
+            # A traced replay is judged by other bounds. With several captures, a fault that breaks these bounds also
+            # changes the number of captures. The check of this number comes earlier and would end the judgement first.
             return self.mechanism == "cuda_graph" and self.captures == 1 and super().can_bite(path)
         # A bound of one node proves nothing, because a graph without nodes already fails as an empty capture.
         return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)
@@ -84,7 +84,7 @@ class Capture(Judged):
 class CaptureFallback(Judged):
     """A capture that fails is reported, is not tried again, and does not change the training.
 
-    The baseline does not request a capture and must not begin one.
+    The baseline does not request a capture and must not begin a capture.
     """
 
     kind: Literal["capture_fallback"]

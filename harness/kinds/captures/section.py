@@ -91,8 +91,8 @@ def _capture(title: str, run_id: str, seen: CaptureEvidence) -> Part:
 
 
 def _different(graphs: list[GraphNodes]) -> list[GraphNodes]:
-    """Return graphs without repetitions. Graphs of several shapes often have the same nodes. Such graphs become one,
-    with the labels of all of them."""
+    """Return the graphs without repetitions. Graphs of batches with different shapes often have the same nodes. Such
+    graphs are merged to one graph, whose label contains the labels of all of them."""
     labels: dict[str, list[str]] = {}
     first: dict[str, GraphNodes] = {}
     for graph in graphs:
@@ -172,7 +172,7 @@ def _levels(seen: MemoryEvidence) -> dict[str, Doubles]:
 
 
 def _growth(values: Doubles) -> str:
-    """Return the growth from the first sample to the last, in percent of the first."""
+    """Return the growth from the first to the last sample as text, in percent of the first sample."""
     return f"{100 * (values[-1] / values[0] - 1):+.3g} %" if values[0] > 0 else "–"
 
 

@@ -91,7 +91,7 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
         for block in candidate.micro_batches
         for offset, digests in enumerate(block.digests)
     }
-    # also compare the number of records, because `seen` contains each step only once
+    # Also compare the number of records. `seen` contains a step only once, even if the step was recorded twice.
     recorded = sum(len(block.digests) for block in candidate.micro_batches)
     if sorted(seen) != list(range(steps)) or recorded != steps:
         settle(
@@ -133,7 +133,8 @@ def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet
             "arm's state",
         )
         return
-    # Use the largest count: a tensor without a gradient in some steps, such as an unused expert, has fewer updates.
+    # Use the largest number of updates. A tensor that has no gradient in some steps, such as the weight of an unused
+    # expert, has fewer updates.
     made = max(updates)
     sheet.figure("updates", made, "updates")
     if not sheet.meets("updates", made, "exactly", steps, "updates", beside=True):

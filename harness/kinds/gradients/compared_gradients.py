@@ -60,12 +60,14 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(
     part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
-    """Yield each tensor's difference from the baseline per step. End the judgement with ERROR if one was not compared.
+    """Yield each tensor's difference from the baseline per step. End the judgement with ERROR if a tensor was not
+    compared.
 
     of_control: True if the arm is a control, which may have a gradient for a tensor that has none in the baseline.
 
-    A gradient of zeros is left out if the baseline's tensor has no gradient. An arm that keeps all gradients in one
-    buffer has zeros there. If an optimizer nevertheless updates the tensor, the parameters show the update.
+    A gradient of zeros is left out if the baseline has no gradient for the tensor. An arm that keeps all gradients in
+    one buffer has zeros for such a tensor. If an optimizer nevertheless updates the tensor, the comparison of the
+    parameters finds the update.
     """
     theirs = {record.step: record for record in baseline.gradients}
     for record in records:
@@ -97,7 +99,8 @@ class _Distance(NamedTuple):
 def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
-    """Return `compared` with `room` set from the differences between the control and the baseline."""
+    """Return the entries of `compared` with a new `room`, the largest difference that rounding may cause. `room`
+    follows from the differences between the control and the baseline."""
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
@@ -108,7 +111,7 @@ def beside_control(
     for step in steps:
         here = [entry for entry in compared if entry.step == step]
         of_step = [theirs.get((step, entry.tensor), {}) for entry in here]
-        # If the control's gradient before the clip was not recorded, use the control's difference after the clip.
+        # If the control's gradient was not recorded before the clip, use the control's difference after the clip.
         nearest = [each.get(entry.made, each.get(False, 0.0)) for entry, each in zip(here, of_step, strict=True)]
         distances = [_Distance(entry.absolute, entry.size, far) for entry, far in zip(here, nearest, strict=True)]
         ratio = measured_rounding(distances).capped(part.max_relative_difference or 1.0)

@@ -116,8 +116,8 @@ def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvi
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
-    """Return a clause for a message that names the arm whose gradients from before a clip are missing. Return "" if
-    they are missing in no arm or in both arms."""
+    """Return a clause for a message. It names the arm for which gradients from before a clip were not recorded. Return
+    "" if these gradients are missing in neither arm or in both arms."""
     seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
@@ -207,7 +207,8 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
         sheet.figure("max_abs_difference_step", worst.step, "step")
         sheet.figure("max_relative_difference", max(entry.relative for entry in compared))
         rounded = _rounded(part, compared)
-        if rounded:  # leave out a figure of 0, because verdicts that were published earlier do not have this figure
+        # Leave out the figure if it is 0, because older verdicts do not have this figure and must stay the same
+        if rounded:
             sheet.figure("rounding_tensors", len(rounded), "tensors")
         sheet.figure("tensors_differing", len({entry.tensor for entry in compared if entry.differs}), "tensors")
     if compared and part.equality == "bitwise" and part.max_abs_difference is not None:
@@ -384,8 +385,8 @@ def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet
     sheet.figure("largest_clipped_norm", largest, "norm")
     sheet.figure("clip_threshold", demand.at_most, "norm")
     allowed = demand.at_most * (1 + demand.relative_rounding)
-    # The norm after a clip is about equal to the threshold, so rounding may make it slightly larger. Allow for this
-    # rounding only if it is needed.
+    # The norm after a clip is about equal to the threshold, so rounding may make the norm slightly larger. Use the
+    # bound that allows for rounding only if the norm exceeds the threshold.
     bound = allowed if demand.at_most < largest <= allowed else demand.at_most
     if not sheet.meets("largest_clipped_norm", largest, "at most", bound, "norm", beside=compared):
         beyond = sum(norm > allowed for norm, _, _ in norms)

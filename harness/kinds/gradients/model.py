@@ -87,7 +87,7 @@ class GradientMatch(Judged):
     """Largest absolute difference of any element."""
     max_relative_difference: Annotated[Positive | None, Demand("exceeds_tolerance")] = None
     """Largest difference relative to the largest element of the baseline's tensor. A difference that is smaller than
-    1e-6 times the largest gradient of the step counts as rounding. It never exceeds this bound."""
+    1e-6 times the largest gradient of the step counts as rounding, and never violates this bound."""
     control: OptionalArm = None
     """Only with `equality: within`: an arm with the baseline's settings, like the `control` of `ends` in a
     `trajectory_match`. The harness changes its initial parameters by about one rounding error. A difference counts as

@@ -16,12 +16,13 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import Prewarm, PtxTarget
 
-# Both judges use the following functions. They return an inventory (list) of kernels, and the device or architecture
-# that the kernels must fit.
+# Both judges in this file use the following functions. The functions return an inventory (list) of compiled kernels,
+# and the device or architecture that the kernels must fit.
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
-    """Return a sound run with an inventory of the arm's kernels. End the judgement with ERROR if there is no such run.
+    """Return a completed run with an inventory (list) of the arm's kernels. End the judgement with ERROR if there is no
+    such run.
 
     A run that compiled for the claim's target is preferred. Among several such runs, a run that used the kernels is
     preferred to a run that only planned them.

@@ -19,8 +19,8 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import KernelDemands, KernelMatch
 
-# The unit roundoff of all floating-point types of torch, because an output may have a type for which the claim has no
-# bound. All other types contain whole numbers and do not round.
+# The unit roundoff of every floating-point type of torch. An output may have a type for which the claim states no
+# bound. Types that are not in this table contain whole numbers and do not round.
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -99,8 +99,9 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
-    """End the judgement with FAIL if an output is not finite, or if a relative error is infinite. This error is
-    infinite if the output differs but the error's divisor is zero. where_infinite: says in the message what is zero."""
+    """End the judgement with FAIL if an output is not finite, or if a relative error is infinite. A relative error is
+    infinite if the output differs from the reference and the divisor is zero. where_infinite: says in the message which
+    divisor is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} returned a value that is not finite")
@@ -150,7 +151,7 @@ def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mappi
     bound, use the bound of the inputs' type."""
     found: dict[str, list[tuple[str, KernelErrors]]] = {}
     for case in cases:
-        for dtype, errors in _errors(part, case).items():  # one bound may apply to outputs of two data types
+        for dtype, errors in _errors(part, case).items():  # outputs of several data types may share one bound
             found.setdefault(dtype if dtype in bounds else case.dtype, []).append((_name(case), errors))
     for dtype, here in sorted(found.items()):
         worst_of = {field: max(getattr(each, field) for _, each in here) for field in KernelErrors.model_fields}
@@ -209,8 +210,8 @@ def _require_as_good_as_peer(
 def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
-    """End the judgement with FAIL if the comparison with the peer can never fail. This is so if, for all outputs of an
-    operation, the comparison allows errors at least as large as the tolerance allows."""
+    """End the judgement with FAIL if the comparison with the peer can never fail. It can never fail if, for all outputs
+    of an operation, it allows errors that are at least as large as the tolerance allows."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
         if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):
@@ -225,7 +226,7 @@ def _require_peers_that_bound(
 
 def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
     """Return the kernel's largest error divided by max(peer's largest error, unit roundoff of the type). For a type
-    that does not round, return infinity if the kernel has an error and the peer has none.
+    that does not round, return infinity if the kernel has an error and the peer has no error.
 
     Cases in which the peer's result is not finite are left out.
     """
@@ -239,7 +240,7 @@ def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
 
 def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, sheet: Sheet) -> None:
     sheet.figure("compiled_kernels", len(evidence.compiled), "kernels")
-    # Check the constants of the source first, because they determine the properties of the compiled kernels.
+    # Check the constants of the source code first, because the properties of the compiled kernels follow from them.
     for constant in ("tile", "unroll"):
         demanded = getattr(demands, constant)
         if demanded is not None:

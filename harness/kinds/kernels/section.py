@@ -101,7 +101,7 @@ def _by_target(seen: KernelsEvidence) -> list[tuple[str, int]]:
 
 
 def _machine(seen: KernelsEvidence) -> str:
-    """Return text about the kernels' architecture and the newest PTX version that the driver loads."""
+    """Return a sentence with the kernels' architecture and the newest PTX version that the driver can load."""
     if seen.compiled_for:
         compiled = f"compiled for {seen.compiled_for}, without a device"
     elif seen.device:
@@ -121,7 +121,7 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
     ordered = sorted(arms.items(), key=lambda item: (item[0][1] != "none", item[0]))
     rows = [[*row, ", ".join(dict.fromkeys(having))] for row, having in ordered]
     columns = ["kernel", "target", "PTX version", "found in", "loaded by", "arms"]
-    # If all kernels have the same value in a column, show the value in the caption and leave out the column.
+    # If all kernels have the same value in a column, show this value in the caption and leave out the column.
     shared = [place for place in range(3, len(columns)) if len(rows) > 1 and len({row[place] for row in rows}) == 1]
     common = "".join(f"; {columns[place]}: {rows[0][place]}" for place in shared)
     kept = [place for place in range(len(columns)) if place not in shared]

@@ -1,5 +1,5 @@
-"""Provide the functions that both judges of ranks use. They return executions by rank and the records of each rank's
-steps, and check which rows of a batch each rank read."""
+"""Provide the functions that the judges of both kinds about ranks use. The functions return executions by rank and the
+records of each rank's steps, and check which rows of a batch each rank read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from harness.judging.context import end_of, executed
 from harness.judging.end_state import differing
 from harness.judging.sheet import Sheet, number, settle, some
 
-# How many different rows a rank must read in a step on average, as a share of an expected number. The expected number
-# is that of as many random draws from all rows of the rank.
+# Smallest number of different rows that a rank must read in an average step, as a share of an expected number. The
+# expected number is how many rows would be different if the rank drew its rows at random.
 FEWEST_ROWS = 0.75
-# A rank fails only if it is also more than this many standard deviations below the expectation: few steps prove little.
+# A rank fails only if its number of different rows is also more than this many standard deviations below the expected
+# number. Otherwise a rank with few steps could fail by chance.
 DEVIATIONS = 3.0
 FEWEST_WHOLE = 0.5  # smallest share of steps that have a whole batch; the last batch of an epoch may be smaller
-# How many different shares of batches each rank must read, as a fraction of the largest such number of all ranks.
+# Smallest number of different shares of batches that each rank must read, as a fraction of the number that the best
+# rank read.
 FEWEST_SHARES = 0.5
 
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
-    """Return an arm's first execution in each rank. End the judgement with ERROR if one is missing or unsound."""
+    """Return an arm's first execution in each rank. End the judgement with ERROR if an execution is missing or
+    incomplete."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, but arm {arm} has {ranks}")
@@ -56,8 +59,8 @@ def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
 
 
 def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
-    """Return, as text, the names of buffers that differ between ranks at the end, for example running statistics.
-    Return "" if no buffers differ."""
+    """Return, as text, the names of the model's buffers, such as running statistics, that differ between ranks at the
+    end. Return "" if no buffers differ."""
     first, *others = (end_of(execution).state for execution in executions.values())
     found = {
         each.name
@@ -73,15 +76,15 @@ def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
 
 def odd_one(digests: Sequence[str]) -> int | None:
     """Return the last rank whose digest is not the most frequent digest. Return None if all digests are equal. If
-    several digests are equally frequent, that of rank 0 counts as the most frequent one."""
+    several digests are equally frequent, the digest of rank 0 counts as the most frequent digest."""
     common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
     return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
 
 
 def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -> dict[int, RankSteps]:
-    """Return the records of one rank of each model: of the ranks whose number is a multiple of `model_parallel`. Each
-    group of `model_parallel` ranks holds one model and reads the same rows. End the judgement with FAIL if the ranks of
-    a group read different rows."""
+    """Return the records of one rank of each model, namely of the ranks whose number is a multiple of `model_parallel`.
+    Each group of `model_parallel` ranks holds one model and reads the same rows. End the judgement with FAIL if the
+    ranks of a group read different rows."""
     first = {rank: noted for rank, noted in steps.items() if rank % model_parallel == 0}
     for rank, noted in steps.items():
         reader = rank - rank % model_parallel

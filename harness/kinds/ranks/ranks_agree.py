@@ -30,7 +30,7 @@ from harness.kinds.ranks.executions import (
 )
 from harness.kinds.ranks.model import RandomNumbers, RanksAgree
 
-# The following functions find out which ranks drew the same random numbers. They use the states of the ranks'
+# The following functions find out which ranks drew the same random numbers. They compare the states of the ranks'
 # generators before and after every step.
 
 
@@ -58,10 +58,11 @@ class _Draws:
 def require_draws(
     steps: Mapping[int, RankSteps], demanded: RandomNumbers | Mapping[str, RandomNumbers] | None, sheet: Sheet
 ) -> str:
-    """End the judgement with FAIL if the ranks did not draw random numbers as demanded (`separate` or `shared`).
+    """End the judgement with FAIL if the ranks did not draw random numbers as demanded (`separate` or `shared`). Return
+    a clause for the verdict's message that names the generators with shared numbers, or "".
 
-    demanded: None if the contract demands nothing. The judgement then continues, because shared random numbers may be
-    intended. Return a clause for the verdict's message that names the generators with shared numbers, or "".
+    demanded: None if the contract demands nothing. The judgement then continues in any case, because the author of the
+    trainer may want shared random numbers.
     """
     states = [noted.generators for noted in steps.values() if noted.generators is not None]
     if len(states) != len(steps):
@@ -76,7 +77,7 @@ def require_draws(
             f"{made} steps were made, but the states of generators were recorded {sorted(lengths)} times",
         )
     names = {name: [of_rank.get(name) for of_rank in states] for of_rank in states for name in of_rank}
-    # leave out a generator that a step replaced, because its states were not recorded
+    # Leave out a generator that a step replaced by a new object. Its states were not recorded.
     common = [name for name, each in names.items() if all(each)]
     found = {name: _draws([of_rank[name] for of_rank in states], made) for name in common}
     drawn = {name: draws for name, draws in found.items() if draws.steps}
@@ -144,11 +145,12 @@ def _require(name: str, word: RandomNumbers, draws: _Draws, sheet: Sheet) -> Non
     )
 
 
-REPLICATED = ("parameters", "optimizer")  # categories of state that must be equal in all ranks; buffers may differ
+# Categories of state that must be equal in all ranks; other categories, such as buffers, may differ.
+REPLICATED = ("parameters", "optimizer")
 COLLECTIVE_KERNELS = ("nccl",)  # a kernel whose name contains one of these words is a collective
 _CATEGORY = {"parameters": "parameters", "optimizer": "optimizer's tensors"}
-# Number of first steps that are left out. DistributedDataParallel groups gradients again after its first step, which
-# needs additional collectives.
+# Number of first steps that are not judged. DistributedDataParallel groups gradients anew after its first step, and
+# needs additional collectives for this.
 SETTLING_STEPS = 2
 
 
@@ -163,7 +165,8 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     comparison.captured(*executions.values())
     sheet.count("ranks", len(executions))
     note_watched(by_name, sheet)
-    # This judge makes these two checks itself, because it compares the parameters after each step.
+    # The shared checks of equal starts and equal ends are left out. This judge compares the parameters after each step
+    # and at the end itself.
     group = Group(by_name, own={"equal_start", "equal_ends"})
     comparison.begin(group)
     _require_lengths(executions)
@@ -266,8 +269,9 @@ def _require_collectives(
     steps: Mapping[int, RankSteps],
     sheet: Sheet,
 ) -> None:
-    """Add to the sheet how many collectives the host started in a step, and how many are in the graph. End the
-    judgement with FAIL if a rank has no collective, if the graph has too few, or if the host started too many."""
+    """Add to the verdict's figures (`sheet`) how many collectives the host started in a step, and how many are in the
+    graph. End the judgement with FAIL if a rank has no collective, if the graph has too few, or if the host started too
+    many."""
     captured = context.contract.arms[part.candidate].capture != "none"
     in_graph = dict.fromkeys(executions, 0)
     for rank, execution in executions.items() if captured else ():
@@ -330,8 +334,8 @@ def _collectives(graph: GraphNodes) -> int:
 
 
 def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
-    """Return the number of collectives in each step. The first steps are left out, because captures are made in them
-    and DistributedDataParallel groups gradients in them."""
+    """Return the number of collectives in each step. Steps in which captures are made, and the first steps, in which
+    DistributedDataParallel groups gradients, are left out."""
     captures = capture.captures if capture is not None and capture.captured else 0
     return noted.collectives[max(captures, SETTLING_STEPS) :]
 
@@ -344,7 +348,7 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
         if ours is None or reference is None:
             continue  # an earlier check reports missing state
         found = [each for each in differing(ours, reference) if each.category in REPLICATED]
-        # Do not compare optimizer state that only one rank has, because it is divided among the ranks (ZeRO). The
+        # Do not compare optimizer state that only one rank has. Such state is divided among the ranks (ZeRO). The
         # parameters that the optimizer updates with this state were compared after each step.
         apart = [str(each) for each in found if not (each.only_one_has_it and each.category == "optimizer")]
         if apart:

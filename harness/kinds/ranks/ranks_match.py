@@ -47,7 +47,8 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     note_distance(executions[0], baseline, sheet)
 
     same_system = context.same_system(part.candidate, part.baseline)
-    # Leave out the comparison of batches. The joined rows of all ranks are compared instead.
+    # Leave out the shared comparison of batches, because each rank reads only a share. The joined rows of all ranks are
+    # compared with the baseline's rows below.
     groups = [Group(everything, own={"comparable"}, same_formats=same_system)]
     if not same_system:
         groups.append(Group(named(executions), own={"comparable"}))
@@ -79,7 +80,8 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
-    """Return the ranks' mean loss next to the baseline's. End the judgement with ERROR if a rank is missing."""
+    """Return the mean of the ranks' losses next to the baseline's loss. End the judgement with ERROR if a rank is
+    missing."""
     ranks = [view for view in (run, *run.ranks) if part.candidate in view.arms]
     each = [losses(execution) for execution in of_ranks(run, part.candidate, len(ranks)).values()]
     mean = np.mean([series[: min(map(len, each))] for series in each], axis=0)
@@ -88,7 +90,7 @@ def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
 
 
 def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
-    """End the judgement with FAIL unless all executions made as many steps as the execution `reference_name`."""
+    """End the judgement with FAIL unless every execution made as many steps as the execution named `reference_name`."""
     reference = everything[reference_name]
     for name, execution in everything.items():
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
@@ -142,10 +144,11 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """End the judgement with FAIL if the final parameters of a rank differ from those of rank 0. Only the parameters of
-    rank 0 are compared with the baseline.
+    """End the judgement with FAIL if the final parameters of a rank differ from those of rank 0. This check is needed
+    because only the parameters of rank 0 are compared with the baseline.
 
-    This check finds a difference that the last update made. A difference from an earlier step would show in the losses.
+    The check finds a difference that the last update made. A difference that an earlier step made would show in the
+    losses.
     """
     first = end_of(executions[0]).trainable_digest
     for rank, execution in executions.items():

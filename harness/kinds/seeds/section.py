@@ -32,7 +32,8 @@ def section(view: ReportView) -> Section | None:
 
 
 def _part(judged: JudgedPart[NotWorse], run: RunEvidence) -> Part | None:
-    """Return the part of one run, or None if an arm did not finish every seed or does not report the metric."""
+    """Return the section's part about one run, or None if an arm did not finish every seed or does not report the
+    metric."""
     claim = judged.claim
     try:
         whole, _ = joined(claim, run)
@@ -54,7 +55,7 @@ def _part(judged: JudgedPart[NotWorse], run: RunEvidence) -> Part | None:
     )
     rows: list[list[object]] = [[str(seed), *each] for seed, each in zip(claim.seeds, values, strict=True)]
     what = "final value" if claim.last == 1 else f"mean of the last {claim.last} steps"
-    # The verdict contains the mean and the interval only if no earlier check ended the judgement.
+    # If an earlier check ended the judgement, the verdict does not contain the mean and the interval.
     found = judged.numbers("worse_by", "worse_by_at_least", "worse_by_at_most")
     of_seeds = (claim.seeds, pairs.worse.tolist(), pairs.margins.tolist())
     plots = [seed_differences(*of_seeds, mean=found[0], interval=found[1:], metric=claim.metric)] if found else []

@@ -1,7 +1,7 @@
 """Group executions by seed, and find two seeds with which an arm had the same start and the same batches.
 
 Losses do not show whether a seed had an effect. Even with the same seed, the losses of two runs may differ in their
-last bits if sums are added in another order.
+last bits if sums are added up in another order.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from harness.judging.sheet import Sheet, require_steps, settle
 def executions_by_seed(
     run: RunEvidence, arms: Collection[str], seeds: Sequence[int]
 ) -> dict[int, dict[str, ArmEvidence]]:
-    """Return each arm's execution with each seed: seed -> name of an arm -> its execution. End the judgement with ERROR
-    if one is missing or ran with another seed."""
+    """Return each arm's execution with each seed, as seed -> name of an arm -> its execution. End the judgement with
+    ERROR if an execution is missing or ran with another seed."""
     found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in seeds}
     for arm in arms:
         for seed, execution in zip(seeds, replicas(run, arm, len(seeds)), strict=False):
@@ -65,14 +65,14 @@ def _start(execution: ArmEvidence) -> tuple[object, ...]:
 
 
 def _one_draw(one: ArmEvidence, other: ArmEvidence) -> bool:
-    """Return True if the generators that training drew from started in equal states with both seeds."""
+    """Return True if every generator from which the training drew numbers started in the same state with both seeds."""
     ours, theirs = _drawn_from(one), _drawn_from(other)
     return all(ours.get(name, digest) == theirs.get(name, digest) for name, digest in (ours | theirs).items())
 
 
 def _drawn_from(execution: ArmEvidence) -> dict[str, str]:
-    """Return the initial state of each generator that training drew from. For a generator that was created later,
-    return its state at the end."""
+    """Return the initial state of each generator from which the training drew numbers. For a generator that was created
+    during the training, return its state at the end."""
     start, end = execution.start.state, end_of(execution).state
     if start is None or end is None:
         return {}

@@ -1,8 +1,8 @@
-"""Check whether something else than the arms decided a timing: a clock, an idle baseline, or a busy machine.
+"""Check whether something other than the arms decided a timing: a clock, an idle baseline, or a busy machine.
 
 Under a power cap, the arm that needs more power runs at a lower clock. This matters only if the faster arm had the
 higher clock, because its speed may then come from the clock. If neither host nor device works for much of the
-baseline's time, something slowed the baseline. Telemetry is compared with the limits of the claim.
+baseline's time, something slowed the baseline. The telemetry of host and GPU is compared with the limits of the claim.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from harness.kinds.speed.model import Limits
 from harness.kinds.speed.timing import device_seconds
 
 Timed = tuple[TimingEvidence, Telemetry]
-"""One process: its timed blocks, and the telemetry sampled during them."""
+"""The timed blocks of one process, and the telemetry that was sampled during them."""
 
-# Largest allowed multiples of a block's seconds. In 208 processes on H200s, the device worked for at most 0.978 times
-# the block's seconds (measured in another block), and the processors for at most 1.014 times. The timed phase was
-# between 0.79 s shorter and 0.25 s longer than all its blocks together.
+# Largest allowed ratio of a working time to the measured seconds of a block. In 208 processes on H200s, the device
+# worked for at most 0.978 times the block's seconds (measured in another block), and the processors for at most 1.014
+# times. The timed phase was between 0.79 s shorter and 0.25 s longer than the sum of its blocks.
 DEVICE_MARGIN = 1.25
 PROCESSOR_MARGIN = 1.25  # the limit applies to the time of all processors together
 UNACCOUNTED_S = 1.0
-# If a step is shorter than a millisecond, recording the step can take as long as the step itself.
+# Same limit as a share of the timed phase. If a step is shorter than a millisecond, recording it can take as long as
+# the step.
 UNACCOUNTED_SHARE = 0.5
 
 
@@ -76,13 +77,13 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
     return fmean(clocks)
 
 
-# The following functions check whether the seconds of a timing can be true. Code in the timed process could replace the
-# clock, but not the clocks of the device, of the processors and of the supervisor.
+# Code in the timed process could replace its clock by a wrong clock. It cannot replace the clocks of the device, of the
+# processors and of the supervisor. The following functions compare the timed seconds with these clocks.
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """End the judgement with INCONCLUSIVE if the seconds that a process measured are too few for the work of the GPU or
-    of the processors, or if they contradict the supervisor's clock."""
+    """End the judgement with INCONCLUSIVE if the seconds that a process measured are fewer than the GPU or the
+    processors worked, or if these seconds contradict the supervisor's clock."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
         _require_time_for_the_work(timing, timings)
@@ -129,8 +130,8 @@ HELPERS_SHARE = 0.02  # largest share of the timed seconds of the faster arm
 def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
     """End the judgement with INCONCLUSIVE if an arm's threads or child processes worked outside the arm's timed blocks.
 
-    The arm's timed seconds do not contain such work, and the work slows the other arm. Therefore no contract can allow
-    it. Do nothing if the evidence has no processor time of threads (not Linux, or older evidence).
+    The arm's timed seconds do not contain such work, although it slows the other arm. Therefore no contract can allow
+    such work. Do nothing if the evidence has no processor time of threads (not Linux, or older evidence).
     """
     if all(block.untimed_helper_seconds is None for timing in timings for block in timing.blocks):
         return
@@ -189,7 +190,8 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 def require_unhindered_host(
     timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
 ) -> None:
-    """End the judgement with INCONCLUSIVE if the device needs longer for a baseline step than the host to enqueue it.
+    """End the judgement with INCONCLUSIVE if the device takes longer to execute a baseline step than the host takes to
+    enqueue it.
 
     In this case the device's queue may have been full, and the measured enqueue time may include waiting.
     """
@@ -204,9 +206,11 @@ def require_unhindered_host(
 
 
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
-    """Return the share of time in which neither processor nor device worked: the median of `arm`'s blocks, at least 0.
+    """Return the share of time in which neither processor nor device worked. It is the median over `arm`'s blocks, at
+    least 0.
 
-    device: the device's seconds in a step. Return None without blocks, or if a block's processor time is unknown.
+    device: the seconds for which the device works in a step. Return None if the arm has no blocks, or if the processor
+    time of a block is unknown.
     """
     shares = []
     for block in timing.blocks:
@@ -219,7 +223,8 @@ def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
 
 
 POWER_CAP = "sw_power_cap"
-# In seconds. Telemetry is sampled every half second. In 224 processes on H200s the longest gap was 0.61 s.
+# Largest time without a telemetry sample, in seconds. Telemetry is sampled every half second. In 224 processes on H200s
+# the longest gap was 0.61 s.
 LONGEST_UNSEEN_S = 2.0
 
 
@@ -259,7 +264,7 @@ def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list
     if telemetry is None or not telemetry.samples:
         settle(reasons.TELEMETRY_MISSING, f"the state of the machine was not recorded during run {run.run_id}")
     samples = telemetry.samples
-    # A negative number means that the driver did not list the processes on the GPU.
+    # A negative number means that the driver could not list the processes on the GPU.
     if any(each.foreign_processes < 0 for each in samples):
         settle(reasons.TELEMETRY_MISSING, f"the driver did not report the processes on the GPU during run {run.run_id}")
     clocks = [each for each in samples if each.sm_clock_mhz]  # 0 MHz means that the clock was not read
@@ -307,7 +312,8 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def clock_spread(samples: list[TelemetrySample]) -> float:
-    """Return (highest - lowest) / median of the SM clock under load; 0 without clocks, NaN if one is not finite."""
+    """Return (highest - lowest) / median of the SM clock under load. Return 0 without clocks, and NaN if a clock is not
+    finite."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     if not all(math.isfinite(clock) for clock in clocks):
         return math.nan

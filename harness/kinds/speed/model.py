@@ -29,7 +29,8 @@ from harness.contract.strict_yaml import nearest
 from harness.kinds.trajectory.model import TrajectoryMatch
 
 SM_CLOCK_SPREAD = 0.05
-# With fewer processes, the lowest allowed confidence of 0.95 cannot be reached. With 5 processes, all must agree.
+# With fewer processes, even the lowest allowed confidence of 0.95 cannot be reached. With 5 processes, all of them must
+# reach the ratio.
 FEWEST_PROCESSES = 5
 MOST_PROCESSES = 64
 
@@ -99,7 +100,8 @@ class ThroughputRatio(Judged):
     ] = Limits()
     """Limits of disturbances beyond which the verdict is INCONCLUSIVE."""
 
-    # Only the first rank is timed. The other ranks take equally long, because they wait for it in their collectives.
+    # In a claim about several ranks, only the first rank is timed. The other ranks take equally long, because the ranks
+    # wait for one another in their collectives.
     judged_at: ClassVar = "first rank"
 
     def asks_the_device_of_replays(self) -> bool:
@@ -140,7 +142,8 @@ class ThroughputRatio(Judged):
 def trajectory_problems(
     named: str, claims: Mapping[str, Sequence[Judged]], *, several_runs: bool = False
 ) -> Iterator[Problem]:
-    """Yield a problem unless `named`, the value of `trajectory`, is a claim that compares losses of all measured steps.
+    """Yield a problem unless `named`, the value of the field `trajectory`, is a claim that compares the losses of all
+    measured steps.
 
     several_runs: True if several processes measure each arm, so that the arm's own noise is known.
     """

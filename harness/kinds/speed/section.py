@@ -21,7 +21,7 @@ from harness.report.charts.plots import ProcessTiming, TimedBlock, timing
 from harness.report.glance import JudgedPart, counted_ratios, judged_parts
 from harness.report.view import ReportView
 
-# The following functions put all processes of a timing on one time axis, with the times of their blocks and the
+# The following functions draw all processes of a timing on one time axis. They show the times of the blocks and the
 # telemetry of the machine.
 
 GAP = 0.04  # width of the gap between two processes, as a share of the seconds of all processes
@@ -30,7 +30,8 @@ GAP = 0.04  # width of the gap between two processes, as a share of the seconds 
 def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
-    """Return the processes in order on the time axis, with a short gap for the time between them, which is not timed.
+    """Return the processes in order on the time axis. A short gap between two processes stands for the time between
+    them, which is not timed.
 
     A process is left out if it lacks blocks of an arm or the measured times. judged: number of a process -> its ratio
     from the judge, for each process that counts; None if all processes count, with ratios that are computed here.
@@ -53,7 +54,8 @@ def side_by_side(
 def _alone(
     timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
 ) -> ProcessTiming | None:
-    """Return one process for the chart, whose first block begins at 0 s; None if an arm or a valid time is missing."""
+    """Return the data of one process for the chart. Its first block begins at 0 s. Return None if an arm or a valid
+    time is missing."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
     if {block.arm for block in blocks} != set(names) or not all(
@@ -122,8 +124,8 @@ def _moved(item: ProcessTiming, by: float) -> ProcessTiming:
 
 
 def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array]) -> float:
-    """Return the ratio of an arm to itself: its step time in its first block of each round, divided by its step time in
-    its second block. Return NaN if there are no second blocks."""
+    """Return the ratio of an arm to itself, from its two blocks in each round: its step time in the first block divided
+    by its step time in the second block. Return NaN if there are no second blocks."""
     rounds: dict[int, list[float]] = {}
     for block in sorted(blocks, key=lambda block: (block.round, block.position)):
         if block.arm == arm:

@@ -1,7 +1,7 @@
 """Compute the ratios, the figures and the sentence of a timing's verdict from the measurements of its processes.
 
-Each process has two readings, because it may be unclear which blocks were disturbed. The cautious reading can prove the
-demanded ratio, and the generous reading can refute it (`statistics.readings`).
+Each process is read in two ways, because it may be unclear which blocks were disturbed. The cautious reading can prove
+the demanded ratio, and the generous reading can refute it (`statistics.readings`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.timing import Counted, Process, StepTimes, counted
 
 READ = ("ratios", "selves", "whole")
-READ_ALIKE = 0.01  # if both readings differ by less than this share, the verdict's sentence contains only one number
+# If the ratios of both readings differ by less than this share, the verdict's sentence contains only one number.
+READ_ALIKE = 0.01
 
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
     """Return the cautious and the generous reading of all processes, whose numbers of rounds may differ."""
-    # Compute processes with equally many rounds together. A call for each process took a third of a verdict's time.
+    # Compute processes with equally many rounds together. Separate calls for each process took a third of the time in
+    # which a verdict is computed.
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
     both = [_of_as_many_rounds(group) for group in alike]
     cautious, generous = (
@@ -48,8 +50,8 @@ def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
 
 
 def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
-    """End the judgement unless the measurements were made one after the other. Measurements at the same time would have
-    common noise, and would not be independent."""
+    """End the judgement unless the measurements were made one after the other. Measurements at the same time would
+    share the same noise, and would not be independent."""
     if part.measurements == 1:
         return
     spans: list[tuple[float, float]] = []
@@ -69,7 +71,8 @@ def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> N
 
 
 def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> None:
-    """Add the ratios to the sheet: of all processes together, of each process and of each of several measurements."""
+    """Add the ratios to the verdict's figures (`sheet`). There is a ratio of all processes together, one of each
+    process and, if there are several measurements, one of each measurement."""
     for prefix, low, high in _together_and_apart(timed, cautious, generous):
         sheet.figure(f"{prefix}mean_ratio", _mean(part, low), "x")
         sheet.figure(f"{prefix}generous_mean_ratio", _mean(part, high), "x")
@@ -93,7 +96,8 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
 
 
 def note_processes(timed: Counted, reading: Reading, sheet: Sheet) -> None:
-    """Add each process's ratio to the sheet, for the charts. reading: the reading that decides."""
+    """Add each process's ratio to the verdict's figures (`sheet`), for the charts. reading: the reading that
+    decides."""
     for process, value in zip(timed.processes, reading.ratios, strict=True):
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
@@ -144,7 +148,7 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
     )
     least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
     most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
-    # all measurements together may decide, although a single measurement does not
+    # All measurements together may decide, although one of the measurements does not.
     if least < part.at_least <= most:
         sure = f"at {part.confidence * 100:g}% confidence"
         sentence += f": {sure}, the ratio is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
@@ -161,7 +165,8 @@ def _to_enqueue(part: ThroughputRatio) -> str:
 
 
 def _apart(timed: Counted) -> str:
-    """Return a clause for a sentence if each arm was timed in separate processes, as for two commits, otherwise ""."""
+    """Return a clause for a sentence if each arm was timed in separate processes, as in a comparison of two commits.
+    Otherwise return ""."""
     return ", each arm in separate processes" if any(each.timing.own_processes for each in timed.processes) else ""
 
 
@@ -175,8 +180,8 @@ def _processes(part: ThroughputRatio) -> str:
     return processes if part.measurements == 1 else f"{part.measurements} measurements of {processes}"
 
 
-# The following class estimates the probability that a timing decides a claim if the true ratio is known. It uses the
-# noise of a recorded timing.
+# The following class estimates how probable a verdict is for a given true ratio. It uses the noise of a recorded
+# timing.
 
 EXPERIMENTS = 2000
 
@@ -189,9 +194,9 @@ class Recorded:
 
     @classmethod
     def of(cls, part: ThroughputRatio, runs: Sequence[RunEvidence]) -> Recorded | None:
-        """Return the processes of a claim's runs, or None if the runs contain too few timings that fit the claim.
+        """Return the processes of a claim's runs, or None if too few timings among the runs fit the claim.
 
-        The claim may have changed after the runs, for example in its number of processes.
+        The claim may have been changed after the runs, for example in its number of processes.
         """
         found: dict[int, Process] = {}
         for run in runs:
@@ -232,7 +237,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class LastTiming:
-    """The last run in which a claim was timed on a workload. run: the run's name. part: the claim as it is now."""
+    """The last timing of a claim on a workload. run: the run's name. part: the claim as it is in the contract now."""
 
     contract: str
     claim: str

@@ -67,14 +67,16 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
             baselines = [executed(each.run, part.baseline) for each in processes]
             require_timed_within_noise(candidates, baselines, part.candidate, part.baseline)
     except Settled as settled:
-        # If the arms drew different random numbers, both may be correct. Report their speeds even then.
+        # If the arms drew different random numbers, both arms may still be correct. Therefore report their speeds in
+        # this case, too.
         if drew_otherwise(settled.reason, part, context) is not None:
             with suppress(Settled):
                 _noted_ratios(part, processes, sheet)
         raise
     timed, cautious, generous = _noted_ratios(part, processes, sheet)
     timings = [process.timing for process in processes]
-    # check for untimed work before the machine's load, because untimed work also increases the load
+    # Check for untimed work before the machine's load. Untimed work also increases the load, and would be reported as
+    # load.
     require_no_untimed_work(timings, sheet)
     spread = require_quiet_machine(part.limits, processes, sheet)
     require_apart(part, timings)
@@ -97,7 +99,8 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
-    """Return processes that count, and the cautious and generous reading of their times. Add ratios to the sheet."""
+    """Return the processes that count, and the cautious and the generous reading of their times. Add the ratios to the
+    verdict's figures (`sheet`)."""
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
@@ -107,7 +110,8 @@ def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
-    """Return the first run of each process, by number. End the judgement with ERROR if a demanded one was not timed."""
+    """Return the first run of each process, by the process's number. End the judgement with ERROR if a required process
+    is missing."""
     found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
         timing = run.timing
@@ -151,7 +155,8 @@ def _require_equal_training(
 
 
 def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
-    """Return 1 if the ratios prove the demand, -1 if they refute it. Otherwise end the judgement with INCONCLUSIVE."""
+    """Return 1 if the measured ratios prove the demanded ratio, -1 if they refute it. Otherwise end the judgement with
+    INCONCLUSIVE."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
     if part.processes < fewest:
@@ -188,8 +193,8 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
 def _settle_undecided(
     part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
 ) -> NoReturn:
-    """End the judgement with INCONCLUSIVE. The message contains each measurement's result. Add to the sheet how many
-    processes would probably be enough for a decision."""
+    """End the judgement with INCONCLUSIVE. The message contains each measurement's result. Add to the verdict's figures
+    (`sheet`) how many processes would probably be enough for a decision."""
     parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
     needed: list[int | None] = []
     answers = []

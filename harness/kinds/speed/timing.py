@@ -1,4 +1,5 @@
-"""Compute step times from timed blocks of processes, and check that the processes observed the work of both arms."""
+"""Compute step times from the timed blocks of processes. Check that the harness observed the work of both arms in these
+processes."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ from harness.judging.sheet import Sheet, settle
 from harness.judging.statistics import Array
 from harness.kinds.speed.model import ThroughputRatio
 
-# A block counts as stalled if it takes at least this multiple of the time that a slow processor explains. Of 1,640
-# blocks with a slow processor in published runs, none took more than 1.63 times this time.
+# Other work can slow a processor and lengthen a block by a known factor. A block counts as stalled if it takes at least
+# this multiple of the lengthened time. Of 1,640 slowed blocks in published runs, none took more than 1.63 times this
+# time.
 STALLED = 2.0
-# Seconds by which two readings of one clock may differ because of rounding. In 260 published processes, there were at
-# least 3.5 ms between two blocks, and at least 178 ms between two processes.
+# Two readings of the same clock may differ by this many seconds because of rounding. In 260 published processes, there
+# were at least 3.5 ms between two blocks, and at least 178 ms between two processes.
 ROUNDING_S = 1e-6
 
 
@@ -36,7 +38,8 @@ class StepTimes:
     rounds. A round has four blocks in the order ABBA or BAAB (A and B are the two arms).
 
     candidate, baseline: the measured times. free_candidate, free_baseline: the shortest times that the blocks could
-    have taken without a disturbance. excused [B]: the same for the candidate's blocks in rounds that were left out.
+    have taken without a disturbance. excused [B]: the shortest possible times of the candidate's blocks in rounds that
+    were left out.
     """
 
     candidate: Array
@@ -47,10 +50,11 @@ class StepTimes:
 
     @property
     def stalled(self) -> float:
-        """Return the factor by which the candidate's mean block time increases if stalled blocks of left-out rounds
-        are included. The factor is 1 if there are no such blocks.
+        """Return the factor by which the candidate's mean block time increases if stalled blocks of left-out rounds are
+        included. The factor is 1 if there are no such blocks.
 
-        A stalled block took at least `STALLED` times as long as a typical one, after correction for a slow processor.
+        A stalled block took at least `STALLED` times as long as a typical block, even after correction for a slow
+        processor.
         """
         stalls = self.excused[self.excused >= STALLED * np.median(self.free_candidate)]
         kept, mean = self.free_candidate.size, float(self.free_candidate.mean())
@@ -59,8 +63,8 @@ class StepTimes:
 
 
 def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:
-    """Return for how many seconds the device works in a step of `arm`. Use this process if it was profiled, otherwise
-    the median of all profiled processes."""
+    """Return for how many seconds the device works in a step of `arm`. Use the measurement of this process if it was
+    profiled, otherwise the median over all profiled processes."""
     profiled = [timing] if timing.observed_steps else [each for each in timings if each.observed_steps]
     return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
@@ -71,7 +75,8 @@ def step_times(
     left_out: Collection[int] = (),
     slowed: Callable[[Block], float] = lambda _block: 1.0,
 ) -> StepTimes:
-    """Return step times of rounds not in `left_out`. End the judgement with ERROR for invalid, short or missing blocks.
+    """Return the step times of all rounds except those in `left_out`. End the judgement with ERROR if blocks are
+    invalid, too short or missing.
 
     slowed: a function that returns by which factor a disturbance may have lengthened a block.
     """
@@ -134,8 +139,8 @@ def _require_enqueue(timing: TimingEvidence, block: Block) -> None:
 
 
 def _step_seconds(block: Block, part: ThroughputRatio) -> float:
-    """Return the seconds per step of a block that are compared: the enqueue time or the time of a whole step, as the
-    claim requires. `step_times` must have checked the block."""
+    """Return the seconds per step of a block. They are the enqueue time or the time of a whole step, as the claim
+    requires. Call this only for blocks that `step_times` has checked."""
     enqueued = block.enqueue_seconds
     return enqueued if part.measure == "enqueue" and enqueued is not None else block.seconds / block.steps
 
@@ -153,13 +158,15 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
     return {arm: [block for block in blocks if block.arm == arm] for arm in (part.candidate, part.baseline)}
 
 
-# Blocks must not overlap, because overlapping blocks would share the device.
+# Two blocks must not overlap in time, because both would share the device.
 
 
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
-    """End the judgement with ERROR if a block began before the previous one ended, or two processes were timed at once.
+    """End the judgement with ERROR if a block began before the previous block ended, or two processes were timed at
+    once.
 
-    Blocks without a start are ignored here. `disturbances` and `speed_figures` report a missing start if they need it.
+    Blocks without a recorded start are ignored here. `disturbances` and `speed_figures` report a missing start if they
+    need it.
     """
     spans = []
     for timing in timings:
@@ -196,7 +203,7 @@ def _require_over(earlier: Block, later: Block, where: str) -> None:
 
 
 class Process(NamedTuple):
-    """One process of the comparison: its run and its timing."""
+    """One process of the comparison, with its run and its timing."""
 
     run: RunEvidence
     timing: TimingEvidence
@@ -211,7 +218,8 @@ class Process(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """A number of graph launches, and of the steps in which they were counted. launches: None if not observed."""
+    """A number of observed graph launches (None if they were not observed), and the number of steps in which they were
+    counted."""
 
     launches: int | None
     steps: int
@@ -278,12 +286,14 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """End the judgement unless a working profiler watched a process, and all others captured the same graphs."""
+    """End the judgement unless a working profiler watched at least one process, and all other processes captured the
+    same graphs."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
         settle(reasons.DEVICE_WORK_UNOBSERVED, f"none of the {len(processes)} processes was profiled")
-    for process in profiled if counted else ():  # older evidence has only profiled processes, without a planted sync
+    # Older evidence, without counted launches, has only profiled processes and no planted sync
+    for process in profiled if counted else ():
         if not process.timing.profiler_sees_planted:
             settle(reasons.PROFILER_BLIND, _unseen(process))
     if sheet.mechanism != "cuda_graph":
@@ -302,8 +312,8 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
 
 
 def _require_device_time(process: Process, arm: str) -> None:
-    """End the judgement if no work of the device was recorded in a step of `arm`. `disturbances` needs the time of this
-    work to check the process's clock."""
+    """End the judgement if no work of the device was recorded in a step of `arm`. The check of the process's clock in
+    `disturbances` needs the time of this work."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
         settle(
@@ -318,7 +328,8 @@ def _require_device_time(process: Process, arm: str) -> None:
 
 
 def _looks(process: Process, arm: str) -> list[_Look]:
-    """Return an arm's observed graph launches. End the judgement with INCONCLUSIVE if a planted event was missed."""
+    """Return the observed graph launches of an arm. End the judgement with INCONCLUSIVE if the profiler missed an event
+    that the harness planted."""
     timing = process.timing
     if process.profiled:
         if timing.profiler_sees_planted is False:  # None: recorded before the harness planted syncs
@@ -344,8 +355,8 @@ def _graphs(process: Process, arm: str) -> list[str]:
     return sorted(graph.model_copy(update={"label": ""}).model_dump_json() for graph in nodes)
 
 
-# The following functions estimate how much other work on the same core slowed a timed block. They use the pace of the
-# processor right before and after the block.
+# Other work on the same core may have slowed a timed block. The following functions estimate by how much. They use the
+# pace of the processor right before and after the block.
 #
 # The pace is the time of a fixed amount of work that belongs to neither arm (`devices.pace`). A slow pace matters only
 # if the device waited for the host in the block. If the device worked nearly all the time, the block was not slowed.
@@ -358,14 +369,15 @@ FEWEST_ROUNDS = 2  # disturbed rounds are left out only if at least this many un
 
 @dataclass(frozen=True)
 class Slowing:
-    """Estimates how much other work may have slowed each block of a timing. All processes ran on one machine.
+    """Estimates how much other work may have slowed each block of a timing. All processes of the timing ran on one
+    machine.
 
     least_pace: the shortest time of the fixed work in all processes, in seconds.
     """
 
     timings: Sequence[TimingEvidence]
     least_pace: float
-    host_alone: bool = False  # True: only the host's work was timed, which the device cannot limit
+    host_alone: bool = False  # True: only the host's work was timed, so the device cannot have limited the speed
 
     @classmethod
     def of(cls, timings: Sequence[TimingEvidence], *, host_alone: bool = False) -> Slowing:
@@ -398,14 +410,16 @@ class Slowing:
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """Return the disturbed rounds of the process, which are left out; None if too few others would remain."""
+        """Return the disturbed rounds of the process, which must not be used. Return None if too few other rounds would
+        remain."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
         return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None
 
 
 class Counted(NamedTuple):
-    """The processes whose ratios count, their step times, and the number of such processes in each measurement."""
+    """The processes whose ratios count, with their step times. sizes: the number of these processes in each
+    measurement."""
 
     processes: list[Process]
     times: list[StepTimes]

@@ -103,4 +103,5 @@ class StepAccuracy(Judged):
                 yield Problem((field,), rule, f"'{arm}' again", "name another arm")
 
     def process_count(self) -> int:
-        return 1  # use one process, because the peer and the reference use the candidate's parameters on the device
+        # Use one process, because the parameters that peer and reference read from the candidate are on the device.
+        return 1

@@ -68,8 +68,8 @@ def _match_row(quantity: str, rows: list[Row]) -> list[object]:
     return [quantity, worst.tensors, float(worst.error), step, worst.tensor, largest]
 
 
-# The following functions show the errors of a candidate and of a peer, both compared with a reference: the errors of
-# gradients for each kind of tensor, and the errors of losses for each seed.
+# The following functions show two arms' errors against a reference, those of the candidate and of a peer. They show the
+# errors of gradients for each kind of tensor, and the errors of losses for each seed.
 
 SHOWN = 12  # largest number of rows that a table of the report shows; the run directory contains all rows
 _MADE_BY = ("dtype", "device", "transformers", "peft", "torch", "dequantized_by")
@@ -131,7 +131,8 @@ def _row(errors: Errors) -> list[object]:
 
 
 def _by_seed(run: RunEvidence, claim: StepAccuracy) -> Iterator[Errors]:
-    """Yield the loss errors of each seed, then of all together. Seeds that an arm did not finish are left out."""
+    """Yield the loss errors of each seed, then those of all seeds together. Seeds that an arm did not finish are left
+    out."""
     arms = (claim.candidate, claim.peer, claim.reference)
     series = {}
     for replica, seed in enumerate(claim.seeds()):

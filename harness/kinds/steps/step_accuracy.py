@@ -26,7 +26,7 @@ from harness.judging.verdict import Judgement
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.steps.model import StepAccuracy
 
-# The following functions compute the errors of two arms against a third arm, and the ratio of these errors.
+# The following functions compute the errors of candidate and peer against the reference, and the ratio of these errors.
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Errors:
 
     @property
     def ratio(self) -> float:
-        """Return candidate / max(peer, floor). If the divisor is 0, return 0 for no error, else infinity."""
+        """Return candidate / max(peer, floor). If this divisor is 0, return 0 for a candidate without an error,
+        otherwise infinity."""
         measure = max(self.peer, self.floor)
         if measure == 0:
             return 0.0 if self.candidate == 0 else math.inf
@@ -105,7 +106,7 @@ def median_ratio(errors: Sequence[Errors]) -> float:
 HIGHER_PRECISION = ("float32", "float64")
 # unit roundoff of each data type, relative to the value
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
-# the executions with one seed; key: the name of the arm (candidate, peer, reference)
+# The executions with one seed, by the name of the arm that was executed (candidate, peer, reference).
 Executions = Mapping[str, ArmEvidence]
 
 
@@ -162,7 +163,7 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
 
 def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group]:
     """Return the groups of executions that are checked together for one seed. If only gradients are compared with this
-    seed, peer and reference do not train, so only the candidate is checked for training."""
+    seed, peer and reference do not train. In this case only the candidate is checked for a training effect."""
     named = {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, part.peer, part.reference)}
     candidate, peer, reference = named
     roles = {peer: "peer", reference: "reference"}
@@ -172,7 +173,8 @@ def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
-    """Return the record of each seed and step. End the judgement if a record, arm or trained tensor is missing."""
+    """Return the record of each seed and step. End the judgement with ERROR if a record or an arm is missing, and with
+    another verdict if a trained tensor was not compared."""
     wanted = sorted(product(part.gradient_seeds, part.gradient_steps))
     by_place = {(record.seed, record.step): record for record in run.step_errors}
     missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]
@@ -213,7 +215,8 @@ def _require_finite(part: StepAccuracy, records: list[StepErrors], sheet: Sheet)
 
 
 def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
-    """End the judgement with FAIL unless candidate and peer have the same precision, and the reference a higher one."""
+    """End the judgement with FAIL unless candidate and peer have the same precision, and the reference has a higher
+    precision."""
     precisions = {arm: str(each.start.facts.get("dtype")) for arm, each in executions.items()}
     ours, theirs, finest = (precisions[arm] for arm in (part.candidate, part.peer, part.reference))
     if theirs != ours:
@@ -230,7 +233,8 @@ def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
 
 
 def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
-    """End the judgement with FAIL unless all arms have equal batches and parameters wherever gradients are compared."""
+    """End the judgement with FAIL unless all arms have equal batches and parameters at every step at which gradients
+    are compared."""
     others = (part.peer, part.reference)
     for record in records:
         for arm in others:
@@ -298,7 +302,7 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
 
 
 def _require_distinct_batches(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
-    """End the judgement with FAIL if the candidate reads the same batch twice with one seed."""
+    """End the judgement with FAIL if the candidate reads the same batch twice in the run with one seed."""
     seen = {seed: executions[part.candidate].series.batch_digest for seed, executions in by_seed.items()}
     sheet.figure("distinct_batches", distinct([digest for batches in seen.values() for digest in batches]), "batches")
     for seed, batches in seen.items():

@@ -61,7 +61,8 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
     _note(part, candidate, held, sheet)
 
     named = {f"{role} {part.arms()[role]}": execution for role, execution in arms.items()}
-    # The yardstick has the candidate's precision. If both start from equal parameters, the digests are therefore equal.
+    # The yardstick's start is compared with the candidate's. Both have the same precision, so equal parameters
+    # have equal digests.
     roles = {name: role for name, role in zip(named, arms, strict=True) if role != "candidate"}
     group = Group(dict(reversed(named.items())), roles)
     comparison.begin(group)
@@ -77,7 +78,8 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Yield each error with its bound. Large yardstick errors raise the bounds of the loss, norms and gradients."""
+    """Yield each error with its bound. The bounds of loss, norms and gradients become larger if the yardstick's errors
+    are large."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):
@@ -122,7 +124,7 @@ def _require_every_tensor(candidate: ArmEvidence) -> None:
     """End the judgement unless every quantity was compared at each step. Gradients, moments and parameters must have
     been compared for every trainable tensor.
 
-    If no tensor were compared, the error would be zero, which is within any bound. No tensor is exempt, because the
+    If no tensor were compared, the error would be zero, and zero is within any bound. No tensor is exempt, because the
     reference requires a gradient and both moments for every parameter.
     """
     trained = candidate.start.trainable_tensors

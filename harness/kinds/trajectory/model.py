@@ -43,8 +43,8 @@ class Precisions(Strict):
 
 
 ParameterDtype = Literal["float64", "float32", "bfloat16", "float16"]
-# A data type can represent all values of every type with a lower number. If two types have the same number, neither
-# type can represent all values of the other type.
+# A data type can represent all values of each type with a lower number in this table. If two types have the same
+# number, neither type can represent all values of the other type.
 _FINENESS = {"float64": 2, "float32": 1, "bfloat16": 0, "float16": 0}
 
 
@@ -106,7 +106,8 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the demands of the fields, by name; for `equality` only the reason code that this claim can give."""
+        """Return the demands of the fields, by name. For `equality`, include only the reason code that this claim can
+        give."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand("beyond_noise" if self.equality == "noise" else "differs")
@@ -137,7 +138,8 @@ class TrajectoryMatch(Bounded):
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
     def _noise_contradictions(self) -> Iterator[Problem]:
-        """Yield a problem for each field that contradicts `equality: noise`, where only repeated runs decide."""
+        """Yield a problem for each field that contradicts `equality: noise`. With `noise`, only repeated runs decide,
+        so bounds must not be set."""
         if self.equality != "noise":
             if self.runs is not None:
                 yield Problem(("runs",), "`runs` is only for `equality: noise`", str(self.runs), "leave `runs` out")

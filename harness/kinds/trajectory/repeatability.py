@@ -1,5 +1,5 @@
-"""Judge `repeatability` (runs of one arm agree) and `runs_differ` (two arms differ). Also check, for other kinds of
-claim, that two arms train in the same way."""
+"""Judge `repeatability` (runs of one arm agree) and `runs_differ` (two arms differ). The judges of speed and memory
+also use this file to check that two arms train in the same way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from harness.kinds.speed.model import compares_timed_steps
 from harness.kinds.trajectory.model import Repeatability, RunsDiffer, TrajectoryMatch
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# The judges of claims about speed and memory check with these functions that both arms trained, and in the same way.
+# Judges of claims about speed and memory call the following functions to check that both arms trained, and in the same
+# way.
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
@@ -122,7 +123,8 @@ def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
 
 
 def _badness(found: Difference) -> tuple[bool, bool, float, int]:
-    # NaN is the worst difference. Sort by it first, because Python never treats NaN as larger than a number.
+    # NaN is the worst difference, but in Python NaN is never larger than a number. Therefore NaN has its own entry,
+    # which comes first in the sort key.
     return (math.isnan(found.largest), found.first_exceeding is not None, found.largest, found.differing)
 
 

@@ -34,7 +34,7 @@ class Comparison:
 
 @dataclass
 class Pair:
-    """The curves of one plot by name, their metric, and the units whose claims compare them."""
+    """One plot: its curves by name, their metric, and the units whose claims compare the curves."""
 
     metric: str
     curves: dict[str, plots.Curve] = field(default_factory=dict)
@@ -43,7 +43,8 @@ class Pair:
 
 @dataclass
 class Seen:
-    """The data of one run's plots. pairs: (candidate, baseline, metric) -> the curves. comparisons: by name."""
+    """The data of one run's plots. pairs: (candidate, baseline, metric) -> the curves of a plot. comparisons: each
+    compared pair of series, by name."""
 
     pairs: dict[tuple[str, str, str], Pair] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)

@@ -207,7 +207,8 @@ def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, base
 
 
 def multiple_of(largest: float, floor: float) -> float:
-    """Return `largest` / `floor`. If `floor` is 0, return 0 for no difference, NaN for NaN, else infinity."""
+    """Return `largest` / `floor`. If `floor` is 0, return 0 if `largest` is 0, NaN if `largest` is NaN, and infinity
+    otherwise."""
     if floor == 0:
         return 0.0 if largest == 0 else math.inf if largest > 0 else math.nan
     return largest / floor
@@ -235,7 +236,8 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metr
 def note_same_step(
     part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
 ) -> str:
-    """Return a clause for the verdict's message if the candidate's step does the same as the baseline's step, else "".
+    """Return a clause for the verdict's message if the candidate's step executes the same operations as the baseline's
+    step, else "".
 
     If the claim requires different steps (`switched_on`), but the steps are the same, the claim stays undecided.
     """
@@ -265,9 +267,10 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Leave the claim undecided if one arm clips but no gradient reaches its limit, and the other surely has no clip.
+    """Leave the claim undecided if one arm clips gradients, no gradient reaches the clip's threshold, and the other arm
+    certainly does not clip. The comparison then cannot show whether the other arm should clip, too.
 
-    If a clip changes gradients, no such check is needed, because the compared numbers show the clip.
+    If a clip changes gradients, no such check is needed, because the compared numbers then show the effect of the clip.
     """
     clips = {ours: end_of(candidate).clip, theirs: end_of(baseline).clip}
     found = {name: clip for name, clip in clips.items() if clip is not None and clip.seen}

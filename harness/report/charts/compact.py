@@ -1,4 +1,4 @@
-"""Rewrite matplotlib's SVG so that it is small: a flat list of shapes, classes for styles, relative paths.
+"""Rewrite matplotlib's SVG so that it is small, with a flat list of shapes, classes for styles, and relative paths.
 
 A report has dozens of images and must stay small enough for a mail. Most of matplotlib's output is nesting, names that
 nothing refers to, and digits that no screen can show.
@@ -28,7 +28,8 @@ _LONG = 100  # a repeated path is defined only once if it has at least this numb
 
 @dataclass
 class _Looks:
-    """Styles by class name. The name is computed from the style, so equal styles share a class on the whole page."""
+    """Styles by class name. The name of a class is computed from its style, so equal styles share a class on the whole
+    page."""
 
     rules: dict[str, str] = field(default_factory=dict)
 
@@ -153,7 +154,7 @@ def _quoted(text: str) -> str:
 
 
 def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
-    """Return a path for a marker that is drawn by reference. A round marker becomes a dot with a round stroke."""
+    """Return a marker that is drawn by reference as a path. A round marker becomes a dot with a round stroke."""
     if leaf.tag != "use":
         return leaf
     mark, rule = marks[leaf.attributes["href"]], looks.rules[leaf.attributes.get("class", "")]
@@ -170,7 +171,8 @@ def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
 
 
 def _clips(root: ET.Element, ids: _Ids, scales: Sequence[Scale]) -> Iterator[str]:
-    """Yield the clipping rectangles that shapes refer to. Each one has the attributes of the scale of its axes."""
+    """Yield the clipping rectangles that shapes refer to. Each rectangle gets the attributes of the scale of its
+    axes."""
     for clip in root.iter(f"{_SVG}clipPath"):
         name = clip.get("id", "")
         if name in ids.given:
@@ -200,7 +202,8 @@ def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
 
 
 def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
-    """Return definitions of repeated paths, and shapes that refer to them. Arms that train alike have equal curves."""
+    """Return definitions of repeated paths, and the shapes that refer to them. This saves space if arms train equally,
+    because their curves are then equal."""
     times = Counter(leaf.attributes.get("d", "") for leaf in shapes)
     often = {path: ids.of(path) for path, count in times.items() if count > 1 and len(path) > _LONG}
     drawn = [

@@ -40,13 +40,14 @@ from harness.report.text import label, number, several
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The function below reduces the number of points of a series for drawing, but keeps spikes.
+# The function below reduces the number of points of a series before it is drawn. Spikes remain visible.
 
 Doubles = NDArray[np.float64]
 
 
 def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
-    """Return indices and values of at most max(points, 4) finite values. If there are at most `points`, return all.
+    """Return indices and values of at most max(points, 4) finite values. If there are at most `points` finite values,
+    return all of them.
 
     values: [T], by step. The values are divided by index into buckets. Each bucket keeps its minimum and its maximum.
     """
@@ -54,7 +55,7 @@ def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
     finite = values[index]
     if len(finite) <= points:
         return index.astype(np.float64), finite
-    # Each bucket keeps two values. The first and the last value of the series are kept too.
+    # Each bucket keeps two values. The first and the last value of the series are always kept.
     buckets = max(1, (points - 2) // 2)
     size = -(-len(finite) // buckets)
     starts = np.arange(0, len(finite), size)
@@ -107,7 +108,7 @@ def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
 def difference(
     values: Doubles, *, tolerances: Sequence[float], floor: float | None, first: int | None, name: str
 ) -> Plot:
-    """Plot |candidate - baseline| [T] on a logarithmic axis. A separate line at the bottom shows zeros."""
+    """Plot |candidate - baseline| [T] on a logarithmic axis. A separate line at the bottom stands for zero."""
     limits = [value for value in (*tolerances, floor) if value is not None and 0 < value < math.inf]
     positive = values[np.isfinite(values) & (values > 0)]
     lowest = min([*limits, float(positive.min())] if len(positive) else limits, default=1.0)
@@ -124,7 +125,8 @@ def difference(
             axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
-            # The noise floor is a broad band below the curve, because a difference is often equal to the floor.
+            # Draw the noise floor as a broad band below the curve. A thin line would be covered, because a difference
+            # is often equal to the floor.
             axis.axhline(height, color=FLOOR, lw=4.0, label=f"noise floor {number(floor)}")
         if first is not None:
             axis.axvline(first, color=INK, lw=1.0, ls=":", label=f"first differing step {first}")
@@ -139,9 +141,9 @@ def difference(
 
 @drawn_once
 def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float]) -> Plot:
-    """Plot the largest gradient differences. points: (layer, kind of tensor, worst difference of the judged steps).
+    """Plot the largest gradient differences. points: (layer, kind of tensor, largest difference at the judged steps).
 
-    If there are more kinds than styles, the kinds that differ least share the last style.
+    If there are more kinds of tensor than styles, the kinds that differ least share the last style.
     """
     points = _of_few_kinds(points)
     kinds = list(dict.fromkeys(kind for _, kind, _ in points))
@@ -156,7 +158,7 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
             mine = [(layer, value) for layer, name, value in points if name == kind]
             heights = [_height(value, bottom, beyond) for _, value in mine]
             top = max([top, *heights])
-            # draw the kinds side by side, because points at 0 would cover each other
+            # Draw the kinds next to each other. Otherwise points at 0 would cover one another.
             shift = (place - len(kinds) / 2) * 0.1
             layers = [layer + shift for layer, _ in mine]
             axis.plot(layers, heights, color=SERIES[place], marker=MARKS[place], ms=3.5, ls="", label=label(kind, 30))
@@ -181,7 +183,8 @@ def _height(value: float, bottom: float, beyond: float) -> float:
 
 
 def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
-    """Return the points. If there are more kinds than styles, the kinds that differ least get one common name."""
+    """Return the points with at most as many kinds as there are styles. If there are more, the kinds that differ least
+    get one common name."""
     worst: dict[str, float] = {}
     for _, kind, value in points:
         worst[kind] = max(worst.get(kind, 0.0), value)
@@ -228,7 +231,7 @@ def _ticks(axis: Axes) -> None:
 def _decades(axis: Axes, bottom: float, top: float, beyond: float | None = None) -> None:
     """Label the vertical axis in powers of ten.
 
-    One line stands for zero (bottom), and one for non-finite values (top).
+    The height `bottom` gets a line for zero, and the height `beyond` gets a line for values that are not finite.
     """
     highest = math.ceil((top if beyond is None else beyond - 1) + 1e-9)
     stride = max(1, round((highest - bottom) / 7))
@@ -266,7 +269,7 @@ def _difference_words(
     return text + (f"; first differing step {first}." if first is not None else "; no step differs.")
 
 
-BROAD = 5.0  # Width of a baseline's line in points. It stays visible on both sides of a line that covers it.
+BROAD = 5.0  # Width of a baseline's line in points. A thinner line above it leaves both of its sides visible.
 
 
 class Role(StrEnum):
@@ -298,7 +301,7 @@ _LINES: Mapping[Role, Mapping[str, Any]] = {
 def line_of(role: Role) -> dict[str, Any]:
     """Return the style of a line.
 
-    The baseline's line is drawn below all others. An equal arm stays visible above it.
+    The baseline's line is drawn below all other lines. If another arm is equal, its line is visible on top.
     """
     return {"color": COLOURS[role], **_LINES[role]}
 
@@ -324,7 +327,7 @@ def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: M
         for place, (at, name) in enumerate(starts):
             until = starts[place + 1][0] if place + 1 < len(starts) else end
             axis.axvspan(at, until, color=GRID, alpha=(0.9, 0.3)[place % 2], lw=0, zorder=0)
-            # write the names at different heights, because a phase can be shorter than its name
+            # Write the names at different heights, because a phase can be shorter on the axis than its name.
             axis.text(at, len(rows) - 0.45 + 0.5 * place, label(name, 16), fontsize=8.5, color=INK, gid=ALONG)
         for place, row in enumerate(rows):
             seen = [float(event.seconds) for event in events if event.event == row]
@@ -383,7 +386,8 @@ def seed_differences(
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot milliseconds per step by block, and the time of a fixed piece of work (yardstick), scaled to equal medians.
+    """Plot milliseconds per step by block. Also plot the time of a fixed piece of work (yardstick), scaled so that both
+    medians are equal.
 
     Below, plot the growth of memory in MiB.
     """
@@ -445,7 +449,8 @@ class ProcessTiming:
     """One process of a timing that compares two arms. All times are seconds on the axis."""
 
     process: int
-    # The judge's ratio. For a process that it left out: the baseline's undisturbed step divided by the candidate's.
+    # The judge's ratio. If the judge left out the process: the baseline's undisturbed step time divided by the
+    # candidate's.
     ratio: float
     disturbed: int  # number of rounds in which other work ran on the processor
     candidate_aa: float
@@ -468,10 +473,11 @@ class ProcessTiming:
 def timing(
     processes: Sequence[ProcessTiming], *, demanded: float, interval: Sequence[float], shares_clock: bool
 ) -> Plot:
-    """Plot ratio, A/A ratios and blocks of each process, and the machine's clocks and throttle reasons, in one figure.
+    """Plot in one figure: ratio, A/A ratios (each arm against itself) and blocks of each process, and the machine's
+    clocks and throttle reasons.
 
-    demanded: the smallest ratio that the claim allows; interval: that of the trimmed mean ratio; shares_clock: True if
-    the start of each block was recorded, so that the time axis also shows gaps.
+    demanded: the smallest ratio that the claim allows; interval: the interval of the trimmed mean ratio; shares_clock:
+    True if the start of each block was recorded, so that the time axis also shows gaps.
     """
     samples = [pair for item in processes for pair in item.samples]
     reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
@@ -490,7 +496,7 @@ def timing(
             axis.set_xlim(-0.01 * processes[-1].end, 1.01 * processes[-1].end)
             axis.xaxis.set_major_formatter(plain)
             axis.tick_params(axis="x", labelbottom=axis is axes[-1])
-            axis.grid(visible=False, axis="x")  # the lines between processes replace the vertical grid lines
+            axis.grid(visible=False, axis="x")  # the lines between processes replace the grid
             for before, after in itertools.pairwise(processes):
                 axis.axvline((before.end + after.start) / 2, color=GRID, lw=0.8)
         whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
@@ -526,10 +532,11 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
 
 
 def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot the A/A ratios of each process in separate axes. Next to a large ratio, they could not be distinguished."""
+    """Plot the A/A ratios of each process (each arm against itself) in separate axes. They are near 1, and could not be
+    distinguished on axes with a large ratio."""
     processes = [item for item in processes if item.counts]
     middles = [(item.start + item.end) / 2 for item in processes]
-    # The baseline's marks are broad and below the other marks, like its lines.
+    # Draw the baseline's marks broad and below the other marks, like its lines.
     axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
     axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
@@ -539,7 +546,8 @@ def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
 
 
 def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot every block as a line from its start to its end. Its height is its milliseconds per step."""
+    """Plot every block as a line from its start to its end. The height of the line is the block's milliseconds per
+    step."""
     for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
         blocks = [block for item in processes for block in item.blocks if block.arm == role]
         spans = [(block.start, block.end, block.step_ms) for block in blocks]
@@ -564,7 +572,7 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
 
 
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
-    """Plot a row for each throttle reason. The row has a line while samples had this reason."""
+    """Plot a row for each throttle reason. The row has a line in the times in which samples had this reason."""
     for lane, reason in enumerate(reasons):
         least = 0.006 * processes[-1].end  # shortest length of a line, so that a single sample stays visible
         spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
@@ -600,8 +608,8 @@ def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str,
 
 @drawn_once
 def bars(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, alt: str) -> Plot:
-    """Plot a horizontal bar for each row. The first of the named values fills it; the last one is its outline and is
-    written at its end."""
+    """Plot a horizontal bar for each row. The first of the named values fills the bar. The last value is the bar's
+    outline, and is written at its end."""
 
     def paint(axes: list[Axes]) -> None:
         axis, places, longest = axes[0], range(len(rows)), list(values.values())[-1]
@@ -620,7 +628,7 @@ def bars(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, alt: str
     return draw(paint, alt=alt, heights=(0.2 * len(rows) + 0.4,))
 
 
-# Plot a figure over several runs.
+# The code below plots a figure over several runs.
 
 
 class MachineRuns(NamedTuple):

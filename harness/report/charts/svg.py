@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PAPER, INK, MUTED, GRID = "#010101", "#010102", "#010103", "#010104"
 BASELINE, CANDIDATE, CONTROL, REPLICA, FLOOR, LIMIT = (f"#01020{place}" for place in range(1, 7))
 SERIES = tuple(f"#01030{place}" for place in range(1, 7))  # colors of series without a role
-# For each color, its value in light and in dark mode. The contrast is at least 4.5:1 for text and 3:1 for lines. People
+# The value of each color in light and in dark mode. The contrast is at least 4.5:1 for text and 3:1 for lines. People
 # with color blindness can distinguish the values.
 _COLOURS = {
     PAPER: ("#ffffff", "#16191d"),
@@ -102,9 +102,10 @@ class Plot:
 
 
 def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float, ...] = (2.6,)) -> Plot:
-    """Call `paint` with axes that are stacked vertically, one for each of `heights` (inches). All are 5.2 inches wide.
+    """Call `paint` with axes that are stacked vertically, one for each of `heights` (inches). All axes are 5.2 inches
+    wide.
 
-    The canvas is created without pyplot, which has global state. So any thread may render.
+    The canvas is created without pyplot, because pyplot has global state. Without this state, any thread may draw.
     """
     os.environ.update(moved_caches())
     from matplotlib import rc_context
@@ -137,14 +138,15 @@ def legend(axis: Axes, *, columns: int = 2) -> None:
 
 
 def named(mark: Artist, name: str) -> None:
-    """Give a mark that is not in the legend the name of the legend entry with the same style."""
+    """Give a mark that is not in the legend a name, namely that of the legend entry with the same style."""
     mark.set_gid(f"mark:{name}")
 
 
 def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: float | None = None) -> None:
-    """Record for the page's script how to read the horizontal axis: whole numbers, tick labels or events.
+    """Record for the page's script how to read the horizontal axis: as whole numbers, tick labels or events.
 
-    By default, the axis is read as seconds. zero: on a vertical axis in powers of ten, the position of the line for 0.
+    By default, the script reads the axis as seconds. zero: on a vertical axis in powers of ten, the position of the
+    line for 0.
     """
     axis.set_gid(f"{kind} {'' if zero is None else f'{zero:g}'}")
 
@@ -175,7 +177,8 @@ def _scale(axis: Axes, width: float, height: float) -> Scale:
 def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
     """Return `function` with a cache. For equal arguments (plain values and arrays) a figure is drawn only once.
 
-    Drawing takes 0.1 to 0.2 s. Figures of claims that hold in bits are often equal (13 of 67 figures in one gate).
+    Drawing a figure takes 0.1 to 0.2 s. Claims that hold in bits often have equal figures (13 of 67 figures in one
+    gate).
     """
 
     @wraps(function)

@@ -15,12 +15,14 @@ from harness.report.text import line, listing, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 
-# Largest number of characters for the claims, workloads or tags of a limited run. Only this section lists all of them.
+# If only some claims, workloads or tags were selected, only this section lists all of their names. This is the largest
+# number of characters of the list.
 NAMES = 6000
 
 
 def unchecked(view: ReportView) -> Section | None:
-    """Return a section about listed claims without an executable check, with the reasons, or None if there are none."""
+    """Return a section about claims that contracts list without an executable check, with the reasons. Return None if
+    there are none."""
     parts = []
     for contract in view.contracts:
         if contract.unchecked:
@@ -33,7 +35,8 @@ def unchecked(view: ReportView) -> Section | None:
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Return a section about workers, arms and evidence that did not complete, with their last stacks, or None."""
+    """Return a section about workers, arms and evidence that did not complete, with their last stacks. Return None if
+    all completed."""
     parts = []
     for run in view.evidence.values():
         broken: list[tuple[str, Death | ArmFailed | PartFailed]] = []
@@ -53,9 +56,10 @@ def deaths(view: ReportView) -> Section | None:
 
 
 def environment(view: ReportView) -> Section | None:
-    """Return a section with machine, software and digests from `run.json`, and with facts that systems state, or None.
+    """Return a section with machine, software and digests from `run.json`, and with facts that systems state about
+    themselves. Return None if nothing is known.
 
-    If there are several run directories, each has a folded part.
+    If there are several run directories, the section has a folded part for each.
     """
     parts = [Part(part.name, tables=_fingerprint(part.view.header, folded=True)) for part in view.parts]
     parts = parts or [Part("Fingerprint", tables=_fingerprint(view.header))]
@@ -79,7 +83,8 @@ def _fingerprint(header: Header, *, folded: bool = False) -> list[Table]:
 
 
 def _stated(view: ReportView) -> list[list[object]]:
-    """Return rows (fact, value, arms) of what systems state about themselves. Values that all arms share come first."""
+    """Return rows (fact, value, arms) of the facts that systems state about themselves. Facts that are equal in all
+    arms come first."""
     speakers: dict[tuple[str, str], list[str]] = {}
     arms = [(run, arm, items[0]) for run in view.evidence.values() for arm, items in run.arms.items() if items]
     for run, arm, item in arms:
@@ -99,7 +104,7 @@ def _named(speakers: list[str], of: int) -> str:
 
 
 def flatten(record: BaseModel) -> dict[str, Scalar]:
-    """Return the values of a record by path. A list is one value. Empty and unknown values are left out."""
+    """Return the values of a record by path. A list counts as one value. Empty and unknown values are left out."""
     return dict(_leaves(record.model_dump(), ""))
 
 

@@ -40,7 +40,8 @@ def section(view: ReportView) -> Section | None:
 
 
 def summary(costs: Costs) -> str:
-    """Return one line about how long the runs took and about the most costly kinds, or "" if nothing was recorded."""
+    """Return one line about how long the runs took, and about the kinds of cost with the most seconds. Return "" if no
+    times were recorded."""
     if not costs.by_kind:
         return ""
     ordered = sorted(costs.by_kind.items(), key=lambda item: -item[1])
@@ -133,8 +134,8 @@ def _tenths(value: float) -> str:
 
 
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
-    """Draw a bar for the run seconds of each kind of cost, with its GPU seconds filled. If no GPU was used, fill the
-    bars completely."""
+    """Plot a bar for the run seconds of each kind of cost. Its GPU seconds are filled. If no GPU was used, the whole
+    bar is filled."""
     told = [f"{kind.words} {took:,.1f} s{_of_a_gpu(of_gpus.get(kind, 0.0))}" for kind, took in spent.items()]
     parts = {"seconds of GPUs": [min(of_gpus.get(kind, 0.0), took) for kind, took in spent.items()]}
     return plots.bars(

@@ -1,4 +1,5 @@
-"""Show the kill matrix of a fire drill: small tables of planted faults against the claims that they must break.
+"""Show the kill matrix of a fire drill, in which all faults are planted: small tables of the faults against the claims
+that they must break.
 
 Claims of a contract share only some faults, so one table of all claims would be mostly empty. Therefore claims that
 share faults are grouped in tables in which at least half of the cells are planned.
@@ -34,8 +35,8 @@ _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 @dataclass(frozen=True)
 class Cell:
-    """The outcome of one fault in one claim. slips: True if the tolerance alone would have passed the fault. link:
-    address of the judgement."""
+    """The result of one fault in one claim. slips: True if a check of the tolerance alone would have missed the fault.
+    link: address of the judgement."""
 
     word: str
     slips: bool = False
@@ -51,7 +52,7 @@ class Column:
     """A claim, its title, and the result of each of its faults, by the name of the fault.
 
     control: word and sign of the claim's verdict without a fault. anchor: the card with this verdict. slipped: how many
-    faults would have passed by the tolerance alone, such as `5 of 8`; "" without such a bound.
+    faults a check of the tolerance alone would have missed, such as `5 of 8`; "" if the claim has no tolerance.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Group:
 
 @dataclass(frozen=True)
 class OfContract:
-    """The faults of one contract. upstream: a table of the faults that would pass by the tolerances alone."""
+    """The faults of one contract. upstream: a table of the faults that a check of the tolerances alone would miss."""
 
     name: str
     system: str
@@ -91,14 +92,15 @@ class OfContract:
 
 @dataclass(frozen=True)
 class KillMatrix:
-    """The top of a drill's page. Contracts with a survivor come first, contracts without any killed fault last.
+    """The top of a drill's page. Contracts with a surviving fault come first, contracts without any killed fault come
+    last.
 
     Row n of `survivors` has the anchor `survivor-n`. `killed` is a folded table of the killed faults.
     """
 
     lead: str
     legend: list[tuple[str, str, str]]  # each entry: sign, word and meaning
-    slips: bool  # True: at least one fault would pass by the tolerance alone
+    slips: bool  # True: a check of the tolerances alone would miss at least one fault
     contracts: list[OfContract]
     left_out: list[str]  # the reasons why faults were not run
     survivors: Table | None
@@ -106,9 +108,9 @@ class KillMatrix:
 
 
 def kill_matrix(view: ReportView) -> KillMatrix | None:
-    """Return the matrix of a drill on its own page, or on a page that was asked to show it with runs.
+    """Return the matrix of a drill. Return None without a drill or a planted fault.
 
-    Return None without a drill or a planned fault.
+    The matrix is shown on the drill's own page, and on a page of runs and their drill if the user asked for it.
     """
     record = view.drill
     if record is None or not record.planned or not (view.of_controls or view.drill_named):
@@ -134,7 +136,7 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
     cells = _cells(record)
     placed = list(enumerate(view.verdicts, start=1))
     best_first = sorted(placed, key=lambda each: WORST_FIRST.index(each[1].status), reverse=True)
-    # For each claim: the index of its worst control, and this control.
+    # For each claim: the index of the worst verdict without a fault (control), and this verdict.
     verdicts = {(item.contract, item.claim): (at, item) for at, item in best_first}
     made = []
     for name in dict.fromkeys(contract for contract, _ in cells):
@@ -161,9 +163,9 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
 
 
 def _cells(record: DrillRecord) -> dict[tuple[str, str], dict[str, Cell]]:
-    """Return the cell of each fault by contract and claim.
+    """Return the result of each fault by contract and claim.
 
-    If a fault was planted twice, it survived if it survived once.
+    A fault that was planted several times counts as surviving if it survived at least once.
     """
     survivors = {id(row): f"survivor-{at}" for at, row in enumerate(record.survivors[:LISTED], start=1)}
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
@@ -228,7 +230,7 @@ def _share(columns: Sequence[Column]) -> float:
 
 
 def _group(columns: Sequence[Column]) -> Group:
-    """Return a table of these claims. Survivors come first, then faults that most claims share.
+    """Return a table of these claims. Surviving faults come first, then faults that most claims share.
 
     Faults that are planned for the same claims are next to each other.
     """
@@ -247,7 +249,8 @@ def _killed(cells: Sequence[Cell]) -> str:
 
 
 def _lead(record: DrillRecord) -> str:
-    """Return sentences on how many faults were killed, and how many would have passed by the tolerances alone."""
+    """Return sentences on how many faults were killed, and on how many faults a check of the tolerances alone would
+    have missed."""
     survived, left = len(record.survivors), len(record.not_run)
     dead = f"{len(record.rows) - survived} of {counted(record.planned, 'planned fault')} killed"
     killed = f"{dead}, {survived} survived, {left} not run."
@@ -277,7 +280,7 @@ def _meaning(reason: str) -> str:
 
 
 def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | None:
-    """Return a table by claim: the tolerance, and which faults would pass if only this were checked."""
+    """Return a table by claim: the tolerance, and the faults that a check of only this tolerance would miss."""
     listed = []
     for claim in dict.fromkeys(row.claim for row in rows if row.upstream_alone_passes is not None):
         own = [row for row in rows if row.claim == claim and row.upstream_alone_passes is not None]

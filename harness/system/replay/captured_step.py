@@ -1,8 +1,8 @@
 """Capture a training step's body into CUDA graphs over static buffers, and replay the graphs.
 
-A captured arm must start from the same state as the uncaptured arm. Therefore warm-up steps are undone, and capturing
-executes nothing, so that the first replay is step 0. After a failed capture, the state from before the capture is
-restored, and the error gives the reason.
+A captured arm must start from the same state as the uncaptured arm. Therefore warm-up steps are undone. Capturing
+executes nothing, so the first replay is step 0. After a failed capture, the state from before the capture is restored,
+and the error gives the reason.
 """
 
 from __future__ import annotations
@@ -45,16 +45,19 @@ class CaptureFailedError(HarnessError):
 class CapturedStep:
     """One training step as one graph, or as several graphs that share a memory pool and are replayed in order.
 
-    bodies: the step's body, or several by label (`forward`, `backward`). The last tensor returned is the 0-d loss.
+    bodies: the step's body, or several bodies by label (`forward`, `backward`). The last tensor that they return is the
+    0-d loss.
 
-    state: tensors that the bodies change. Tensors reachable from `roots` need not be listed (see `StateGuard`).
+    state: tensors that the bodies change. Tensors that are reachable from `roots` need not be listed (see
+    `StateGuard`).
 
     static: the buffers whose addresses the graphs contain.
 
-    stream: must outlive the graphs. Captures should share it: each new stream keeps cuBLAS workspaces of 64 MiB.
+    stream: must outlive the graphs. Captures should share a stream, because cuBLAS keeps workspaces of 64 MiB for each
+    new stream.
 
-    outputs: called after the bodies are captured. It returns tensors, such as metrics, that each replay writes. They
-    are in `self.outputs`, and in the attributes in which the step itself keeps them.
+    outputs: called after the bodies are captured. It returns tensors, such as metrics, that each replay writes. The
+    tensors are in `self.outputs`, and in the attributes in which the step itself keeps them.
     """
 
     def __init__(
@@ -95,12 +98,14 @@ class CapturedStep:
             raise CaptureFailedError("the warm-up before a capture", error) from error
         changes = HostChanges(self._roots, of_device=True)
         try:
-            # Capture outside the guard's `with` block. Inside it, the guard's optimizer hook would be recorded.
+            # Capture after the guard's `with` block has ended. Otherwise the guard's hook on optimizers would be
+            # recorded.
             self._capture_bodies()
             self.outputs = dict(self._read_outputs())
             self._kept = changes.kept_up(self.outputs)
             self.host_changes = changes.found(self._kept)
-            # Restore the values on the host. Otherwise the body keeps tensors in memory that replays overwrite.
+            # Restore the values on the host. Otherwise the step's attributes would hold tensors whose memory later
+            # replays overwrite.
             changes.restore()
         except Exception as error:
             self.release()
@@ -145,7 +150,8 @@ class CapturedStep:
             body()
 
     def _follow_numbers(self) -> None:
-        """Run the bodies twice: to find the Python numbers that they change, then the code that reads these numbers."""
+        """Run the bodies twice. The first run finds the Python numbers that the bodies change, and the second run the
+        code that reads them."""
         if can_follow():
             self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
         else:

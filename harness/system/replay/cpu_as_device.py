@@ -1,6 +1,6 @@
-"""Treat a CPU as a device: find which tensors would be on a device, and which reads would wait for the device.
+"""Treat a CPU as a device: find the tensors that would be on a device, and the reads that would wait for the device.
 
-The step executes on real tensors while its reads on the host are recorded.
+The step is executed on real tensors, and its reads on the host are recorded.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ LIFT = torch.ops.aten.lift_fresh.default
 class HostMade:
     """The host's memory: tensors that a watched step created only from numbers in its code, and left on the host.
 
-    All other memory counts as the device's: batches, parameters, state, and everything computed from them. recorded:
-    True if the step is recorded for replays. Then step counters count as the device's too: replays must repeat them.
+    All other memory counts as the device's memory: batches, parameters, state, and everything computed from these.
+    recorded: True if the step is recorded for replays. Step counters then also count as the device's memory, because
+    replays must repeat them.
     """
 
     def __init__(self, *, recorded: bool = False) -> None:
         self.recorded = recorded
-        self._known: dict[int, StorageWeakRef] = {}  # references to the memory, so that its address is not used again
+        # address -> a reference to the memory, so that the address is not used again
+        self._known: dict[int, StorageWeakRef] = {}
 
     def has(self, tensor: Tensor) -> bool:
         return bool(self._known) and torch._C._has_storage(tensor) and _reference(tensor).cdata in self._known
@@ -63,7 +65,8 @@ class HostMade:
         return func is LIFT or all(map(self.has, tensors_in([*args, *kwargs.values()])))
 
     def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        """Update the set of the host's memory after an operator: add created tensors, remove changed tensors."""
+        """Update the set of the host's memory after an operator was called: add created tensors, remove changed
+        tensors."""
         if self.alone(func, args, kwargs):
             for tensor in tensors_in(returned):
                 self.add(tensor)
@@ -97,10 +100,11 @@ def names_a_device(
     frame: FrameType,
     is_on_device: Callable[[Tensor], bool | None],
 ) -> bool | None:
-    """Return True if a call places its result on the device, False if on the host, None if the call names no place.
+    """Return True if a call places its result on the device, False if it places the result on the host, and None if it
+    names no place.
 
     frame: the caller's frame.
-    is_on_device: returns the place of a tensor, if the call names a tensor instead of a device.
+    is_on_device: returns the place of a tensor, for a call that names a tensor instead of a device.
     """
     if func is Tensor.cuda:
         return True
@@ -115,7 +119,7 @@ def names_a_device(
 
 
 def caller() -> FrameType:
-    """Return the frame of the code that called a torch function. Skip function modes that only pass on the call."""
+    """Return the frame of the code that called a torch function. Skip function modes, which only pass the call on."""
     frame = sys._getframe(2)
     while (back := frame.f_back) is not None and "__torch_function__" in _names(frame, back):
         frame = back
@@ -123,18 +127,21 @@ def caller() -> FrameType:
 
 
 def _names(frame: FrameType, back: FrameType) -> tuple[str, str]:
-    """Return the frame's function name and, for an interceptor's `execute`, the calling function's name, else ""."""
+    """Return two names: the function of the frame and, if this is an interceptor's `execute`, the function that called
+    it, else ""."""
     name = frame.f_code.co_name
     return name, back.f_code.co_name if name == "execute" else ""
 
 
 def is_of_an_optimizer(frame: FrameType) -> bool:
-    """Return True for a frame of torch's own optimizers. In a captured step, their state is on the device."""
+    """Return True for a frame of torch's own optimizers. In a captured step, the state of these optimizers is on the
+    device."""
     return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
 
 
 def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu". A variable with the value "cpu" would be "cuda" on a machine with a GPU."""
+    """Return True for a literal "cpu". A variable that has the value "cpu" here would have the value "cuda" on a
+    machine with a GPU."""
     if str(device) != "cpu":
         return False
     if is_of_an_optimizer(frame):
@@ -145,10 +152,10 @@ def _means_the_host(device: object, frame: FrameType) -> bool:
     return ('"cpu"' in call or "'cpu'" in call) and "cuda" not in call
 
 
-# Execute a step on a CPU as if on a device: a read counts as a wait only if the host would wait for a device there.
+# Execute a step on a CPU as if on a device. A read counts as a wait only if the host would wait for a device there.
 #
-# A dispatch mode that watches the step may have two attributes. `host` (a `HostMade`) stores which memory is the
-# host's. `read` is called when the host reads a tensor without an operator, and returns the tensor to read.
+# A dispatch mode that watches the step may have two attributes. `host` (a `HostMade`) stores which memory is the host's
+# memory. `read` is called when the host reads a tensor without an operator, and returns the tensor to read.
 
 # name of torch's function that lists the devices for which optimizers accept `capturable=True`
 _DEVICES = "_get_capturable_supported_devices"
@@ -162,9 +169,10 @@ READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__for
 class OnADevice(Interceptor):
     """Within the block, shows to dispatch modes on a CPU the calls that they would see on a device.
 
-    `one_hot` with a given number of classes reads no value, although torch on a CPU reads the smallest and the largest
-    class to check them. A function that reads the CPU's memory without calling an operator is reported as a read.
-    Memory moved to a device counts as the device's. Counters of torch's optimizers and averages count as the host's.
+    With a given number of classes, `one_hot` reads no value on a device. On a CPU, torch's `one_hot` reads the smallest
+    and the largest class to check them; this read is avoided. A function that reads the CPU's memory without calling an
+    operator is reported as a read. Memory that is moved to a device counts as the device's memory. Counters of torch's
+    optimizers and averages count as the host's memory.
     """
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -197,7 +205,7 @@ def as_on_a_device() -> Iterator[None]:
 
     In the block, torch's optimizers accept `capturable=True` on a CPU. Nothing else changes if the block is inside
     another such block, or if no active dispatch mode distinguishes host and device. In these cases no function mode is
-    used, because it is called at every operation and every read of a tensor's attribute, and because it makes
+    used. A function mode would be called at every operation and every read of a tensor's attribute, and would make
     torch.compile compile again.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
@@ -235,11 +243,11 @@ def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -
 
 
 def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
-    return not hosts or not hosts[-1].has(tensor)  # only the last entry sees every call
+    return not hosts or not hosts[-1].has(tensor)  # only the last entry sees every call, so it decides
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
-    """Mark a result as the device's memory, and return it. If the result is one of the `given` tensors, copy it first,
+    """Mark a result as the device's memory, and return it. If the result is one of the `given` tensors, return a copy,
     because the given tensor stays in the host's memory."""
     if not isinstance(returned, Tensor) or _is_on_device(hosts, returned):
         return returned
@@ -256,7 +264,8 @@ def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
 
 
 def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-    """Mark an optimizer's 0-d state (such as step counters) as the host's, unless the update is fused or capturable."""
+    """Mark an optimizer's 0-d state, such as step counters, as the host's memory, unless the update is fused or
+    capturable."""
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):
             continue
@@ -266,7 +275,8 @@ def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None
 
 
 def _know(counts: Iterable[Tensor]) -> None:
-    """Mark tensors as the host's memory. In a recording, do nothing, because replays must repeat the count."""
+    """Mark tensors as the host's memory. In a recording, do nothing, because replays must repeat changes of these
+    tensors."""
     hosts = [each for each in _hosts() if not each.recorded]
     for count in counts:
         for host in hosts:
@@ -283,7 +293,7 @@ _SHOWN = 8
 
 
 class Waits(Observer):
-    """Counts, for each line of code, the operations in the block that read values of tensors on `device`."""
+    """Counts, for each line of code, how many operations in the block read values of tensors on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

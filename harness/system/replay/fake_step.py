@@ -1,4 +1,5 @@
-"""Run user steps on fake tensors, which have shapes but no values. Unsupported operators run on zeros, on a CPU.
+"""Run user steps on fake tensors, which have shapes but no values. On a CPU, operators that do not support fake tensors
+run on zeros.
 
 Few user-defined operators are registered for fake tensors. Some of torch's own fake versions hold only for a GPU:
 `_grouped_mm` accepts only bfloat16. Execution on zeros gives the shapes of the results. It does not show whether a
@@ -42,11 +43,12 @@ _modes: list[weakref.ref[FakeTensorMode]] = []
 
 
 class FakeTensorsLeftError(HarnessError):
-    """Objects of the training still hold fake tensors of the harness after a trial execution."""
+    """Objects of the training still hold the harness's fake tensors after a trial execution."""
 
 
 def note_mode(mode: FakeTensorMode) -> None:
-    """Store a weak reference to a mode for `no_fake_tensors_left`. Every fake tensor keeps its mode alive."""
+    """Store a weak reference to a mode, by which `no_fake_tensors_left` finds fake tensors. Every fake tensor keeps its
+    mode alive."""
     _modes.append(weakref.ref(mode))
 
 
@@ -54,11 +56,12 @@ def note_mode(mode: FakeTensorMode) -> None:
 def no_fake_tensors_left() -> Iterator[None]:
     """Decorate a function that executes something on fake tensors and then undoes the execution.
 
-    Raise `FakeTensorsLeftError` if a fake tensor remains after the return. The error names the objects that hold it.
+    Raise `FakeTensorsLeftError` if a fake tensor still exists after the function has returned. The error names the
+    objects that hold it.
     """
     # While the collector is disabled, no object moves to an older generation. Therefore the collection afterwards only
-    # has to examine young objects. `gc.freeze` cannot be used: its `gc.unfreeze` releases everything that the process
-    # froze, and each later collection would take 0.25 s.
+    # has to examine young objects. `gc.freeze` cannot be used, because `gc.unfreeze` releases everything that the
+    # process froze, and each later collection would then take 0.25 s.
     enabled, earlier = gc.isenabled(), len(_modes)
     gc.disable()
     try:
@@ -68,7 +71,7 @@ def no_fake_tensors_left() -> Iterator[None]:
         while reason is not None:  # an error's tracebacks keep the step's local variables alive
             traceback.clear_frames(reason.__traceback__)
             for frame, _ in traceback.walk_tb(reason.__traceback__):
-                _ = frame.f_locals  # reading `f_locals` again drops the earlier values
+                _ = frame.f_locals  # reading `f_locals` again drops the values of the earlier reading
             reason = reason.__cause__ or reason.__context__
         _require_none(error, earlier)
         raise
@@ -80,10 +83,11 @@ def no_fake_tensors_left() -> Iterator[None]:
 
 
 def _require_none(error: BaseException | None, earlier: int) -> None:
-    """Raise `FakeTensorsLeftError` if fake tensors of a new mode exist. Modes after the first `earlier` are new."""
+    """Raise `FakeTensorsLeftError` if fake tensors of a new mode exist. The first `earlier` modes in the list are not
+    new."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
-    gc.collect(1)  # the function's objects are in the young generations
+    gc.collect(1)  # the objects that the function created are in the young generations
     if any(mode() is not None for mode in modes):
         gc.unfreeze()
         gc.collect()
@@ -101,7 +105,8 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
 
 
 def _holders(values: list[Any]) -> set[str]:
-    """Return names of what holds `values`: `Class.attribute`, `module.name` or `function`. Search containers, too.
+    """Return the names of the objects that hold `values`: `Class.attribute`, `module.name` or `function`. Holders of
+    containers are found, too.
 
     Objects that torch's internals hold are left out, because they do not belong to the training.
     """
@@ -137,7 +142,7 @@ def _holders(values: list[Any]) -> set[str]:
 
 
 def _named(holder: Any, value: object, path: str) -> str:
-    """Return the path from a holder to its entry `value`, with `path` appended."""
+    """Return the path from a holder to its entry `value`, followed by `path`."""
     if isinstance(holder, list | tuple | deque | set):
         return f"[]{path}"
     own = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
@@ -174,7 +179,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self.host.note(func, args, kwargs, None)
         if _reads_what_it_draws_from(func, *args, **kwargs):
             raise DataDependentOutputException(func)
-        # operators that this operator calls run on the device
+        # Other operators that this operator calls count as running on the device.
         outer, self._within = self._within, True
         try:
             return _without_values(super().dispatch(func, types, args, kwargs))
@@ -186,20 +191,22 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self._within = outer
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise `DataDependentOutputException` if the tensor is on the device, because its value is read."""
+        """Raise `DataDependentOutputException` if the tensor is on the device, because its value would be read and fake
+        tensors have none."""
         if not self.host.has(tensor):
             raise DataDependentOutputException(called)  # type: ignore[arg-type]
         return tensor
 
     def _on_zeros(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object], error: RuntimeError) -> object:
-        """Execute an operator on zeros and return its result. Raise `error` if the operator fails on zeros, needs
+        """Execute an operator on zeros and return its result. Raise `error` if the operator fails on zeros, needs real
         values, or is on a device."""
         needs_values = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
         if not isinstance(func, OpOverload) or needs_values & {*func.tags}:
             raise error
         flat, spec = _pytree.tree_flatten((args, kwargs))
         if any(isinstance(each, FakeTensor) and each.fake_device.type != "cpu" for each in flat):
-            # Run no operator on a real device. Other checks exist there, and an untrusted kernel may do anything.
+            # Run no operator on a real device here. An untrusted kernel may do anything there, and on a device other
+            # checks exist.
             raise error
         try:
             found = run_fallback_kernel(self, func, flat, spec, error)
@@ -214,7 +221,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _without_values(returned: Any) -> Any:
-    """Return an operator's result, without the real values that torch stores on fake tensors of one element."""
+    """Return an operator's result without real values, which torch also stores on fake tensors of one element."""
     for tensor in tensors_in(returned):
         if isinstance(tensor, FakeTensor):
             tensor.constant = None

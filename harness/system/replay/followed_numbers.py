@@ -2,7 +2,8 @@
 
 A replay executes no Python, so a Python number keeps its value from the capture. If the step only counts with the
 number, only the count is wrong. If the number affects a comparison or a tensor, the captured step trains differently.
-The first effect may come only after all compared steps (`if done > 50`). Therefore the harness checks a number's use.
+The first effect may come only after all compared steps (`if done > 50`). Therefore the harness checks for what the step
+uses the number.
 
 A `Followed` object replaces a number. Arithmetic and functions of `math` return further `Followed` objects. Writing the
 number as text does not count as a read. If C code requires a plain number, the number counts as read.
@@ -47,7 +48,7 @@ class HostNumber(NamedTuple):
     """A number that each step changes.
 
     name: its path.
-    read: what the step reads it for, and where; None if the step only counts.
+    read: for what and where the step reads the number; None if the step only counts with it.
     """
 
     name: str
@@ -55,10 +56,10 @@ class HostNumber(NamedTuple):
 
 
 class Followed:
-    """An object that replaces a number. names: the numbers from which its value is computed.
+    """An object that replaces a number. names: the names of the numbers from which its value is computed.
 
-    notes: name of each number -> what the number was first read for, and on which line. For `isinstance`, the object
-    has the type of the replaced number.
+    notes: name of each number -> for what the number was first read, and on which line. For `isinstance`, the object
+    has the type of the number that it replaces.
     """
 
     def __init__(self, value: Any, names: frozenset[str], notes: dict[str, str]) -> None:
@@ -101,7 +102,7 @@ def _is_followed(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or a call's arguments, with a plain number in place of each followed number."""
+    """Return a number, or a call's arguments, with each followed number replaced by a plain number."""
     if _is_followed(value):
         return value.value
     if type(value) is dict:
@@ -118,10 +119,12 @@ def _in(value: Any) -> Iterator[Followed]:
 
 
 def _calculated(function: Callable[..., Any], *given: Any) -> Any:
-    """Call the function with plain numbers. Return a number as a followed number. Any other result counts as a read."""
+    """Call the function with plain numbers. If the result is a number, return it as a followed number. Any other result
+    counts as a read."""
     sources, result = [*_in(given)], function(*_plain(given))
     if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
-        return result  # the remainder by 1 is always 0, as when gradients are accumulated over one batch
+        # The remainder by 1 is always 0, so nothing is read (as when gradients are accumulated over one batch).
+        return result
     parts = result if type(result) is tuple else (result,)
     if all(type(each) in (int, float) for each in parts):
         names = frozenset().union(*(each.names for each in sources))
@@ -139,9 +142,9 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
-    """Convert a followed number to a plain number. This counts as a read, unless it is formatted as text with `%`."""
+    """Convert a followed number to a plain number. This counts as a read, unless `%` formats the number as text."""
     caller = sys._getframe(2)
-    # At a BINARY_OP this can only be a text that is formatted with `%`, because arithmetic has separate methods.
+    # At a BINARY_OP this can only be the formatting of a text with `%`, because arithmetic has its own methods.
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
         ours.note("converted to a plain number or an index")
     return function(ours.value)
@@ -175,7 +178,8 @@ for _special, _function in _special_methods():
 
 
 class _GivenToTorch(Interceptor):
-    """Notes followed numbers among the arguments of torch functions. Calls the functions with plain numbers."""
+    """Notes which followed numbers are arguments of torch functions. The functions are then called with plain
+    numbers."""
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for each in _in([args, kwargs]):
@@ -185,7 +189,8 @@ class _GivenToTorch(Interceptor):
 
 @contextmanager
 def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
-    """Within the block, replace the numbers in the slots by followed numbers. `math` then returns followed results."""
+    """Within the block, replace the numbers in the slots by followed numbers. Functions of `math` then return followed
+    numbers."""
     functions = [(name, each) for name, each in vars(math).items() if callable(each) and not name.startswith("__")]
     for slot in slots:
         slot.put(Followed(slot.value(), frozenset({slot.name}), notes))
@@ -209,14 +214,14 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
     """Execute `body` twice: first to find the numbers that it changes, then to follow them. Return the numbers.
 
     `body` must have run once before. A number that only the first execution changes, such as a flag that something was
-    built, needs no replay. If the step cannot run with the replacement of a number, the number counts as read. The
-    caller must undo the executions.
+    built, needs no replay. If the step cannot run with a followed number in place of a number, the number counts as
+    read. The caller must undo the executions.
     """
     changes = HostChanges(roots, of_device=of_device)
     body()
     slots = changes.numbers([])
     notes = _read_in(body, slots) if slots else {}
-    if notes is None:  # a replacement was refused, so follow each number separately
+    if notes is None:  # the step did not run with all followed numbers together, so follow each number separately
         notes = {}
         for slot in slots:
             alone = _read_in(body, [slot])
@@ -225,7 +230,7 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
 
 
 def _read_in(body: Callable[[], object], slots: Sequence[Slot]) -> dict[str, str] | None:
-    """Execute `body` with followed numbers in the slots. Return what each number is read for, by name. Return None if
+    """Execute `body` with followed numbers in the slots. Return by name for what each number is read. Return None if
     the execution raises an error because of the followed numbers."""
     notes = dict[str, str]()
     try:
@@ -245,7 +250,8 @@ def _always(_call: Call) -> bool:
 
 class Unrepeated(NamedTuple):
     documented: str  # the name in torch's documentation
-    # Names of ATen operators; only backward operators if torch lists only the backward pass; "" if CUDA calls none.
+    # Names of ATen operators. If torch lists only the backward pass, these are the backward operators. "" if CUDA calls
+    # no operator.
     operators: str
     deterministic: bool  # True: torch also has a deterministic form
     when: Callable[[Call], bool] = _always
@@ -335,7 +341,8 @@ for _row in UNREPEATED:
 
 
 def unrepeated(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator's name if torch documents that this call may give different bits each time, else None."""
+    """Return the operator's name if torch documents that this call may give different bits at each repetition, else
+    None."""
     rows = _rows(func)
     if not rows:
         return None

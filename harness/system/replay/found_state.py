@@ -37,7 +37,8 @@ from harness.system.sharded_tensors import local
 
 StateByCategory = dict[str, dict[str, Tensor]]
 _COMPILED = "_orig_mod."
-# A pattern for a number that `as_tensor` wrote, and the length in bytes of the longest text that `number_of` reads.
+# A pattern for a number that `as_tensor` wrote as text, and the length in bytes of the longest text that `number_of`
+# reads.
 _NUMBER, _LONGEST = re.compile(rb"(?:int|float) (-?[0-9][0-9.e+-]*)"), 32
 _NO_SETTINGS = {"params", "capturable", "differentiable", "foreach", "fused"}
 
@@ -83,13 +84,13 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
         _Entry(f"{path}.{name}", f"{path}.{name}", vars(each)[name])
         for path, each in found.scalers.items()
         for name in ("_scale", "_growth_tracker")
-        if vars(each).get(name) is not None  # a disabled scaler has neither attribute
+        if vars(each).get(name) is not None  # a `GradScaler` that is disabled has neither attribute
     ]
     drawn = generators.states(found.generators)
     hanging = found.arrays | found.tensors
     loose = {plain_name(path): tensor for path, tensor in hanging.items() if same(tensor) not in known}
     return {
-        # A copy of the model, such as an average, has the same parameter names as the model.
+        # A copy of the model, such as an average, has parameters of the same names as the model.
         "parameters": _named(registered["parameters"], {*map(plain_name, parameters)}),
         "buffers": _named(registered["buffers"]),
         "optimizer": _named(optimizer),
@@ -99,9 +100,9 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
 
 
 def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return modules by path. Each DistributedDataParallel, compiled or not, is replaced by its inner model.
+    """Return modules by path. Each DistributedDataParallel module, compiled or not, is replaced by its inner model.
 
-    If the step also holds the inner model directly, the inner model keeps its own path.
+    If the step also holds the inner model directly, the inner model keeps the path of this second place.
     """
     found, held = {}, {id(module) for module in modules.values()}
     for path, module in modules.items():
@@ -114,11 +115,13 @@ def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def same(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that identifies a tensor's memory and form. A tensor and its views of the same elements share it."""
-    held: Any = local(tensor)  # a DTensor has no address of its own
+    """Return a key that identifies a tensor's memory and form. A tensor and its views of the same elements have the
+    same key."""
+    held: Any = local(tensor)  # a DTensor has no address, but its local part has one
     if held.layout is not torch.strided or held.numel() == 0:
         return (id(held),)
-    if is_traceable_wrapper_subclass(held):  # a wrapper such as a quantized weight has no address of its own
+    # A wrapper such as a quantized weight has no address, but its inner tensors have.
+    if is_traceable_wrapper_subclass(held):
         return type(held), *(same(getattr(held, name)) for name in held.__tensor_flatten__()[0])
     return held.device, held.data_ptr(), held.dtype, tuple(held.shape), held.stride()
 
@@ -129,7 +132,8 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator
         for parameter in group["params"]:
             name = names.get(id(parameter), str(position))
             position += 1
-            if id(parameter) not in names:  # such as a master copy, which may be reachable only through the optimizer
+            # A parameter without a name, such as a master copy, may be reachable only through the optimizer.
+            if id(parameter) not in names:
                 yield f"{name}.held", parameter
             if parameter in optimizer.state:
                 yield from _leaves(name, optimizer.state[parameter])
@@ -143,7 +147,8 @@ def _state_dict(scheduler: LRScheduler) -> dict[str, Any]:
 
 
 def _setting(value: Any) -> Any:
-    """Return a setting rounded to float32 if it is a float or a 0-d floating-point tensor. Return others unchanged."""
+    """Return a setting rounded to float32 if it is a float or a 0-d floating-point tensor. Return other settings
+    unchanged."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         value = value.item()
     return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
@@ -165,7 +170,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tensor]:
-    """Return tensors by name. The name is the short name if it is unique among all names, else the long name.
+    """Return tensors by name. A tensor gets its short name if this name is unique among all names, else its long name.
 
     taken: names outside `entries` that are already in use.
     """
@@ -185,7 +190,8 @@ def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tens
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return a tensor unchanged. Return other values' type and text as uint8 [n]. As text, NaN equals NaN."""
+    """Return a tensor unchanged. Return type and text of any other value as a tensor of bytes, uint8 [n]. As text, NaN
+    equals NaN."""
     if isinstance(value, Tensor):
         return value
     return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)
@@ -203,7 +209,8 @@ def is_text(tensor: Tensor) -> bool:
 
 
 def number_of(tensor: Tensor) -> float | None:
-    """Return the single finite number in a tensor, even if `as_tensor` wrote it as text. Return None for others."""
+    """Return the single finite number that a tensor contains, even if `as_tensor` wrote it as text. Return None for
+    other tensors."""
     if tensor.is_meta or tensor.is_complex():
         return None
     if tensor.numel() == 1:

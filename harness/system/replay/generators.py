@@ -1,6 +1,7 @@
 """Read and set every random generator that a step can draw from: generators of torch, numpy and Python.
 
-If a step sets a generator's state, this module notes the place. No replay sets it again, so replays draw other numbers.
+If a step sets a generator's state, this module notes the line of code. A replay does not set the state again, so
+replays draw other numbers than the step.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
     """Return each generator's current state. The states of torch's generators are copies."""
     found = {}
     for name, (get, _) in generators.items():
-        # None: `random.SystemRandom` has no state, because it uses the operating system's entropy
+        # `random.SystemRandom` takes its numbers from the operating system and has no state. Its result is None.
         state = asked(get, None)
         if state is not None:
             found[name] = state.clone() if isinstance(state, Tensor) else state
@@ -85,7 +86,7 @@ def as_tensor(state: Any) -> Tensor:
 
 
 def seed_all(seed: int) -> None:
-    """Seed every global generator. Otherwise an arm would continue with the generator states that another arm left."""
+    """Seed every global generator. Otherwise an arm would start with the generator states that an earlier arm left."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what a trainer may draw from
@@ -96,7 +97,8 @@ _set, _seed = torch.random.set_rng_state, torch.random.manual_seed
 
 @contextmanager
 def noted_generator_states() -> Iterator[list[str]]:
-    """Yield a list of texts for each place in the block that calls `torch.set_rng_state` or `torch.manual_seed`."""
+    """Yield a list. It gets a text for each line in the block that calls `torch.set_rng_state` or
+    `torch.manual_seed`."""
     told: list[str] = []
 
     def note(how: str) -> None:
@@ -116,7 +118,8 @@ def noted_generator_states() -> Iterator[list[str]]:
         yield told
 
 
-# Restore the process's generators after an import. Numbers drawn during an import do not belong to the training.
+# Restore the process's generators after an import, because numbers drawn during an import do not belong to the
+# training.
 #
 # Libraries draw random numbers for their own purposes while they are imported. For example, rich does so, and many
 # packages such as httpx and transformers import rich. The first arm in a process imports such a package, and a later
@@ -124,10 +127,11 @@ def noted_generator_states() -> Iterator[list[str]]:
 
 
 class UndrawnImports:
-    """An import finder that restores the generators after each import. It wraps the loader that another finder returns.
+    """An import finder that restores the generators after each import. For this it wraps the loader that another finder
+    returns.
 
     Imports inside an import are not wrapped. Imports by other threads than the training thread are not wrapped either,
-    because restoring after them would undo draws of the training.
+    because a restoration after such an import would undo draws of the training.
     """
 
     def __init__(self) -> None:
@@ -151,7 +155,8 @@ class UndrawnImports:
         return threading.get_ident() == self.trains
 
     def _look_after(self, loader: Any) -> None:
-        """Wrap a loader's `exec_module`. Skip read-only loaders, and classes, because all imports share them."""
+        """Wrap a loader's `exec_module`. Skip read-only loaders. Also skip loaders that are classes, because all
+        imports share a class."""
         if not hasattr(loader, "exec_module") or "exec_module" in getattr(loader, "__dict__", {}):
             return
         execute = loader.exec_module
@@ -173,7 +178,7 @@ class UndrawnImports:
 def _generators_kept() -> Callable[[], None]:
     """Return a function that restores the current states of the host's generators."""
     host = host_generators()
-    # The states must not be copied, because the copies would be fake tensors while a step runs on fake tensors.
+    # The states must not be copied. While a step runs on fake tensors, the copies would be fake tensors.
     known = {name: get() for name, (get, _) in host.items()}
     return lambda: restore(host, known)
 

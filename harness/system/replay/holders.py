@@ -40,10 +40,11 @@ import torch
 
 from harness.evidence.modules import is_users as is_users_code
 
-# Matches a number in a key that may be an address, a hash or a time. Such a number differs between processes.
+# Matches a number in a key that may be an address, a hash or a time. Such a number is different in each process.
 _OF_A_PROCESS = re.compile(r"(?<![.\d])\d{10,}|0x[0-9a-f]{8,}", re.IGNORECASE)
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-# Standard classes in which scripts keep settings and state. Others (threads, loggers, files) are not searched.
+# Standard classes in which scripts keep settings and state. Objects of other standard classes (threads, loggers, files)
+# are not searched.
 NAMESPACES = (
     *(SimpleNamespace, argparse.Namespace, optparse.Values, threading.local),
     *(collections.UserDict, collections.UserList, collections.ChainMap),
@@ -69,7 +70,8 @@ class OwnPart:
     """
 
     def __init__(self, owner: object, libraries: frozenset[str]) -> None:
-        """Store the object and the libraries that control it. libraries: the top-level names of their packages."""
+        """Store the object and the names of the libraries that control it. libraries: the top-level names of their
+        packages."""
         self.owner, self._libraries = owner, libraries
 
     def current(self) -> list[tuple[str, Any]]:
@@ -114,7 +116,8 @@ def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
 
 
 def seen_through(value: Any) -> list[Any] | None:
-    """Return the objects behind a view, an iterator or a context variable; None for a value of another type."""
+    """Return the objects that a view, an iterator or a context variable refers to. Return None for a value of another
+    type."""
     if isinstance(value, ContextVar):
         return [value.get(None)]
     iterates = module_of(type(value)) in _ITERATORS and hasattr(type(value), "__next__")
@@ -124,7 +127,8 @@ def seen_through(value: Any) -> list[Any] | None:
 
 
 def locals_of(generator: GeneratorType[Any, Any, Any]) -> list[tuple[str, Any]]:
-    """Return an unfinished generator's local variables, and the generator that it delegates to, as (path, value)."""
+    """Return the local variables of an unfinished generator, and the generator to which it delegates, as (path,
+    value)."""
     if generator.gi_frame is None:
         return []
     names = list(generator.gi_frame.f_locals.items())
@@ -136,10 +140,10 @@ def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 
 
 def key_name(key: Any, index: int) -> str:
-    """Return the name of a dictionary entry: its key as text, or else its index.
+    """Return the name of a dictionary entry: its key as text or, for some keys, its index.
 
-    The index is used if the key is an object or contains an address or a hash (`moments[id(parameter)]`), because such
-    keys differ between processes.
+    The index is used if the key is an object, or if it contains an address or a hash (`moments[id(parameter)]`). Such
+    keys are different in each process.
     """
     parts = key if issubclass(type(key), tuple) else (key,)
     name = asked(partial(str, key), "") if all(issubclass(type(part), ATOMS) for part in parts) else ""
@@ -161,7 +165,8 @@ def slots_of(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
-    """Return the slots that a class and its bases declare in `__slots__`, with private names mangled as by Python."""
+    """Return the slots that a class and its bases declare in `__slots__`. Private names are mangled as Python does
+    it."""
     return [
         (name, slot)
         for each in kind.__mro__
@@ -174,7 +179,8 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
 def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
     """Return the result of `question()`, or `otherwise` if the call raises an exception.
 
-    The search for state must use this function for each read that may run an object's code, as in a lazy property.
+    The search for state must use this function for each read that may execute an object's code, such as a lazy
+    property.
     """
     try:
         return question()
@@ -183,7 +189,8 @@ def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
 
 
 def module_of(thing: object) -> str:
-    """Return the name of an object's module. For a class, bypass the metaclass, because it may raise an error."""
+    """Return the name of an object's module. For a class, do not ask the metaclass, because its code may raise an
+    error."""
     if issubclass(type(thing), type):
         return str(type.__getattribute__(thing, "__module__") or "")
     return str(asked(lambda: getattr(thing, "__module__", ""), "") or "")
@@ -200,7 +207,8 @@ def names_of(code: CodeType) -> frozenset[str]:
 
 
 def is_users(kind: type) -> bool:
-    """Return True if a class belongs to no installed package. Its methods and data then belong to the training."""
+    """Return True if a class belongs to no installed package. The methods and data of such a class belong to the
+    training."""
     module = module_of(kind)
     file = getattr(sys.modules.get(module), "__file__", None)
     return module == "__main__" or (file is not None and is_users_file(file))
@@ -229,5 +237,5 @@ def is_users_callable(value: Any) -> bool:
 
 @functools.cache
 def is_users_file(file: str) -> bool:
-    """Return True if a file is user code. Global names are restored only in modules of user code."""
+    """Return True if a file is user code. The harness restores global names only in modules of user code."""
     return is_users_code(Path(file))

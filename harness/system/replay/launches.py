@@ -1,8 +1,8 @@
 """Announce kernels that are launched without a torch operator, and replace functions of torch for a block.
 
 No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`).
-Trainers that launch kernels in other ways must call `announced`, else the harness does not see the launches. Functions
-of torch are replaced so that a step believes it is captured, or so that compiled code runs uncompiled.
+Trainers that launch kernels in other ways must call `announced`, otherwise the harness does not see the launches.
+Functions of torch are replaced so that a step seems to be captured, or so that compiled code runs uncompiled.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from harness.devices.graphs import answering_whether_captured, is_capturing
 from harness.system.replay.sites import asked_at
 
 Launch = Callable[[], object]
-# The module and class with which Triton launches a kernel: on a GPU, and interpreted on a machine without a GPU.
+# The module and class with which Triton launches a kernel. The first pair is for a GPU. The second pair is for the
+# interpreter on a machine without a GPU.
 _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
 
 
 class LaunchWatch(Protocol):
-    """Observes launches of kernels. Only the last entry of `watches` is called for a launch."""
+    """Observes launches of kernels. If `watches` has several entries, only the last entry is called for a launch."""
 
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch, caller: FrameType
@@ -39,7 +40,7 @@ _announcing = False
 
 
 def is_watched() -> bool:
-    """Return True if a kernel launch must be announced to the harness, which watches and has not announced it yet."""
+    """Return True if the harness watches launches, and if the launch that begins now is not announced already."""
     return bool(watches) and not _announcing
 
 
@@ -50,7 +51,7 @@ def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch:
     args: its arguments, including its tensors.
     kwargs: settings that also affect its result.
 
-    The line that called the announcing function counts as the line of the launch.
+    The line that called the function in which `announced` is called counts as the line of the launch.
     """
     global _announcing  # noqa: PLW0603
     caller = sys._getframe(1).f_back
@@ -68,7 +69,7 @@ def triton_announced() -> Iterator[None]:
     """Announce each launch of a Triton kernel within the block, so that the last watch observes the launch."""
     replaced = []
     for module, name in _TRITON:
-        # Without a GPU, Triton is not imported here, because a system may have to configure Triton before the import.
+        # Do not import Triton on a machine without a GPU. A system may have to configure Triton before its import.
         owner = getattr(_imported(module), name, None)
         if owner is not None and "run" in vars(owner):
             replaced.append((owner, owner.run))
@@ -117,8 +118,8 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
 def as_captured() -> Iterator[list[str]]:
     """Within the block, make `torch.cuda.is_current_stream_capturing()` return True to all callers outside of torch.
 
-    Yield a list of the lines that call this function. A real capture does not use this context, because compiled code
-    may depend on the identity of torch's own function.
+    Yield a list that gets the lines that call this function. A real capture does not use this context, because compiled
+    code may depend on the identity of torch's own function.
     """
     asked: list[str] = []
 
@@ -135,14 +136,16 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """Within the block, compile nothing and run compiled code uncompiled. Yield a list of lines that call it."""
+    """Within the block, compile nothing and run compiled code uncompiled. Yield a list that gets the lines that call
+    compiled code."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []
-    # The callback of torch, or the callback of an enclosing `as_written` block, which must also note the calls.
+    # The callback of torch, or that of an enclosing `as_written` block. The enclosing block must also note the calls.
     outer = eval_frame._callback_from_stance
 
-    # torch calls this at each call of compiled code. With `compiler` None or False, torch would compile nothing.
+    # torch calls this function at each call of compiled code. With `compiler` None or False, torch itself would compile
+    # nothing.
     def run_eagerly(compiler: Any) -> None:
         outer(compiler)
         if compiler in (None, False):
@@ -152,6 +155,6 @@ def as_written() -> Iterator[list[str]]:
         if place not in calls:
             calls.append(place)
 
-    # The stance alone is not enough, because it does not note calls, and because a step may set another stance.
+    # Setting torch's stance is not enough. It does not note the calls, and a step may set another stance.
     with torch.compiler.set_stance("force_eager"), standing_in((eval_frame,), "_callback_from_stance", run_eagerly):
         yield calls

@@ -1,13 +1,14 @@
 """Find from which tensors each tensor of a training is computed, and which tensors a later step reads.
 
 Each operator passes the sources of its inputs on to its results. A tensor that still exists after its step gets a mark
-when a later step reads it. If the mark reaches parameters, an optimizer, other state, the loss or the host, the
-training uses the tensor. For example, the mark of a running sum of losses only reaches that sum, so the training does
-not use the sum. Memory is identified by its storage, so a tensor and its views are the same memory. Results of compiled
-code count as data, because no operator shows their sources. Memory created outside of the steps counts as data, too.
+when a later step reads it. The mark is passed on in the same way. If the mark reaches parameters, an optimizer, other
+state, the loss or the host, the training uses the tensor. For example, the mark of a running sum of losses reaches only
+that sum, so the training does not use the sum. Memory is identified by its storage, so a tensor and its views are the
+same memory. Results of compiled code count as data, because no operator shows their sources. Memory created outside of
+the steps counts as data, too.
 
 The first value of each tensor that was created from constants is stored. Optimizers create their state in the first
-step and change it there, but a capture begins before that step.
+step and change it there, but a capture needs the state from before that step.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class FirstValues(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        # tensor -> the number that fills it, or a copy on the host if it is small
+        # tensor -> the number that fills the tensor or, for a small tensor, a copy on the host
         self._values: Any = WeakTensorKeyDictionary()
         self._empty: Any = WeakTensorKeyDictionary()
         self._changed: Any = WeakTensorKeyDictionary()
@@ -89,12 +90,13 @@ def writing_to(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 def copy_into(tensor: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor. If the tensor is divided among ranks, copy into this rank's part."""
+    """Copy a value into a tensor. If the tensor is divided among ranks, copy only into this rank's part."""
     with writing_to(tensor):
         local(tensor).copy_(value)
 
 
-# Bits for the sources of memory's content. WHOLE: from parameters, not only by a single number. Higher bits: marks.
+# Bits for the sources from which the content of memory is computed. WHOLE: from parameters, and not only by a single
+# number. Higher bits are marks.
 PARAMETERS, DATA, WHOLE = 1, 2, 4
 _MADE_OF, _FIRST_MARK = PARAMETERS | DATA | WHOLE, 3
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
@@ -121,7 +123,7 @@ class Effect(NamedTuple):
 
 @cache
 def effect_of(func: OpOverload) -> Effect:
-    """Return an operator's effect, read from the operator's schema."""
+    """Return an operator's effect. The effect is derived from the operator's schema."""
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator has no schema
         return Effect(frozenset(), frozenset(), replaces=False, by_shape=False, draws=False, tells=False)
@@ -141,12 +143,12 @@ def effect_of(func: OpOverload) -> Effect:
 
 
 class Memory:
-    """Facts about one storage.
+    """Facts about one storage, the memory of a tensor and its views.
 
-    is_kept: a parameter, buffer or optimizer holds it.
+    is_kept: a parameter, buffer or optimizer holds the memory.
     is_early: a tensor that no module or optimizer holds had this memory before the first step.
-    is_given: it was not created by an operator of a step.
-    is_unseen: it was created by a step that was not followed.
+    is_given: no operator of a step created the memory.
+    is_unseen: a step that was not followed created the memory.
     """
 
     __slots__ = (
@@ -157,10 +159,11 @@ class Memory:
     def __init__(self, reference: StorageWeakRef, made_of: int, step: int, stretch: int, *, is_given: bool) -> None:
         self.reference, self.made_of, self.is_given = reference, made_of, is_given
         self.born = step  # the step in which the memory appeared
-        self.made_in = stretch  # the stretch (a step or an evaluation) that computed the content
+        self.made_in = stretch  # the stretch (a step or an evaluation) that computed the present content
         self.written: int | None = None  # the last step that wrote to the memory
         self.is_kept = self.is_early = self.is_unseen = False
-        # mark: the mark of the present content, 0 if no later step read it. marks: all marks, also of earlier content.
+        # mark: the mark of the present content; 0 if no later step read the content. marks: all marks, including those
+        # of earlier content.
         self.mark = self.marks = 0
 
 
@@ -174,14 +177,17 @@ class Ledger(Observer):
         super().__init__()
         self.failure: str | None = None
         self.step = 0
-        # The number of the present step or evaluation. Memory that is read in a later one was kept longer than its own.
+        # The number of the present step or evaluation. Memory that an earlier step or evaluation wrote, and that the
+        # present one reads, was kept in between.
         self._stretch = 0
-        self._memories: dict[int, Memory] = {}  # references to memory, so that its address is not used again
-        self._sources: list[int] = []  # index of a mark -> the sources of the memory with this mark
-        self._reached = 0  # marks whose content reached state, a loss or the host
+        # address -> a reference to the memory, so that the address is not used again
+        self._memories: dict[int, Memory] = {}
+        self._sources: list[int] = []  # index of a mark -> the sources of the memory that has this mark
+        self._reached = 0  # marks whose content reached other state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the tensors' memory as kept by parameters, buffers or optimizers. Later writes keep this mark."""
+        """Mark the tensors' memory as kept, because parameters, buffers or optimizers hold it. Later writes do not
+        remove this mark."""
         for memory in self._in(list(tensors)):
             memory.is_kept = True
 
@@ -195,7 +201,8 @@ class Ledger(Observer):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Add memory of tensors from unfollowed steps. It has no sources until a followed step writes to it."""
+        """Add the memory of tensors from steps that were not followed. The memory has no sources until a followed step
+        writes to it."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
@@ -222,12 +229,13 @@ class Ledger(Observer):
         self._memories = {key: each for key, each in self._memories.items() if not _is_gone(each.reference)}
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
-        """Return the facts about a tensor's memory; None if no followed step used this memory."""
+        """Return the facts about a tensor's memory. Return None if no followed step used this memory."""
         has_storage = type(tensor) in _PLAIN and torch._C._has_storage(tensor)
         return self._memories.get(tensor.untyped_storage()._cdata) if has_storage else None
 
     def read_marks(self, also: Iterable[Memory] = ()) -> int:
-        """Return the marks of all memory that the training uses, directly or indirectly. also: more used memory."""
+        """Return the marks of all memory that the training uses, directly or indirectly. also: further memory that the
+        training uses."""
         reached, waiting = 0, self._reached & ~_MADE_OF
         for memory in also:
             waiting |= memory.made_of & ~_MADE_OF
@@ -297,7 +305,7 @@ class Ledger(Observer):
                 self._sources[memory.mark.bit_length() - 1 - _FIRST_MARK] = memory.made_of
 
     def _in(self, value: Any, made_of: int | None = None) -> Sequence[Memory]:
-        """Return the `Memory` of all tensors in a value. Add an entry for unknown memory.
+        """Return the `Memory` of each tensor in a value. Add an entry for memory that is not known yet.
 
         made_of: the sources of new memory; None if no operator created it, as for a batch.
         """
@@ -324,7 +332,8 @@ class Ledger(Observer):
             )
             self._memories[storage._cdata] = memory
         if type(tensor) is nn.Parameter:
-            memory.is_kept = True  # a parameter is always kept, even if the training assigned new memory to it
+            # A parameter's memory is always kept, even if the training assigned new memory to the parameter.
+            memory.is_kept = True
         return (memory,)
 
 
@@ -338,6 +347,6 @@ def _is_gone(reference: StorageWeakRef) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Return True if a tensor, or each tensor of a list, takes up its whole storage."""
+    """Return True if a tensor takes up its whole storage. For a list, return True if each of its tensors does."""
     tensors = value if isinstance(value, list | tuple) else [value]
     return all(each.numel() * each.element_size() >= each.untyped_storage().nbytes() for each in tensors)

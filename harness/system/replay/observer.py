@@ -11,10 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that leaves compiled code compiled. It sees compiled operators only within `as_written`.
+    """A dispatch mode that does not prevent compiled code from running compiled. It sees compiled operators only within
+    `as_written`.
 
-    A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's. Under such a mode, a step
-    executes as it would on a device. Other subclasses do not change the step.
+    A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's memory. Under such a mode, a
+    step executes as it would on a device. Other subclasses do not change the step.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return True. Under a mode that returns False, torch.compile would not compile anything."""
+        """Return True. Under a dispatch mode for which this returns False, torch.compile would compile nothing."""
         return True
 
 
@@ -52,5 +53,6 @@ class Interceptor(TorchFunctionMode):
         return self.execute(func, args, kwargs or {})
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function, and return its result. Keep this name: `cpu_as_device.caller` recognizes frames by it."""
+        """Call the function, and return its result. Do not rename this method: `cpu_as_device.caller` recognizes frames
+        by its name."""
         raise NotImplementedError

@@ -4,9 +4,9 @@ A dispatch mode below autograd observes the operations. Therefore backward passe
 code. torch's `make_fx` records the same operations, but builds a fake tensor with its own mode for each value. For a
 step of the reference trainer's tiny model, `make_fx` took 3.1 s of processor time, and this module takes 0.2 s.
 
-This module also measures the size of the terms of a loss. Large terms that cancel leave a large rounding error in a
-loss near 0. They may cancel in a sum over a batch, as advantages do. They may also cancel within each element of the
-batch, as in an estimate of a divergence.
+This module also measures the size of the terms from which a loss is added up. Large terms that cancel one another leave
+a large rounding error in a loss near 0. Terms may cancel in a sum over a batch, as advantages in reinforcement learning
+do. They may also cancel within each element of the batch, as in an estimate of a divergence.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from harness.system.replay.observer import Observer
 from harness.system.replay.placement import executed
 from harness.system.replay.sites import Site, site_to_note
 
-# Name the operators that a step runs, to detect a captured step that runs other kernels than the plain step.
+# The following code names the operators that a step runs. A captured step that runs other kernels than the plain step
+# can then be detected.
 #
-# Libraries run other code during a capture. For example, transformers then passes a causal mask, so that attention runs
-# in another kernel. Both results are correct, but their rounding differs. With dropout, random numbers differ too.
+# Libraries may run other code during a capture. For example, transformers then passes a causal mask, so that attention
+# runs in another kernel. Both results are correct, but their rounding differs. With dropout, the random numbers differ,
+# too.
 
-# Operators that move or create memory and do not round. They do not count, because a captured step copies its batch
+# Operators that move or create memory and do not round. They are not compared, because a captured step copies its batch
 # with them, and a plain step may not do so.
 _MOVES = frozenset(
     {
@@ -49,7 +51,8 @@ _MOVES = frozenset(
 
 
 def operator_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the name of an operator and of the optional tensors that it got; None if the operator does not round."""
+    """Return the name of an operator with the names of the optional tensors that it got. Return None if the operator
+    does not round."""
     name, optional = _known(func)
     if name is None or not optional:
         return name
@@ -66,12 +69,14 @@ def _known(func: OpOverload) -> tuple[str | None, tuple[tuple[int, str], ...]]:
     return name, tuple((place, each.name) for place, each in arguments if str(each.type) == "Optional[Tensor]")
 
 
-# Names of arguments. An operator with such an argument draws no random numbers if the argument is 0 or False.
+# Names of arguments that decide whether an operator draws. It draws no random numbers if such an argument is 0 or
+# False.
 _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
 def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: object) -> str | None:
-    """Return a text for a call that draws random numbers: operator and layouts of tensors. None for others.
+    """Return a text for a call that draws random numbers, with the operator and the layouts of its tensors. Return None
+    for other calls.
 
     Data types, shapes and order in memory decide which element gets which number. The form of an operator (in place,
     `out`, `_like`) does not change the numbers that it draws.
@@ -95,9 +100,10 @@ def _is_number(value: object) -> bool:
 
 @cache
 def _drawing(func: OpOverload) -> tuple[str | None, tuple[tuple[str, int, Any], ...]]:
-    """Return the name of an operator that may draw, else None, and the arguments that decide whether it draws."""
+    """Return two things about an operator: its name if it may draw random numbers (else None), and the arguments that
+    decide whether it draws."""
     arguments, read = [*enumerate(func._schema.arguments)], {*_DRAWS_BY, "generator"}
-    # The argument also identifies kernels of other packages, which lack torch's tag.
+    # Operators of other packages lack torch's tag. Those that draw random numbers are recognized by this argument.
     drops_out = any(each.name == "dropout_p" for _, each in arguments)
     if not drops_out and torch.Tag.nondeterministic_seeded not in func.tags:
         return None, ()
@@ -140,17 +146,17 @@ class OperatorWatch(Observer):
         return returned
 
 
-_repetitions = 0  # number of repetitions that are running
-_repeated: _Operation | None = None  # the operation that a repetition is calling now
+_repetitions = 0  # number of repetitions that are running now
+_repeated: _Operation | None = None  # the operation that a running repetition calls now
 _COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
-# the harness itself calls this operator during a recording; it reads no values
+# The harness itself calls this operator during a recording. The operator reads no values.
 _PINNED = torch.ops.aten.is_pinned.default
 
 
 @dataclass(frozen=True)
 class _Result:
-    """Stands for a tensor that an operation returns. place: its index among the results of all operations."""
+    """Stands for a tensor that an operation returns. place: the tensor's index among the results of all operations."""
 
     place: int
 
@@ -163,20 +169,23 @@ class _Operation:
     arguments: list[Any]
     keywords: dict[str, Any]
     results: list[tuple[int, int]]  # for each result: its index in the returned value, and its place among all results
-    last_used: list[int]  # places whose values no later operation needs
+    last_used: list[int]  # the places (see `_Result`) whose values no later operation needs
     with_gradients: bool  # torch's grad mode; a kernel may keep tensors for a backward pass only in this mode
     of_inference: bool = False  # True: the operation writes in inference mode, as torch requires for inference tensors
     site: Site | None = None  # the place at which the step called the operation; None: places are not noted
 
 
 class Operations:
-    """Recorded operations. A call repeats them, and returns new values of the recorded function's result."""
+    """Recorded operations. Calling the object repeats them, and returns the recorded function's result with new
+    values."""
 
     def __init__(self, operations: list[_Operation], returned: list[Any], places: int, draws: list[str]) -> None:
-        """Store a recording, and find where each result is used last. draws: the operators that draw, in order."""
+        """Store a recording, and find where each result is used last. draws: the operators that draw random numbers, in
+        order."""
         self._operations, self._returned, self._places, self.draws = operations, returned, places, draws
         needed = set(_places(returned))
-        # The last use of each value is found from the end. Each value is then freed as early as in the function itself.
+        # Find the last use of each value from the end. A repetition then frees each value as early as the function
+        # itself does.
         for operation in reversed(operations):
             used = _places([*operation.arguments, *operation.keywords.values()])
             own = {*used, *(place for _, place in operation.results)}
@@ -192,7 +201,7 @@ class Operations:
         return {name for name in named if name is not None}
 
     def reads(self, tensor: Tensor) -> bool:
-        """Return True if an operation reads the memory that the tensor had before the recording."""
+        """Return True if an operation reads the content that the tensor's memory had before the recording."""
         own = [each for each in self._operations if each.function is not _PINNED]
         given = tensors_in([each for one in own for each in (*one.arguments, *one.keywords.values())])
         return same(tensor) in map(same, given)
@@ -228,7 +237,8 @@ def _repeating() -> Iterator[None]:
 
 
 def is_repeated() -> bool:
-    """Return True while a recording repeats. It never waits for the device: a step that waits cannot be recorded."""
+    """Return True while a recording is repeated. A repetition never waits for the device, because a step that waits
+    cannot be recorded."""
     return _repetitions > 0
 
 
@@ -240,8 +250,8 @@ def repeated_site() -> Site | None:
 def record(function: Callable[[], list[Tensor]]) -> Operations:
     """Execute `function`, which returns tensors, and return its recorded operations.
 
-    Raise RuntimeError if the host reads a value that the recording computes. Each repetition would otherwise use a
-    result that the host computed from the old value.
+    Raise RuntimeError if the host reads a value that the recording computes. Otherwise each repetition would use what
+    the host computed from the value of the first execution.
     """
     with _Recording() as recording, _no_earlier_casts():
         returned = function()
@@ -263,7 +273,7 @@ class _Recording(Observer):
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in([*args, *kwargs.values()]))
         self._find_shared(given)
-        # A value is constant if it is computed only from numbers in the code, as by `arange`, and is not random.
+        # A value is constant if it is computed only from numbers in the code, as by `arange`, and if it is not random.
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:
@@ -291,7 +301,8 @@ class _Recording(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Return a tensor that only has constants as sources. For others, raise RuntimeError: the host reads them."""
+        """Return a tensor that is computed only from constants. For other tensors, raise RuntimeError, because the host
+        would read them."""
         if not self.host.has(tensor):
             raise RuntimeError(f"{called} reads a value of the step on the host")
         return tensor
@@ -302,7 +313,8 @@ class _Recording(Observer):
         self.places += 1
 
     def _find_shared(self, given: Iterable[Tensor]) -> None:
-        """Record a view per tensor that shares a result's memory without an operation, such as `nn.Parameter(result)`.
+        """Record a view for each tensor that shares a result's memory without an operation, such as
+        `nn.Parameter(result)`.
 
         Repetitions need this tensor, too. Raise RuntimeError if its data type differs from the type of the result.
         """
@@ -331,10 +343,12 @@ class _Recording(Observer):
 
 
 class _Memory:
-    """Stores which memory a tensor uses: a result's, by the result's position, or memory from before the recording."""
+    """Stores which memory each tensor uses: the memory of a result (by the result's position), or memory from before
+    the recording."""
 
     def __init__(self) -> None:
-        # Storage -> a reference, so that its address is not used again, and the data type and position of the result.
+        # Address of a storage -> two things: a reference to the storage, so that the address is not used again, and the
+        # data type and the position of the result.
         self._places: dict[int, tuple[StorageWeakRef, tuple[torch.dtype, int] | None]] = {}
 
     def computed(self, tensor: Tensor, place: int) -> None:
@@ -343,7 +357,8 @@ class _Memory:
             self._note(tensor, (tensor.dtype, place))
 
     def place_of(self, tensor: Tensor) -> tuple[torch.dtype, int] | None:
-        """Return data type and position of the first result in the tensor's memory; None for earlier memory."""
+        """Return data type and position of the first result in the tensor's memory. Return None for memory from before
+        the recording."""
         return self._note(tensor, None) if torch._C._has_storage(tensor) else None
 
     def _note(self, tensor: Tensor, place: tuple[torch.dtype, int] | None) -> tuple[torch.dtype, int] | None:
@@ -385,7 +400,8 @@ _SUMS = {"sum", "mean"}
 _FOLLOWED = 1 << 16  # number of elements; for larger tensors, such as activations, the values themselves count as terms
 _ADDITIONS = {"add", "sub", "rsub"}
 _SCALINGS = {"mul", "div"}
-# Operators whose result has terms of the same size. `relu` and similar operators may cut off a sum's rounding error.
+# Operators whose results have terms of the same size as their inputs. `relu` and similar operators may cut off the
+# rounding error of a sum.
 _SAME = {
     "relu",
     "clamp",
@@ -405,7 +421,8 @@ _SAME = {
 
 
 class LossTerms(Observer):
-    """Computes, for each tensor in the block, the size of each element: the sum of the absolute values of its terms."""
+    """Computes the size of each element of each tensor in the block. The size is the sum of the absolute values of the
+    element's terms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -427,7 +444,7 @@ class LossTerms(Observer):
         plain = type(returned) is Tensor and returned.layout is torch.strided and returned.is_floating_point()
         if plain and returned.numel() <= _FOLLOWED:
             size = None
-            with suppress(RuntimeError, TypeError):  # after an error, the absolute value of the tensor counts
+            with suppress(RuntimeError, TypeError):  # if this fails, the absolute value of the tensor is its size
                 size = self._followed(func, args, kwargs)
             if size is not None and size.numel() == returned.numel():
                 self._sizes[returned] = size.detach().reshape(returned.shape)

@@ -31,14 +31,15 @@ from harness.system.replay.launches import standing_in
 from harness.system.replay.observer import Interceptor, Observer, leaves_the_step
 from harness.system.replay.sites import asked_at
 
-# Namespaces of torch's operators. Their names and tags show whether they wait for the device.
+# The namespaces of torch's operators. Names and tags of these operators show whether they wait for the device.
 _OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
 _UNTAGGED = {torch.ops.aten.is_nonzero.default, torch.ops.aten.multinomial.default}
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """Execute an operator. Return its result, and the names of inner operators that read values, one name per call.
+    """Execute an operator. Return its result, and the names of inner operators that read values, with one name for each
+    call.
 
     Inner operators are the operators that a user-defined operator calls.
     """
@@ -46,24 +47,26 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
     plain = bool(given) and all(_is_plain(tensor) for tensor in given)
-    # Another active dispatch mode must also see the operator, so the operator is then called in the usual way.
+    # If another dispatch mode is active that must also see the operator, call the operator in the usual way.
     others = not all(map(leaves_the_step, _get_current_dispatch_mode_stack()))
     if not plain or others:
         return func(*args, **kwargs), []
     with _Inside() as inside, _Read(inside.needed):
-        # Call the operator below the calling mode. Otherwise this mode would get the same operator again.
+        # Call the operator below the dispatch mode that called this function. Otherwise this mode would get the same
+        # operator again.
         returned = func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
     return returned, inside.needed
 
 
 @cache
 def is_of_torch(func: OpOverload) -> bool:
-    """Return True for an operator of torch. The result is cached, because this is called for each operation."""
+    """Return True for an operator of torch. The result is cached, because this function is called for each
+    operation."""
     return func.namespace in _OF_TORCH
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor is an ordinary tensor in the CPU's memory. Tensors on a GPU have other detectors."""
+    """Return True if the tensor is an ordinary tensor in the CPU's memory. Other detectors watch tensors on a GPU."""
     ordinary = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return ordinary and tensor.device.type == "cpu"
 
@@ -93,7 +96,8 @@ class _Read(Interceptor):
 
 
 def _is_host(value: object) -> bool:
-    """Return True if a text or a device names the CPU. Converting other values to text would read a tensor."""
+    """Return True if a text or a device names the CPU. Other values are not converted to text, because this would read
+    a tensor."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
 
 
@@ -106,18 +110,19 @@ _UNKNOWN_PLACE = "?"
 
 
 class _Memory(NamedTuple):
-    reference: StorageWeakRef  # a reference, so that the memory's address is not used again
+    reference: StorageWeakRef  # keeps the memory's address from being used again
     side: Side
     step: int  # number of the watched step that created the memory; 0: created outside of watched steps
 
 
 class Placement(Interceptor):
-    """Records for each tensor whether it would be on device or host. The training must be opened in the block.
+    """Records for each tensor whether it would be on the device or on the host. The training must be opened in the
+    block.
 
-    copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows that only
-    from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown: lines that
-    move a tensor of unknown place to the device. unrepeated: operators that may not repeat their bits on CUDA, each
-    with its line. uncapturable: lines where an optimizer of torch makes an update without `capturable=True`.
+    copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows such
+    copies only from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown:
+    lines that move a tensor of unknown place to the device. unrepeated: operators that may not repeat their bits on
+    CUDA, each with its line. uncapturable: lines where an optimizer of torch makes an update without `capturable=True`.
     """
 
     def __init__(self) -> None:
@@ -200,7 +205,8 @@ class Placement(Interceptor):
         return returned
 
     def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
-        """Place a result on the given side, and return it. If it is on the other side, return a copy, as on a GPU."""
+        """Place a result on the given side ("device" or "host"), and return it. If the result is on the other side,
+        return a copy, as a GPU would."""
         if not isinstance(returned, Tensor):
             return returned
         memory = self._memory(returned)
@@ -233,7 +239,7 @@ class Placement(Interceptor):
         elif func in _INDEXED:
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
             from_host = any(isinstance(each, list) or self._is_on_host(each) for each in indices)
-            # This also finds a table on the host that the step indexes with a tensor on the device.
+            # The second condition finds a table on the host that the step indexes with a tensor on the device.
             if "device" in sides and (from_host or sides[0] == "host"):
                 self.note(self.copies)
         elif func is Tensor.copy_ and [*sides[:2]] == ["device", "host"] and given[1].numel():
@@ -244,7 +250,7 @@ class Placement(Interceptor):
                 self.note(self.changes)
 
     def _look_at_update(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-        """Note an update that torch refuses to execute during a capture on a GPU, whether it is fused or not."""
+        """Note an update that torch, fused or not, refuses to execute during a capture on a GPU."""
         of_torch = type(optimizer).__module__.startswith("torch.optim.")
         if of_torch and any(group.get("capturable") is False for group in optimizer.param_groups):
             self.note(self.uncapturable)
@@ -266,7 +272,8 @@ class Placement(Interceptor):
             lines.append(place)
 
     def _note_nodes(self, made: Iterable[Tensor]) -> None:
-        """Store which line created each autograd node. In the backward pass, the node's operators get this line."""
+        """Store which line of code created each autograd node. In the backward pass, the operators of the node get this
+        line."""
         line, level = "", [tensor.grad_fn for tensor in made]
         while level:
             node = level.pop()

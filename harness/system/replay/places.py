@@ -1,4 +1,5 @@
-"""Model the places where a training keeps values. Every kind of place has methods to read, compare and restore.
+"""Model the places where a training keeps values, such as dictionaries and lists. Every kind of place has methods to
+read, compare and restore.
 
 The module `reachable` finds places; `snapshots` stores the content of many places. A slot is one entry of a place.
 
@@ -30,13 +31,15 @@ from harness.system.replay.ledger import FirstValues, writing_to
 from harness.system.sharded_tensors import local
 
 ABSENT = object()  # stands for the value of a name that is not bound
-# In bytes. A larger array counts as a data set and not as state. Otherwise every trial execution would copy the array.
+# Largest size of an array that counts as state, in bytes. A larger array counts as a data set. Otherwise every trial
+# execution would copy it.
 LARGEST = 2**28
 # The class of the links in the internal list of a bounded cache. The class has no public name.
 _LINK = next(
     (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")), None
 )
-# For each kind of owner: the functions that set and delete a name. For objects, they also work in a frozen dataclass.
+# For each kind of owner: the functions that set and delete a name. The functions for objects also work with a frozen
+# dataclass.
 _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
     (dict, operator.setitem, operator.delitem),
     (type, setattr, delattr),
@@ -56,7 +59,8 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Return a key that is equal for slots of one entry. Each search creates new `Place` objects, which differ."""
+        """Return a key for the entry that this slot stands for. Each search creates new `Place` objects, but slots of
+        the same entry have equal keys."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -82,7 +86,7 @@ Stays = Callable[[Slot, Any], bool]
 
 
 class Place:
-    """A dictionary as a place. Subclasses are for other kinds of place, and define how their owner is read and filled.
+    """A dictionary as a place. Subclasses are for other kinds of place. They define how their owner is read and filled.
 
     is_shared: True if the whole process shares the place, such as names of modules and data of classes.
     """
@@ -115,10 +119,11 @@ class Place:
         return joined(self.path, key_name(key, index))
 
     def is_as(self, before: Any) -> bool:
-        """Return True if the place contains the same objects as `before`, in order. before: result of `read`."""
+        """Return True if the place contains the same objects as `before`, in the same order. before: a result of
+        `read`."""
         now = self.read()
         if isinstance(now, dict):
-            # Hashes are compared, because keys may be tensors, and `==` of two tensors returns a tensor.
+            # Compare hashes and not keys. Keys may be tensors, and `==` of two tensors returns a tensor.
             if [*map(hash, now)] != [*map(hash, before)]:
                 return False
             now, before = now.values(), before.values()
@@ -155,7 +160,8 @@ class Elements(Place):
         return [*enumerate(held)]
 
     def restore(self, before: list[Any], stays: Stays) -> None:
-        # If the length is neither the earlier one nor that after the first execution, every execution extends the list.
+        # If the present length differs from the earlier length and from the length after the first execution, every
+        # execution extends the list.
         is_log = len(self.owner) not in (len(before), self.grew_to)
         super().restore(before, (lambda _slot, _value: False) if is_log else stays)
 
@@ -174,9 +180,10 @@ class Bindings(Place):
     """
 
     def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
-        """Store the owner: module dictionary, class, cell, or object with slots. names: those to read in a module."""
+        """Store the owner: a module's dictionary, a class, a cell, or an object with slots. names: the names to read in
+        a module."""
         super().__init__(owner, path)
-        # modules and classes are shared; the slots belong to one object
+        # The whole process shares modules and classes. Slots belong to one object.
         self.is_shared = isinstance(owner, dict | type)
         self.identity = id(owner), names
         self._bind, self._unbind = next(ways for kind, *ways in _WAYS if isinstance(owner, kind))
@@ -218,7 +225,7 @@ class _Whole(Place):
 
 
 class Memo(_Whole):
-    """The results of a function that `functools.cache` or `lru_cache` keeps. They can only be deleted all together."""
+    """The results that `functools.cache` or `lru_cache` keeps for a function. Results cannot be deleted one by one."""
 
     is_shared = True
 
@@ -235,7 +242,7 @@ class Memo(_Whole):
         """
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
-        # The position is 0 if `__wrapped__` was replaced. The dictionary of results then cannot be found.
+        # The position is 0 if code replaced `__wrapped__`. The dictionary of results then cannot be found.
         if not function or not isinstance(held[function - 1], dict):
             return []
         cache, chain = held[function - 1], held[: function - 1]
@@ -247,7 +254,8 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """Clear the cache if it was empty before or contains fake results. Otherwise keep it: training may need it."""
+        """Clear the cache if it was empty before, or if it contains fake tensors. Otherwise keep it, because the
+        training may need the results."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
@@ -271,7 +279,8 @@ class Values(_Whole):
         return self.owner.copy() if isinstance(self.owner, np.ndarray | set) else self.owner[:]
 
     def is_as(self, before: Any) -> bool:
-        """Return True if the data is unchanged. NaN equals NaN, and objects in an array are compared by identity."""
+        """Return True if the data is unchanged. NaN counts as equal to NaN. Objects in an array are compared by
+        identity."""
         if not isinstance(self.owner, np.ndarray):
             return bool(self.owner == before)
         return bool(self.owner.tobytes() == before.tobytes())
@@ -287,13 +296,13 @@ class Values(_Whole):
         return f"{type(self.owner).__name__}, changed in place"
 
 
-# Optimizers of torch that create their tensors in the first update, filled with zeros. With these optimizers, a missing
+# Optimizers of torch that create their tensors, filled with zeros, in the first update. For these optimizers, a missing
 # tensor and a tensor of zeros give the same training.
 _STARTS_AT_ZERO = (
     *(torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop),
     *(torch.optim.RAdam, torch.optim.SGD),
 )
-_WHOLE = object()  # stands for the name, if the entry does not belong to a parameter's dictionary
+_WHOLE = object()  # stands for the name in the key of an entry that does not belong to a parameter's dictionary
 
 
 class StateError(HarnessError):
@@ -301,8 +310,8 @@ class StateError(HarnessError):
 
 
 class OptimizerState(Place):
-    """The state of an optimizer. A key is a pair: (parameter, name) for an entry of a parameter's dictionary, or (key,
-    `_WHOLE`) for any other entry of the state."""
+    """The state of an optimizer. The key of an entry is a pair: (parameter, name) for an entry of a parameter's
+    dictionary, or (key, `_WHOLE`) for any other entry of the state."""
 
     def read(self) -> dict[tuple[Any, Any], Any]:
         found: dict[tuple[Any, Any], Any] = {}
@@ -312,7 +321,7 @@ class OptimizerState(Place):
         return found
 
     def name(self, key: tuple[Any, Any], _index: int) -> str:
-        """Return the entry's name, such as `state.0.exp_avg`. The number counts the parameters."""
+        """Return the entry's name, such as `state.0.exp_avg`. The number is the index of the parameter."""
         number = next((str(number) for number, each in enumerate(self.owner.state) if each is key[0]), "")
         return joined(joined(self.path, f"state.{number}"), "" if key[1] is _WHOLE else str(key[1]))
 
@@ -376,7 +385,8 @@ def joined(path: str, name: str) -> str:
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Yield the values inside lists, tuples and dictionaries, also nested. Yield any other value itself."""
+    """Yield each value inside lists, tuples and dictionaries, also nested ones. Yield a value that is not such a
+    container unchanged."""
     if isinstance(value, dict | list | tuple):
         for each in value.values() if isinstance(value, dict) else value:
             yield from parts_of(each)
@@ -387,7 +397,7 @@ def parts_of(value: Any) -> Iterator[Any]:
 def _manner(was: Any, now: Any) -> str:
     if type(was) is type(now) and not isinstance(now, _PLAIN):
         return f"another {type(now).__name__}"
-    # The texts must show the digits that differ, because two floats may differ only by rounding.
+    # Two floats may differ only in their last digits, so the texts must show all digits.
     if isinstance(was, float) and isinstance(now, float):
         return ", then ".join(told_apart(was, now))
     return f"{_shown(was)}, then {_shown(now)}"

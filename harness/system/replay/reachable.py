@@ -1,8 +1,8 @@
 """Find all objects that a step can reach: modules, optimizers, schedulers, scalers, generators, and other tensors.
 
-The search goes from a function to its closure, defaults and attributes, and to the globals that its code names. From
-modules, optimizers and tensors it goes to user-defined hooks. From tensors and objects of user classes it goes to their
-attributes. It also goes to the data and methods of classes that belong to no installed package. It does not enter
+The search follows a function to its closure, defaults and attributes, and to the globals that its code names. It
+follows modules, optimizers and tensors to user-defined hooks, and tensors and objects of user classes to their
+attributes. It also follows classes that belong to no installed package to their data and methods. It does not enter
 objects of torch, numpy and the standard library, except for containers and the objects that the module `holders` reads.
 """
 
@@ -42,10 +42,10 @@ from harness.system.replay.places import (
 )
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
-# Classes of trainers. They are not searched, because a Lightning module refers to its trainer, and the trainer refers
-# to batches, loggers and counters, which are not state.
+# Classes of trainers, which are not searched. A Lightning module refers to its trainer, and the trainer refers to
+# batches, loggers and counters, which are not state.
 _TRAINERS = ("pytorch_lightning.trainer", "lightning.pytorch.trainer")
-# Attributes of nn.Module itself. Of these, only hooks are followed, if they are user code.
+# Attributes that every nn.Module has. The search follows only the hooks among them, and only hooks that are user code.
 _OF_MODULES = frozenset(vars(nn.Module()))
 # Attributes of every torch optimizer. The search handles state, parameter groups and hooks separately.
 _OF_OPTIMIZERS = re.compile(r"state|param_groups|defaults|_optimizer_.*")
@@ -73,7 +73,8 @@ class Reachable:
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (path, tensor), without optimizers: first tensors of no module, then those of modules and scalers."""
+        """Yield (path, tensor) for all tensors except those of optimizers. Tensors that belong to no module come first,
+        then those of modules and scalers."""
         yield from self.tensors.items()
         yield from self.memoized.items()
         for path, module in self.modules.items():
@@ -85,7 +86,8 @@ class Reachable:
 
 
 def reach(*roots: object) -> Reachable:
-    """Return all objects that can be reached from `roots`. An object whose reading fails has no visible state."""
+    """Return all objects that can be reached from `roots`. If reading an object raises an error, the object is treated
+    as an object without state."""
     walk = _Walk()
     walk.follow([("", root) for root in roots])
     registered = {id(tensor) for module in walk.found.modules.values() for tensor in tensors_of(module)}
@@ -103,26 +105,29 @@ class _Walk:
     def __init__(self) -> None:
         self.found = Reachable()
         self._seen: dict[int, object] = {}  # keeps the objects alive, so that their ids are not used again
-        # Objects to follow last. If other objects also hold them, their paths come from these other objects.
+        # Objects to follow at the end of the search. If other objects also hold them, they get their paths from those
+        # objects.
         self._last: list[tuple[str, Any]] = []
         self._shared: set[int] = set()  # ids of objects that modules and classes hold, directly or indirectly
         self._is_shared = False  # True while the search is inside such an object
         self._methods: set[int] = set()  # ids of functions that only their class holds
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
-        """Walk depth first, in order. A list replaces recursion, because chains of objects may be long."""
+        """Follow the entries depth first, in order. A list of entries replaces recursion, because chains of objects may
+        be long."""
         waiting = entries[::-1]
         while waiting or self._last:
             if not waiting:
                 waiting, self._last = self._last[::-1], []
             path, value = waiting.pop()
-            # The type is used, because a proxy without an object raises an error even when `__class__` is read.
+            # Use the type, because a proxy without an object raises an error even if only `__class__` is read.
             if id(value) in self._seen or issubclass(type(value), ATOMS):
                 continue
             self._seen[id(value)] = value
             self._is_shared = id(value) in self._shared
             held: list[tuple[str, Any]] | None = holders.asked(partial(self._inside, path, value), None)
-            if held is None:  # the value could not be read according to its type, but it may have attributes
+            # A value that has no content according to its type, or that could not be read, may still have attributes.
+            if held is None:
                 held = holders.asked(partial(self._attributes, path, value), [])
             inside = [(joined(path, name), each) for name, each in held]
             if id(value) in self._shared:
@@ -153,14 +158,14 @@ class _Walk:
             inner = holders.asked(partial(_wrapped, value), None)
             if inner is not None:
                 return [("", inner)]
-            # A broken optimizer raises an error here. It must do so before it is added to the found optimizers.
+            # Reading a broken optimizer raises an error here, before the optimizer is added to the found optimizers.
             groups, _ = value.param_groups, value.state
             found.optimizers[_free(path, found.optimizers)] = value
             self.found.of_optimizers.append(OptimizerState(value, path))
             for number, group in enumerate(groups):
                 self._hold(Place(group, joined(path, f"group{number}")))
             own = [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
-            own += _inner(value)  # this includes wrappers of torch: ZeroRedundancyOptimizer keeps no state itself
+            own += _inner(value)  # also for torch's own wrappers: ZeroRedundancyOptimizer keeps no state itself
             return [*own, *_hooks(value, _HOOKS_OF_OPTIMIZERS)]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
@@ -183,7 +188,7 @@ class _Walk:
         return self._of_python(path, value)
 
     def _module(self, path: str, module: nn.Module) -> list[tuple[str, Any]]:
-        # As for optimizers, a broken module must raise an error before it is added to the found modules.
+        # Reading a broken module raises an error here, before the module is added to the found modules.
         named, _ = list(module.named_modules()), list(tensors_of(module))
         self.found.modules[_free(path, self.found.modules)] = module
         inside: list[tuple[str, Any]] = []
@@ -195,26 +200,28 @@ class _Walk:
             tensors = [*each._parameters.items(), *each._buffers.items()]
             inside += [(joined(name, key), tensor) for key, tensor in tensors]
             inside += [(name, hook) for _, hook in _hooks(each, _HOOKS_OF_MODULES)]
-            # FSDP2 derives a torch class from the user's class, so all base classes are examined.
+            # FSDP2 derives a class from the user's class, and the derived class belongs to torch. Therefore examine all
+            # base classes.
             if any(map(_is_own, type(each).__mro__)):
                 self._hold(Place(vars(each), held))
                 own = [entry for entry in holders.named_items(vars(each)) if entry[0] not in _OF_MODULES]
                 inside += [(joined(name, key), value) for key, value in own]
                 inside.append((name, type(each)))
             elif holders.module_of(type(each)).startswith(_LAYERS):
-                # These attributes are restored, but not searched, because each pass creates their tensors.
+                # Restore these attributes, but do not search them, because each pass creates their tensors.
                 self._hold(Place(vars(each), held))
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
-        """Return the attributes that user code set on a tensor (`p.velocity`), and user hooks on its gradient."""
+        """Return the attributes that user code set on a tensor (`p.velocity`), and the user hooks on its gradient."""
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # other tensor types have attributes of torch
             return []
         self._hold(Place(vars(tensor), path))
         return [*holders.named_items(vars(tensor)), *_hooks(tensor, _HOOKS_OF_TENSORS)]
 
     def _own_part(self, path: str, part: OwnPart) -> list[tuple[str, Any]]:
-        self._seen[id(part.owner)] = part.owner  # the owner counts as seen, so that other paths to it are not followed
+        # Mark the owner as seen, so that the search does not follow other paths to it.
+        self._seen[id(part.owner)] = part.owner
         self._hold(Place(vars(part.owner), type(part.owner).__name__))
         self._last += [(joined(path, name), each) for name, each in part.current()]
         return [("", type(part.owner))]
@@ -229,7 +236,8 @@ class _Walk:
         return inside
 
     def _of_code(self, path: str, value: Any) -> list[tuple[str, Any]] | None:
-        """Return (path, object) of all objects in a class, function, cache, generator, method or partial, else None."""
+        """Return (path, object) of all objects in a class, function, cache, generator, method or partial. Return None
+        for any other value."""
         inside: list[tuple[str, Any]] | None = None
         if isinstance(value, type):
             inside = self._class(path, value)
@@ -252,7 +260,9 @@ class _Walk:
         if Values.has(value):
             self._hold(Values(value, path))
             if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and _RESULT not in path:
-                with suppress(TypeError, ValueError):  # torch lacks the array's type, or the strides are negative
+                # The array cannot share its memory with a tensor, because torch lacks its type or its strides are
+                # negative.
+                with suppress(TypeError, ValueError):
                     self.found.arrays[_free(path, self.found.arrays)] = torch.from_numpy(value)
         entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
@@ -281,7 +291,8 @@ class _Walk:
         return [*entries, ("", type(value))]
 
     def _class(self, path: str, kind: type) -> list[tuple[str, Any]]:
-        """Return (path, object) of data, methods and bases of a user-defined class. For others, only bases."""
+        """Return (path, object) of the data, methods and bases of a user-defined class. For other classes, return only
+        the bases."""
         bases = [("", base) for base in kind.__bases__ if base is not object]
         if not _is_own(kind) or not holders.is_users(kind):
             return bases
@@ -304,21 +315,21 @@ class _Walk:
         entries += [("", each) for each in (function.__defaults__ or ())]
         entries += list((function.__kwdefaults__ or {}).items())
         if holders.is_users_file(function.__code__.co_filename):
-            # Such a function exists only once, like its module.
+            # A function that is not defined inside another function exists only once, like its module.
             self._is_shared |= "<locals>" not in function.__qualname__
             self._hold(Place(vars(function), path or function.__name__))
             entries += holders.named_items(vars(function))
-        # A function that torch wraps has the module name of the user's function, but torch's globals.
+        # A function that torch wraps has the module name of the user's function, but the globals of torch.
         is_own = _is_own_code(function.__globals__)
         named = self._named(path, function.__code__, function.__globals__) if is_own else []
-        # A step may never call the method. Therefore objects of libraries that only a method names are skipped.
+        # The step may never call the method. Therefore skip objects of libraries that only the code of a method names.
         return entries + [
             each for each in named if id(function) not in self._methods or not holders.is_foreign(each[1])
         ]
 
     def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return (path, object) of each global that the code names. For a global that is a module, return its
-        attributes that the code names."""
+        """Return (path, object) of each global that the code names. If a global is a module, return the attributes of
+        the module that the code names."""
         entries: list[tuple[str, Any]] = []
         names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
         if is_users:
@@ -342,7 +353,8 @@ def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:
-    """Return the optimizer inside a library's wrapper (accelerate, Lightning, torch), else None. They share state."""
+    """Return the optimizer inside a wrapper of accelerate, Lightning or torch, else None. Wrapper and optimizer share
+    their state."""
     return next((inner for _, inner in _inner(optimizer) if inner.state is optimizer.state), None)
 
 
@@ -365,7 +377,8 @@ def _is_own_code(module: Mapping[str, Any]) -> bool:
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:
-    """Return the path if no other object has it, else the path with a number. All roots have empty paths."""
+    """Return the path if no other object has it. Otherwise return the path with a number, because all roots have empty
+    paths."""
     if path not in taken:
         return path
     count = sum(other == path or other.startswith(f"{path}#") for other in taken)

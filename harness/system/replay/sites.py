@@ -1,7 +1,7 @@
-"""Find where a step calls each operator: the line of user code, the module, and whether in forward or backward pass.
+"""Find where a step calls each operator: the line of user code, the module, and the pass (forward or backward).
 
-In a backward pass, autograd calls torch's own backward operators, and no line of user code does. Such an operator gets
-the line and the module of its forward operator. Autograd gives both operators the same sequence number.
+In a backward pass, autograd calls torch's own backward operators, and no line of user code calls them. Such an operator
+gets the line and the module of its forward operator. Autograd gives both operators the same sequence number.
 """
 
 from __future__ import annotations
@@ -61,18 +61,19 @@ def of_current_stack() -> Place:
 
 @cache
 def is_own(file: str) -> bool:
-    """Return True for a file of user code. Files of installed packages and of planted faults are not."""
+    """Return True for a file of user code. Return False for files of installed packages and of planted faults."""
     return is_users_or_library(file) and not file.endswith(_PLANTED) and is_users(Path(file))
 
 
 @cache
 def is_users_or_library(file: str) -> bool:
-    """Return True for a file of user code, of a library (but not of torch), or with a planted fault."""
+    """Return True for a file of user code, of a library (except torch), or of a planted fault."""
     return not _is_machinery(file) or file.endswith(_PLANTED)
 
 
 def _is_machinery(file: str) -> bool:
-    # The profiler records relative file names, and torch.compile generates files. Both count as torch's own code here.
+    # Relative file names come from the profiler, and torch.compile generates files. Both count as torch's own code
+    # here.
     if file.startswith((_TORCH, "<", "torch/", "harness/")) or "/torchinductor_" in file or is_harness(Path(file)):
         return True
     if not file.startswith("/"):
@@ -82,7 +83,8 @@ def _is_machinery(file: str) -> bool:
 
 
 def asked_at() -> str:
-    """Return the line that is executing now, as text. If it is in a library, add the user's line that called it."""
+    """Return the line that is executing now, as text. If the line is in a library, add the line of user code that
+    called the library."""
     place, frame = of_current_stack(), own_frame_of_stack()
     if frame is None or (relative(frame.file), frame.line) == place:
         return f"{place.file}:{place.line}"
@@ -90,12 +92,13 @@ def asked_at() -> str:
 
 
 def made_to_wait(error: BaseException) -> str:
-    """Return advice on how to keep an optimizer's update from reading values; "" if no update raised the error."""
+    """Return advice on how to keep an optimizer's update from reading values. Return "" if the error was not raised by
+    an update."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     updates = [
         number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
     ]
-    # If the update called user code, such as a closure, that code caused the wait.
+    # If the update called user code, such as a closure, the user code caused the wait and not the optimizer.
     if not updates or any(is_users_or_library(each.f_code.co_filename) for each in frames[updates[-1] + 1 :]):
         return ""
     optimizer = frames[updates[-1]].f_locals["self"]
@@ -113,8 +116,8 @@ def made_to_wait(error: BaseException) -> str:
 
 
 def called_at(error: BaseException) -> str:
-    """Return a text that adds to the place of an exception: the code of its line. If the place is in a library, the
-    text is the user's line that called the library."""
+    """Return a text to add to the place of an exception. It is the code of the line or, for a place in a library, the
+    line of user code that called the library."""
     frame, place = innermost_frame(error), of_traceback(error.__traceback__)
     if frame is None:
         return ""
@@ -128,13 +131,13 @@ BACKWARD: Literal["backward"] = "backward"
 BETWEEN: Literal["between"] = "between"
 _CALLS_MODULE: CodeType = nn.Module._call_impl.__code__
 _RUNS_BACKWARD: CodeType = graph._engine_run_backward.__code__
-# The largest number of autograd nodes that one operator creates. More means that nodes of another thread were counted.
+# Largest number of autograd nodes that one operator creates. If there are more, nodes of another thread were counted.
 _MOST_NODES = 64
 _QUOTED = 100  # largest number of characters of a quoted line
 
 
 class Site(NamedTuple):
-    """Where an operator was called. line: empty if only code of the harness and of torch made the call."""
+    """The place where an operator was called. line: "" if only code of the harness and of torch made the call."""
 
     phase: Literal["between", "forward", "backward"]
     module: str
@@ -149,7 +152,7 @@ class SiteFinder:
         self._names = names
         # sequence number of an autograd node -> the site of the node's forward operator
         self._of_node: dict[int, Site] = {}
-        # thread -> the sequence number of its next node, because each thread numbers its own nodes
+        # thread -> the sequence number of the thread's next node; each thread numbers its own nodes
         self._next_node = {get_ident(): _next_node()}
 
     def find(self, caller: FrameType | None = None) -> Site:
@@ -187,9 +190,11 @@ _Line = tuple[str, str]
 
 
 def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Line | None, list[nn.Module]]:
-    """Walk the stack outwards. Return the innermost line of user code, the library line inside it, and the modules.
+    """Walk the stack outwards. Return the innermost line of user code, the library line that this line called, and the
+    modules.
 
-    The modules are those whose call is active, innermost first. stops: True to stop at the frame of a backward pass.
+    The modules are those whose call is active, the innermost first. stops: True to stop at the frame of a backward
+    pass.
     """
     library: _Line | None = None
     own: _Line | None = None
@@ -213,7 +218,8 @@ def _line(file: str, function: str, number: int) -> _Line:
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Return each module's path by `id(module)`. If several modules are outermost, paths begin with their paths."""
+    """Return each module's path by `id(module)`. If there are several outermost modules, each path begins with the path
+    of its outermost module."""
     found: dict[int, str] = {}
     inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
     alone = {path: module for path, module in outermost.items() if id(module) not in inner}

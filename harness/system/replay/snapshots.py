@@ -1,4 +1,5 @@
-"""Store the content of places, list what has changed since then, and restore the earlier content."""
+"""Store the content of places (dictionaries, lists and other holders of values), list later changes, and restore the
+earlier content."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ _UNREADABLE = object()
 
 
 class Snapshot:
-    """Shallow copies of places. A place that raises an error when it is read is skipped."""
+    """Shallow copies of the content of places. A place that raises an error when it is read is skipped."""
 
     def __init__(self, places: Iterable[Place] = ()) -> None:
         self._held: dict[tuple[object, ...], tuple[Place, Any]] = {}
         self.add(places)
 
     def add(self, places: Iterable[Place]) -> None:
-        """Store the present content of more places."""
+        """Add more places, and store their present content."""
         for place in places:
             held = asked(place.read, _UNREADABLE) if place.identity not in self._held else _UNREADABLE
             if held is not _UNREADABLE:
@@ -40,7 +41,7 @@ class Snapshot:
         return any(True for _ in self._others())
 
     def changes(self) -> list[Change]:
-        """Return the changed slots. Each is listed once, even if found twice, such as a global of two functions."""
+        """Return the changed slots. A slot that was found twice, such as a global of two functions, is listed once."""
         found: dict[tuple[int, Any], Change] = {}
         for place, held in self._others():
             for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called here
@@ -48,12 +49,13 @@ class Snapshot:
         return [*found.values()]
 
     def restore(self, stays: Stays = lambda _slot, _value: False) -> None:
-        """Restore the stored content of every place. Keep a new entry if `stays` returns True for it."""
+        """Restore the stored content of every place. Keep a new entry if `stays` returns True for the entry."""
         for place, held in self._others():
             place.restore(held, stays)
 
     def grown(self) -> None:
-        """Store the lengths of lists after the first execution. A list that grows again in the second is a log."""
+        """Store the lengths of lists after the first execution. A list that grows again in the second execution is a
+        log."""
         for place, _ in self._held.values():
             if isinstance(place, Elements):
                 place.grew_to = asked(partial(len, place.owner), None)
@@ -66,7 +68,7 @@ class Snapshot:
                     yield Slot(place, key, place.name(key, index)), value
 
     def _others(self) -> Iterator[tuple[Place, Any]]:
-        """Return the places whose content has changed, each with its stored content."""
+        """Yield each place whose content has changed, with its stored content."""
         return ((place, held) for place, held in self._held.values() if not asked(partial(place.is_as, held), True))
 
 
@@ -74,7 +76,8 @@ class Snapshot:
 # object or get other memory, and the host's generators. If replays run a device's graph, changes of tensors in the
 # host's memory count, too.
 #
-# A replay executes no Python and repeats none of these changes. A training that needs them goes wrong without an error.
+# A replay executes no Python and repeats none of these changes. If a training needs these changes, its replays train
+# wrongly without an error.
 
 _NUMBERS = (bool, int, float)
 KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that every replay stores in the slot
@@ -90,11 +93,12 @@ def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
 
 
 class HostChanges:
-    """Finds what one execution of a step changes on the host. Create the object before the execution. Call its methods
-    before the execution is undone."""
+    """Finds what one execution of a step changes on the host. Create this object before the execution, and call its
+    methods before the execution is undone."""
 
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
-        """Store the present values. of_device: True if replays run a device's graph. These repeat no CPU work."""
+        """Store the present values. of_device: True if replays run a device's graph, so that they do not repeat work of
+        the CPU."""
         self._roots, self._of_device = roots, of_device
         found = reach(*roots)
         memories = [] if of_device else _memories(found)
@@ -128,7 +132,8 @@ class HostChanges:
         ]
 
     def found(self, kept: KeptUp) -> list[str]:
-        """Return a text with path and kind for each change. Omit changes of slots in `kept`, which replays repeat."""
+        """Return a text with path and kind for each change. Leave out changes of slots in `kept`, which replays
+        repeat."""
         changes = [str(each) for each in self._changes(self._places, kept)]
         changes += [
             f"{path} (a tensor on the host, changed in place)"
@@ -151,7 +156,7 @@ class HostChanges:
         return [(each.slot.name, each.was) for each in changes if isinstance(each.was, Tensor)]
 
     def numbers(self, kept: KeptUp) -> list[Slot]:
-        """Return the slots in which a number changed to another number."""
+        """Return the slots in which one number was replaced by another number."""
         changes = [*self._changes(self._places, kept), *self._changes(self._kept_by_optimizers, kept)]
         return [each.slot for each in changes if type(each.was) in _NUMBERS and type(each.now) in _NUMBERS]
 
@@ -164,8 +169,8 @@ class HostChanges:
         return [each for each in snapshot.changes() if each.slot.identity not in bound]
 
     def _drawn(self) -> dict[str, bytes | str]:
-        """Return the states of the host's generators. For a recording, skip torch's generators, because the recording's
-        replays draw from them as well."""
+        """Return the states of the host's generators. For a recording, leave out torch's generators, because replays of
+        the recording draw from them as well."""
         with _disable_current_modes():
             return {
                 name: state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state)
@@ -178,7 +183,7 @@ def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
     """Return the memory of each tensor on the host that no module holds, as an array of its bytes [n], uint8."""
     strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
     storages = [each.untyped_storage() for each in strided]
-    # The memory is read by its address. Inside a recorded step, a call of torch would be recorded as part of the step.
+    # Read the memory by its address. A call of torch inside a recorded step would become part of the recording.
     return [
         np.ctypeslib.as_array((ctypes.c_uint8 * each.nbytes()).from_address(each.data_ptr()))
         for each in storages
@@ -187,7 +192,8 @@ def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
 
 
 def _is_of_a_tensor(place: Place, memories: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Return True for an array that shares a tensor's memory. A replay repeats the computations of this memory."""
+    """Return True for an array that shares its memory with a tensor. A replay repeats what the step computes in this
+    memory."""
     array = place.owner if isinstance(place, Values) else None
     return isinstance(array, np.ndarray) and any(np.may_share_memory(array, memory) for memory in memories)
 

@@ -33,10 +33,10 @@ State = Callable[[], Mapping[str, Tensor]]
 
 
 class _Known(NamedTuple):
-    """A tensor's earlier state.
+    """The earlier state of a tensor.
 
-    memory: a tensor that shares its earlier memory.
-    value: its values, on the host.
+    memory: a tensor that shares the memory that the tensor had.
+    value: the values that it had, on the host.
     """
 
     tensor: Tensor
@@ -48,11 +48,13 @@ class _Known(NamedTuple):
 
 
 class StateGuard:
-    """Stores the state at the block's beginning, and restores it at the end. It does so in place: addresses stay.
+    """Stores the state at the beginning of a block, and restores it at the end. It restores in place, so addresses do
+    not change.
 
     `restore` restores the state before the end of the block, and can keep newly created state. `state` names tensors
-    that the body changes. Tensors reachable from `roots` need not be named (see `reachable`). Parameters and state of a
-    `torch.optim` optimizer that steps in the block need not be named either, because a global pre-step hook finds them.
+    that the body changes. Tensors that are reachable from `roots` need not be named (see `reachable`). Parameters and
+    state of a `torch.optim` optimizer that steps in the block need not be named either, because a global pre-step hook
+    finds them.
     """
 
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
@@ -74,7 +76,8 @@ class StateGuard:
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._is_restored = False
-        # The hook runs after the backward pass, so the earlier value of `.grad` is unknown. `.grad` is set to None.
+        # The hook runs after the backward pass, when the earlier value of `.grad` is no longer known. `.grad` is then
+        # restored as None.
         self._hook = register_optimizer_step_pre_hook(
             lambda optimizer, *_: self._remember_optimizer(optimizer, known_gradient=False)
         )
@@ -87,7 +90,7 @@ class StateGuard:
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
-        """Record which tensors the step's first execution creates, and their values. It happens in the block.
+        """Record which tensors the step's first execution creates, and their values. Run this execution in the block.
 
         `restore` then checks whether later executions change these tensors.
         """
@@ -103,11 +106,12 @@ class StateGuard:
         return self._places.changed()
 
     def restore(self, *, keep_created: bool = False) -> None:
-        """Restore everything. With `keep_created`, reset state that the first execution created to its first value.
+        """Restore everything. With `keep_created`, reset state that the first execution created to its first value
+        instead.
 
-        Such state belongs to an optimizer, a gradient scaler or a table. A capture needs it, because every replay would
-        otherwise create the state again. Raise `StateError` for state that later executions change and that was not
-        created only from numbers.
+        Such state belongs to an optimizer, a gradient scaler or a table. A capture needs this state to exist already,
+        because every replay would otherwise create it again. Raise `StateError` for state that later executions change
+        and that was not created only from numbers.
         """
         with _disable_current_modes(), torch.no_grad():
             kept = self._begin_anew() if keep_created else set()
@@ -135,7 +139,8 @@ class StateGuard:
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
 
     def _begin_anew(self) -> set[int]:
-        """Reset created tensors to their first values, and return the ids of the tensors to keep.
+        """Reset the tensors that the first execution created to their first values. Return the ids of the tensors to
+        keep.
 
         Tensors that every execution creates again are not kept.
         """
@@ -157,7 +162,7 @@ class StateGuard:
         if id(tensor) in self._known:
             return
         with _disable_current_modes(), torch.no_grad():
-            # Frozen tensors are stored, too, because an adversarial training freezes and unfreezes tensors.
+            # Store frozen tensors, too, because an adversarial training freezes tensors and makes them trainable again.
             is_number = tensor.is_floating_point() or tensor.is_complex()
             is_trained = tensor.is_leaf and is_number and not tensor.is_inference()
             gradient = tensor.grad if is_trained and known_gradient else None
@@ -190,7 +195,8 @@ def _is_made_of(value: Any, kept: set[int]) -> bool:
 
 
 def _put_back_gradient(known: _Known) -> None:
-    """Restore gradient and `requires_grad`. Steps may set `requires_grad`, or write undetached values to the tensor."""
+    """Restore gradient and `requires_grad`. A step may set `requires_grad`, or write values that are still part of an
+    autograd graph."""
     tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
@@ -202,16 +208,18 @@ def _put_back_gradient(known: _Known) -> None:
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
     """Give the tensor its earlier memory back if a step assigned other memory to `.data`.
 
-    8-bit optimizers and swapped averages do this. After an execution on fake tensors, assigned memory has no values.
+    8-bit optimizers and swapped averages assign memory in this way. After an execution on fake tensors, the assigned
+    memory has no values.
     """
-    # memory without values has no address, so then only the devices are compared
+    # Memory without values has no address. In this case only the devices are compared.
     elsewhere = tensor.device != memory.device
     if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
         tensor.data = memory
 
 
 def _put_back(tensor: Tensor, value: Tensor) -> None:
-    """Copy a stored value back. Skip expanded tensors. Their elements share memory, so they cannot be written to."""
+    """Copy a stored value back. Skip expanded tensors, which cannot be written to because several elements share
+    memory."""
     held = local(tensor)
     strided = held.layout is torch.strided
     if not strided or all(stride or size <= 1 for size, stride in zip(held.shape, held.stride(), strict=True)):
@@ -230,7 +238,8 @@ MOVED = 0  # stands for the address of a moved buffer; no buffer has this addres
 
 
 class StaticAddresses:
-    """Watches the buffers that `static` names. `check` runs before each replay, with one comparison per buffer."""
+    """Watches the buffers that `static` returns. `check` runs before each replay, and makes one comparison for each
+    buffer."""
 
     def __init__(self, static: State) -> None:
         self._static = static
@@ -242,13 +251,15 @@ class StaticAddresses:
         self.captured = self._addresses()
 
     def check(self) -> None:
-        """Record the name of every buffer that is not at its address of the capture. A recorded name stays recorded."""
+        """Record the name of every buffer that is not at the address that it had at the capture. A recorded name stays
+        recorded."""
         now = self._addresses()
         if now != self.captured:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
 
     def seen(self) -> dict[str, int]:
-        """Return each buffer's address for a `CaptureRecord`; `MOVED` if it had another address at any replay."""
+        """Return each buffer's address for a `CaptureRecord`. Return `MOVED` for a buffer that had another address at
+        any replay."""
         return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:
@@ -259,7 +270,7 @@ def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Return the tensors' addresses by name. For a tensor that wraps other tensors (a DTensor, a quantized weight),
     return the addresses of the inner tensors.
 
-    The function runs no operation, because operations near a replay count as operations of the step.
+    The function runs no operation, because an operation near a replay would count as an operation of the step.
     """
     found: dict[str, int] = {}
     for name, tensor in tensors.items():

@@ -1,11 +1,11 @@
 """Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
 
 Each trial execution is undone before the next one. First the step runs on fake tensors, which have no values (the fake
-pass). A host sync fails there. If the step created state in this first execution, or waited, the step is executed on
-real tensors to create that state. If it waited, a second fake pass follows, because a CUDA graph's warm-up also
-executes what only the first step does. Last, the step is executed and recorded (`operations`). A replay runs the
-recorded operators on the same tensors. A replay is not a CUDA graph. It shows what would break a capture, but nothing
-about speed, memory or loading.
+pass). A host sync fails there. If the step created state in this first execution, or waited for the device, the step is
+executed on real tensors to create that state. If it waited, a second fake pass follows, because the warm-up of a CUDA
+graph also executes what only the first step does. Last, the step is executed and recorded (`operations`). A replay runs
+the recorded operators on the same tensors. A replay is not a CUDA graph. It shows what would break a capture, but
+nothing about speed, memory or loading.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from harness.system.replay.state import State, StateError, StateGuard, StaticAdd
 from harness.system.sharded_tensors import is_distributed
 from harness.system.users_code import text_of
 
-# Matches torch's error when memory of a tensor without values (device "meta") is assigned to a real tensor.
+# Matches the error that torch raises if memory without values (device "meta") is assigned to a real tensor.
 _ON_META = re.compile(r"type '?meta\b|two devices, .*\bmeta\b")
 OF_THE_CAPTURE = "replaced by another tensor: each replay reads the tensor of the capture"
 _ASSIGNED_MEMORY = "change tensors in place, with `copy_`, because no replay repeats an assignment to their `.data`"
@@ -57,7 +57,7 @@ def preparing() -> Iterator[None]:
 
 
 def is_prepared() -> bool:
-    """Return True while a step is prepared or recorded. The harness undoes these executions of the step."""
+    """Return True while a step is prepared or recorded. The harness undoes these executions of the step afterwards."""
     return _preparations > 0
 
 
@@ -85,7 +85,7 @@ class TracedStep:
     state: names tensors that the body changes. Tensors that are reachable from `roots` need no name (see `StateGuard`).
     static: names the buffers whose addresses the recording holds.
     outputs: called after the body while recording. Every replay computes the tensors that it returns, such as gradients
-        and metrics. They are in `self.outputs`, and in the attributes in which the step itself keeps them.
+    and metrics. They are in `self.outputs`, and in the attributes in which the step itself keeps them.
 
     Recording does not change the state, so step 0 is replayed like every other step.
     """
@@ -119,7 +119,8 @@ class TracedStep:
         self.replays = 0
 
     def record(self) -> None:
-        """Run the fake pass, then record. Raise `HostSyncError` or `NotTraceableError`; then the state is restored."""
+        """Run the fake pass, then record. Raise `HostSyncError` or `NotTraceableError` if this fails. The state is then
+        restored."""
         with preparing():
             self._record()
 
@@ -158,7 +159,8 @@ class TracedStep:
         self.buffers.remember()
 
     def _require_whole(self) -> None:
-        """Raise `NotTraceableError` for tensors split among ranks: a fake pass leaves FSDP2 buffers without values."""
+        """Raise `NotTraceableError` for tensors that are divided among ranks, because a fake pass leaves FSDP2 buffers
+        without values."""
         named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
@@ -191,7 +193,7 @@ class TracedStep:
             done = fake_pass(self._body, self._state, self._roots)
         except HarnessError:
             raise
-        except Exception as error:  # the step cannot run on fake tensors, or it has a defect
+        except Exception as error:  # the step cannot run on fake tensors, or the step itself raises an error
             place = of_traceback(error.__traceback__)
             raise NotTraceableError(
                 "the step must run on tensors without values",
@@ -240,14 +242,16 @@ class TracedStep:
             return follow(self._body, self._roots, of_device=False)
 
     def _create_state(self) -> None:
-        """Before recording, create what only a first execution creates. Raise `NotTraceableError` if this fails."""
+        """Before recording, create the state that only a first execution creates. Raise `NotTraceableError` if this
+        fails."""
         try:
             self._execute_twice()
         except StateError as error:
             raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
 
     def _execute_twice(self) -> None:
-        """Execute the body twice. The second execution shows whether the body changes state from the first one."""
+        """Execute the body twice. The second execution shows whether the body changes state that the first execution
+        created."""
         with StateGuard(self._state, self._roots) as guard:
             with as_written():
                 with guard.first_execution():
@@ -261,7 +265,7 @@ class TracedStep:
 
 
 class FakePass(NamedTuple):
-    """The result of a fake pass.
+    """The result of a fake pass (an execution on tensors without values).
 
     created_state: True if an optimizer or the body created state.
     unseen: see `FakeStepMode`.
