@@ -1,10 +1,10 @@
 """The reference system with a clock in its step, to time the steps in any loop that calls them.
 
 The environment variable ``STEP_CLOCK_FILE`` names a file. When the last step of the workload begins, the start times of
-all steps are written to this file, as a JSON list of seconds. If the module is run as a script, it trains in a bare
-loop without the harness. The bare loop reads the losses every 50 steps, as the harness does.
+all steps are written to this file, as a JSON list of seconds. If the module is run as a script, it trains in a simple
+loop without the harness. This loop reads the losses every 50 steps, as the harness does.
 
-    python -m benchmarks.clocked_system '{"workload": {…}, "arm": {…}}'
+python -m benchmarks.clocked_system '{"workload": {…}, "arm": {…}}'
 """
 
 from __future__ import annotations

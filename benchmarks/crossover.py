@@ -34,13 +34,14 @@ SEQ_LENS = (64, 128, 256, 512, 1024, 2048)
 WARMUP_STEPS = 2
 MOST_STEPS = 10
 FEWEST_STEPS = 4
-# Time for each arm in a cell, in seconds. Long steps hardly vary, because they keep the GPU busy, so a few suffice.
+# Seconds in which each arm is timed in a cell. Long steps hardly vary, because they keep the GPU busy, so a few of them
+# suffice.
 SECONDS_AN_ARM = 1.5
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One shape. Times are medians in milliseconds, or None if the cell was ``skipped``."""
+    """One shape. Times are medians in milliseconds. They are None if the cell was ``skipped``."""
 
     batch_size: int
     seq_len: int
@@ -59,7 +60,7 @@ class Cell:
 
 
 def single_steps_ms(arm: CapturingTrainer, first: int, count: int) -> list[float]:
-    """Return the wall time of each step in milliseconds. The device is idle before and after each step."""
+    """Return the wall time of each step in milliseconds. The device is idle before each step and after each step."""
     times = []
     for index in range(first, first + count):
         synchronize(arm.trainer.device)

@@ -1,16 +1,17 @@
 """Time the "floor" of a training step: only its large matrix products, captured, on random bf16 matrices.
 
-    python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048] [--out FILE]
+python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048] [--out FILE]
 
 The floor consists of the products of every projection and of the head, in the forward pass and for input gradients,
-without dequantization, LoRA, attention or elementwise work. So the floor is the time that a step would take if all its
-other work took no time. Every layer has its own weights, so that weights are read from memory and not from the cache.
-There are two floors. The first has separate products for q, k, v, o, gate, up and down, as in transformers. The second
-has one product for q, k and v, and one for gate and up, as in the reference step. All steps are compared with the first
-floor. A step with fused products may be faster than the first floor, so the second floor is reported, too.
+without dequantization, LoRA, attention or elementwise work. It is the time that a step would take if all its other work
+took no time. Every layer has its own weights, so that weights are read from memory and not from the cache. There are
+two floors. The first has separate products for q, k, v, o, gate, up and down, as in transformers. The second has one
+product for q, k and v, and one for gate and up, as in the reference step. All steps are compared with the first floor.
+A step with fused products may be faster than the first floor, so the second floor is reported, too.
 
-The captured step, both floors and the captured step in FP8 are timed in one process, round by round, because a GPU at
-its power limit runs the same kernels at changing speeds. The multiprocessors' clock is reported with each time.
+The captured step, both floors and the captured step in FP8 are timed in one process. They take turns in each round,
+because a GPU at its power limit runs the same kernels at changing speeds. The multiprocessors' clock is reported with
+each time.
 """
 
 from __future__ import annotations
@@ -196,7 +197,8 @@ class StepAndFloors:
     fp8_step: Interleaved | None = None
 
     def described(self) -> dict[str, Any]:
-        """Return the figures for JSON, by name. Those with ``times_`` in their names are ratios of step to floor."""
+        """Return the figures for JSON, by name. A figure with ``times_`` in its name is the step's time divided by a
+        floor's."""
         arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor", "fp8_step")}
         ratios = {f"times_{name}": self.step.median_ms / arms[name].median_ms for name in ("floor", "fused_floor")}
         if self.fp8_step is not None:
@@ -206,7 +208,7 @@ class StepAndFloors:
 
 
 def step_and_floors(config: TrainConfig) -> StepAndFloors:
-    """Measure the captured step of ``config``, both floors, and the captured step in FP8. They take turns.
+    """Measure the captured step of ``config``, both floors, and the captured step in FP8. They are timed in turns.
 
     Raises RuntimeError if a step was not captured.
     """

@@ -70,7 +70,7 @@ class Found:
         if not errors:
             return {}
         plain = errors["bfloat16"]
-        # On a CPU the bfloat16 arm computes in float32 and has no error. So leave these ratios out.
+        # On a CPU the bfloat16 arm computes in float32 and has no error. Leave out ratios to an error of 0.
         ratios = {name: error / plain[name] for name, error in errors["fp8"].items() if plain[name] > 0}
         medians = {f"median_{arm}": statistics.median(each.values()) for arm, each in errors.items()}
         largest = {f"largest_{arm}": max(each.values()) for arm, each in errors.items()}

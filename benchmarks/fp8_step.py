@@ -97,7 +97,7 @@ class Arm:
             model.products.most_terms_fast = 0
 
     def prepare(self, seq_len: int) -> dict[str, Any]:
-        """Capture the step at a sequence length. Return the peak memory in GiB, without that of other arms."""
+        """Capture the step at a sequence length. Return the peak memory in GiB, without the memory of other arms."""
         on_gpu = self.trainer.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize()
@@ -128,7 +128,8 @@ class Arm:
 def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], results: Results) -> dict[str, Any]:
     """Return, by sequence length, the times in ms of the captured step of each arm and of the bfloat16 products alone.
 
-    All are timed in turns, round by round. For each sequence length, a profile of the FP8 step is written to a file.
+    All of these are timed in turns in each round. For each sequence length, a profile of the FP8 step is written to a
+    file.
     """
     found: dict[str, Any] = {}
     for seq_len in seq_lens:

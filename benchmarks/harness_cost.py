@@ -1,17 +1,18 @@
 """Measure the cost of the harness itself, and compare each cost with its bar (the largest allowed value).
 
-    python -m benchmarks.harness_cost [--out folder]
+python -m benchmarks.harness_cost [--out folder]
 
 - ``supervision``: the time that the harness adds to a step. A supervised worker runs the probe `paired`, which records
-  losses, batch digests and clip counts of every step. A bare loop in another process runs the same system. Bar: 1 % of
-  the step time, and 0.3 ms for each step of an arm that is captured as a CUDA graph. Without a GPU, the CPU time of the
-  processes is compared, because other processes affect it least.
+  losses, batch digests and clip counts of every step. A simple loop in another process runs the same system without
+  the harness. Bar: 1 % of the step time, and 0.3 ms for each step of an arm that is captured as a CUDA graph. Without
+  a GPU, the CPU time of the processes is compared, because other processes affect it least.
 - ``judge``: the time in which the command line reads and judges a run directory of two arms with 10^6 steps each. Bar:
   2 s.
 - ``check``: the time in which the command line checks 2,000 contracts. Bar: 5 s.
 
 On a GPU, supervision is measured with 28 layers, on a CPU with the small model. The share is printed with twice its
-standard error. A share nearer to its bar than this is "not resolved". The exit code is 1 if a cost exceeds its bar.
+standard error. If the share is nearer to its bar than this error, it is "not resolved". The exit code is 1 if a cost
+exceeds its bar.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ SUPERVISION_BAR, JUDGE_BAR_S, CHECK_BAR_S = 0.01, 2.0, 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """A measured cost and its bar. ``resolution``: the figure's error, as the machine's speed varies."""
+    """A measured cost and its bar. ``resolution``: the error of the measured figure, because the machine's speed
+    varies."""
 
     what: str
     figure: float
@@ -81,7 +83,8 @@ def window_ms(began: Sequence[float]) -> list[float]:
 
 
 def supervision(capture: str) -> list[Cost]:
-    """Run bare and supervised processes in turns. Return the costs, from the medians over all windows."""
+    """Run processes without the harness ("bare") and supervised processes in turns. Return the costs, from the medians
+    over all windows."""
     on_gpu = torch.cuda.is_available()
     workload = Workload(
         model="qwen2-1.5b" if on_gpu else "tiny", batch_size=4, seq_len=512 if on_gpu else 64, steps=_steps()
@@ -101,7 +104,7 @@ def supervision(capture: str) -> list[Cost]:
             clock.unlink()
     shape = f"{workload.model}, seq {workload.seq_len}, capture {capture}"
     share, milliseconds = costs_of(bare, supervised, capture, shape)
-    # Only CUDA graphs have a limit in milliseconds. In a traced replay, the harness watches every operator.
+    # The limit in milliseconds applies only to CUDA graphs. In a traced replay, the harness watches every operator.
     return [share, milliseconds] if on_gpu and capture != "none" else [share]
 
 
@@ -160,8 +163,8 @@ def command_seconds(*arguments: str) -> tuple[float, str]:
 
 
 def judging(steps: int) -> list[Cost]:
-    """Return the time of the command `judge` on a run of `steps` steps, and the time of the judge alone, with the
-    evidence already in memory."""
+    """Return two costs: the time of the command `judge` on a run of `steps` steps, and the time of only the judge, with
+    the evidence already in memory."""
     from harness.judging.registry import judge_unit
     from harness.run_directory.bundle import read_bundle
 
@@ -185,7 +188,7 @@ def judging(steps: int) -> list[Cost]:
 
 
 def checking(number: int) -> Cost:
-    """Return the time of the command `check` on `number` copies of one contract, each with its own id."""
+    """Return the time of the command `check` on `number` copies of one contract. Each copy has a different id."""
     original = Path("contracts/traced-step-v1.yaml").read_text()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree("contracts/shared", Path(folder) / "shared")

@@ -1,4 +1,4 @@
-"""Classify GPU kernels by their names, according to what they compute."""
+"""Classify GPU kernels by what they compute, which is derived from their names."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of the kernel, or on a CPU of the ATen operator, with this name. Without match: ``other``."""
+    """Return the kind of the kernel with this name, or on a CPU the kind of the ATen operator. Return ``other`` if no
+    pattern matches."""
     lowered = name.lower()
     return next((kind for kind, pattern in _PATTERNS if pattern.search(lowered)), "other")
 
 
 def name_kernels_by_operation() -> None:
-    """Put the operation in front of the names of the trainer's Triton kernels, because some have the same name.
+    """Put the operation in front of the names of the trainer's Triton kernels, because several kernels have the same
+    name.
 
     Call this before the first launch, with a separate ``TRITON_CACHE_DIR``, because cached binaries keep their names.
     """

@@ -1,11 +1,11 @@
 """Time each kernel at the shapes of Qwen2-1.5B, and compare it with the copy rate and with torch.
 
-Run it by `python -m benchmarks.kernels`. Each case is captured into a CUDA graph of many launches, which use copies of
-the tensors in turn. Together the copies are several times larger than the L2 cache, so data is read from memory. The
-time of a launch is the median time of 20 replays, measured by CUDA events and divided by the number of launches. So the
-time in which the host starts a launch is not included. The bytes of a kernel are the smallest number that must be
-moved: each input is read once, and each output is written once. The column for torch shows torch's operator if there is
-one (rms_norm, attention, silu * up, @), otherwise the naive twin, captured in the same way.
+Run it with `python -m benchmarks.kernels`. Each case is captured into a CUDA graph of many launches, which use copies
+of the tensors in turn. Together the copies are several times larger than the L2 cache, so data is read from memory. The
+time of a launch is the median time of 20 replays, measured with CUDA events, divided by the number of launches. It
+therefore does not include the time in which the host starts a launch. The bytes of a kernel are the smallest number
+that must be moved: each input is read once, and each output is written once. The column for torch shows torch's
+operator if there is one (rms_norm, attention, silu * up, @), otherwise the naive twin, captured in the same way.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def microseconds(bodies: list[Body]) -> float:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        # keep the results; otherwise every launch would write to the same memory, which is in the cache
+        # Keep the results. Otherwise every launch would write to the same memory, and this memory is in the cache.
         results = [body() for body in bodies]
     graph.replay()
     times = []

@@ -25,8 +25,8 @@ PACKAGES = (
 SOURCES = ("benchmarks", "reference_impl")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# Largest and smallest number of single steps of an arm in one round. A block has the same number of steps. The longer a
-# step, the fewer steps a round has.
+# Largest and smallest number of single steps of an arm in one round. A block has the same number of steps as the round
+# has single steps. Arms with longer steps get fewer steps in a round.
 MOST_STEPS_A_ROUND = 10
 FEWEST_STEPS_A_ROUND = 5
 ROUND_MS = 1200.0
@@ -72,7 +72,8 @@ def time_steps(step: Callable[[int], object], first: int, count: int, device: to
 def steps_of_a_round(step_ms: float) -> int:
     """Return the number of single steps in a round, which is also the number of steps in the round's block.
 
-    Single steps and block should take `ROUND_MS`, with `FEWEST_STEPS_A_ROUND` to `MOST_STEPS_A_ROUND` steps.
+    Single steps and block together should take `ROUND_MS`. The number is between `FEWEST_STEPS_A_ROUND` and
+    `MOST_STEPS_A_ROUND`.
     """
     return max(FEWEST_STEPS_A_ROUND, min(MOST_STEPS_A_ROUND, int(ROUND_MS / (2 * step_ms))))
 
@@ -101,7 +102,8 @@ def peak_memory_gib(device: torch.device) -> tuple[float | None, float | None]:
 
 
 def environment() -> dict[str, Any]:
-    """Return the commit, the device with its properties, and the versions of the arms' packages (None: missing)."""
+    """Return the commit, the device with its properties, and the versions of the packages that arms use (None if
+    missing)."""
     cuda = torch.cuda.is_available()
     return {
         "commit": git_commit(),

@@ -25,7 +25,7 @@ PEAK_GIB = {128: 2.1, 512: 4.1, 2048: 12.4, 4096: 24.0}
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar. ``figure`` is the measured value, or None if the run did not measure it."""
+    """A bar (limit) for one figure. ``figure`` is the measured value, or None if the run did not measure it."""
 
     what: str
     shape: Shape
@@ -46,15 +46,15 @@ class Bar:
 
 
 def bars(run: PeerRun) -> list[Bar]:
-    """Return all bars for the run's sequence lengths, also those that were not measured.
+    """Return the bars for all sequence lengths of the run, including those that were not measured.
 
-    Returns [] if the run has another model or batch size than the bars.
+    Return [] if the run has another model or batch size than the bars.
     """
     return [bar for seq_len in _lengths(run) for bar in _of_length(run, Shape(BAR_BATCH, seq_len))]
 
 
 def _lengths(run: PeerRun) -> list[int]:
-    """Return the requested sequence lengths, also those that were not timed. Each of them has a reference loss."""
+    """Return the requested sequence lengths, including those that were not timed. Each of them has a reference loss."""
     if (run.model, run.batch_size) != (BAR_MODEL, BAR_BATCH):
         return []
     return sorted(shape.seq_len for shape in map(Shape.parse, run.reference) if shape.batch_size == BAR_BATCH)

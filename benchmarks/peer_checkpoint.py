@@ -98,13 +98,14 @@ def _double_nf4(weight: Tensor) -> Tensor:
 
 
 def torchao_nf4(weight: Tensor) -> Tensor:
-    """Return ``weight`` [rows, columns] after torchao's NF4 quantization and dequantization, all in its own dtype.
+    """Return ``weight`` [rows, columns] after torchao's NF4 quantization and dequantization, computed in the weight's
+    dtype.
 
     Each value is divided by the absmax of its block and gets the nearest code. The values of the codes are rounded to
     four decimals. The mean of all absmax values is subtracted from each absmax. The differences are stored in 8 bits,
     as multiples of 1/128 of the largest difference in a group of `TORCHAO_SCALERS` blocks. For bfloat16 weights,
-    quotients, distances and the mean are rounded to 8 significant bits as well. So these weights differ more from plain
-    NF4 than weights that bitsandbytes quantizes, which computes in float32.
+    quotients, distances and the mean are rounded to 8 significant bits as well. bitsandbytes computes in float32.
+    Therefore weights from torchao differ more from plain NF4 than weights from bitsandbytes.
     """
     codes = torch.round(CODEBOOK, decimals=4).to(weight)
     blocks = weight.reshape(-1, BLOCK)

@@ -1,8 +1,9 @@
 """Plan the arms of a peer run at each shape, and the groups of arms that are open at the same time ("sittings").
 
 The memory of the GPU limits the number of arms in a sitting. A sitting takes the time until its slowest arm is ready,
-so slow arms should be in the same sitting. The arms with which all others are compared are planned first. Next come the
-arms that take the longest time to be ready. Quick arms fill the remaining memory. Importable without torch.
+so slow arms should be in the same sitting. The arms with which all other arms are compared are planned first. Next come
+the arms that take the longest time to be ready. Arms that are ready quickly fill the remaining memory. Importable
+without torch.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-# Memory that a process needs besides torch's reserved memory, for a CUDA context, kernels and workspaces.
+# Memory that a process needs in addition to torch's reserved memory, for a CUDA context, kernels and workspaces.
 CONTEXT_GIB = 0.8
-MARGIN = 1.05  # factor on estimated memory, because reserved memory is extrapolated to up to eight times the tokens
+MARGIN = 1.05  # factor on estimated memory; reserved memory is extrapolated to up to eight times as many tokens
 DRIVER_GIB = 1.5  # part of the GPU's reported memory that the driver uses
 
 OURS = ("graphed", "graphed_dense", "graphed_fp8", "ungraphed")
 # The arms that are timed at further batch sizes. Peers are compared only at the batch size of the run.
 AT_OTHER_BATCHES = (*OURS, "gemm_floor")
 COMPARED = ("graphed", "graphed_fp8")  # arms that are compared with every other arm, and with the required bars
-# The name that requests a timing of the captured step with its floors, as if it were an arm, in a separate process.
+# The name that requests a timing of the captured step and its floors. It is used in place of an arm's name, and the
+# timing has its own process.
 FLOORS = "floors"
 
 
@@ -69,7 +71,8 @@ class Cost:
         return MARGIN * reserved + CONTEXT_GIB
 
 
-# Costs from reports/2026-11-30-h200-peers, for qwen2-1.5b with batches of four. Five to ten arms started at once.
+# Costs from reports/2026-11-30-h200-peers, for qwen2-1.5b with batches of four. There, five to ten arms started at
+# once.
 COSTS: Mapping[str, Cost] = {
     "graphed": Cost(18, 2.54, 4.60),
     "graphed_dense": Cost(8, 4.35, 6.42),
@@ -101,9 +104,10 @@ Place = tuple[str, Shape]  # an arm, and the shape at which it is timed
 def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) -> list[list[Place]]:
     """Return groups of arms that are opened together, each with at most ``at_once`` arms.
 
-    memory_gib: memory into which the arms of a group must fit, or None for no limit. Each arm joins the first group
-    with room. Arms that are needed for ratios and bars come first, because a run that ends early lacks the last groups.
-    Next come the arms that take longest to be ready. An arm that needs more memory than there is has its own group.
+    memory_gib: the memory into which the arms of a group must fit, or None for no limit. Each arm joins the first group
+    with enough room. Arms that are needed for ratios and bars come first, because a run that ends early does not
+    measure the last groups. Next come the arms that take longest to be ready. An arm that needs more memory than there
+    is has its own group.
     """
     room = float("inf") if memory_gib is None else memory_gib - DRIVER_GIB
     found: list[list[Place]] = []

@@ -1,4 +1,5 @@
-"""The data of a peer run: written, read, and joined if several calls measured parts of it. Importable without torch."""
+"""The data of a peer run: written, read, and joined if several calls of the benchmark measured parts of the run.
+Importable without torch."""
 
 from __future__ import annotations
 
@@ -17,16 +18,18 @@ NOT_ASKED_FOR = "not asked for"
 OUT_OF_TIME = "not started: out of time"
 
 # At step 0, a bf16 arm differs from the fp32 reference only by rounding. The rounding error of logits up to 4 is at
-# most 2^-7. Hidden states are rounded about 200 times in 28 layers, each time with a relative error of 2^-9. So the
-# logit of a target differs by about 0.02, and the mean over at least 500 targets differs by less than a tenth of that.
-# A tolerance of 0.01 allows for errors of the same sign. An fp32 arm on a CPU differs only by the order of its sums.
+# most 2^-7. Hidden states are rounded about 200 times in 28 layers, each time with a relative error of 2^-9. Therefore
+# the logit of a target differs by about 0.02, and the mean over at least 500 targets differs by less than a tenth of
+# that. A tolerance of 0.01 allows for errors of the same sign. An fp32 arm on a CPU differs only by the order of its
+# sums.
 LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4}
-# Rounding to e4m3 has errors 16 times as large as rounding to bfloat16, and the weights are rounded, too. So the logit
-# of a target differs by about 0.2. The errors of targets with the same byte are partly equal. So the error of the mean
-# over n targets is larger than 0.2 / sqrt(n), which is 0.0044 for 2048 targets. Over 16 seeds, the mean over 2048
-# targets differed by 0.0164 (standard deviation), and by -0.0030 +- 0.0041 on average, so there is no bias (16 seeds of
-# FP8-NOT-WORSE-002 in runs that were removed to save space). Three standard deviations are allowed. Such a wide bound
-# would not show a product outside of FP8, so `benchmarks.arms.ours` counts FP8 products.
+# Rounding to e4m3 has errors 16 times as large as rounding to bfloat16, and the weights are rounded, too. Therefore the
+# logit of a target differs by about 0.2. The errors of targets with the same byte are partly equal. Therefore the error
+# of the mean over n targets is larger than 0.2 / sqrt(n), which is 0.0044 for 2048 targets. Over 16 seeds, the mean
+# over 2048 targets differed by 0.0164 (standard deviation), and by -0.0030 +- 0.0041 on average, so there is no bias
+# (16 seeds of FP8-NOT-WORSE-002 in runs that were removed to save space). Three standard deviations are allowed. With
+# such a wide bound, a product that does not run in FP8 would not be noticed, so `benchmarks.arms.ours` counts FP8
+# products.
 FP8_TARGET = 0.2
 FP8_TEXT = 0.0158  # part of the error that is equal for all targets: the root of 0.0164^2 - 0.2^2 / 2048
 
@@ -42,7 +45,8 @@ def place_name(arm: str, shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of one arm at one shape. Memory peaks are torch's, with the first step, and None on a CPU."""
+    """Measurements of one arm at one shape. Memory peaks are torch's and include the first step. They are None on a
+    CPU."""
 
     arm: str
     batch_size: int
@@ -50,7 +54,7 @@ class Measured:
     milliseconds: tuple[float, ...]
     block_ms: tuple[float, ...]  # for each round: mean milliseconds of a step in the round's block
     block_steps: int  # number of steps of one block
-    sitting: str  # Name of the group of arms that were timed in turns. Different groups were timed minutes apart.
+    sitting: str  # name of the group of arms that were timed in turns; groups were timed minutes apart
     loss_step_0: float | None
     batch_digest: str
     startup_s: float
@@ -116,7 +120,8 @@ class PeerRun:
         return LOSS_TOLERANCE[arm.facts["dtype"]]
 
     def loss_errors(self) -> list[tuple[Measured, float, float]]:
-        """Return (arm, loss - reference, tolerance) for every arm with a loss. A NaN loss gives an infinite error."""
+        """Return (arm, loss - reference, tolerance) for every arm with a loss. If the loss is NaN, the error is
+        infinite."""
         errors = []
         for arm in self.measured:
             if arm.loss_step_0 is not None:
@@ -196,7 +201,8 @@ def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Ma
 
 
 def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
-    """Return one run with the measurements of both calls. An arm without them has the reason of the last attempt."""
+    """Return one run with the measurements of both calls. An arm without measurements gets the reason of its last
+    attempt."""
     if before is None:
         return now
     check_joinable(before, now.model, now.batch_size, now.environment)

@@ -33,7 +33,8 @@ from reference_impl.config import MODEL_PRESETS, TrainConfig
 
 # Number of untimed steps after the first step. The compiled arm captures its CUDA graphs in its second and third step.
 WARMUP_STEPS = 5
-# Before each round, run untimed steps so that the GPU's clocks rise: two, or one if it takes WARM_AGAIN_S or longer.
+# Before each round, run untimed steps so that the GPU's clocks rise: two steps, or one step if a step takes
+# WARM_AGAIN_S or longer.
 WARM_AGAIN_STEPS = 2
 WARM_AGAIN_S = 0.1
 
@@ -75,7 +76,8 @@ class ArmProcess:
         began = time.perf_counter()
         self._device = torch.device(job.device)
         self._arm = open_arm(job)
-        # Reset the peak here. The step's peak should include capture and compilation, but not the model's loading.
+        # Reset the peak here. The step's peak memory should include capture and compilation, but not the loading of the
+        # model.
         synchronize(self._device)
         reset_peak_memory(self._device)
         loss = self._arm.step(0)

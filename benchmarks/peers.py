@@ -85,7 +85,7 @@ class Running:
         return place_name(self.job.arm, Shape(self.job.batch_size, self.job.seq_len))
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Send a request and return the worker's answer, or {} if the arm fails or has failed before.
+        """Send a request and return the worker's answer. Return {} if the arm fails now or has failed before.
 
         A failure is stored, and printed once.
         """
@@ -129,7 +129,7 @@ class Running:
 
 
 class Sitting:
-    """Arms that are open at the same time. Each has its own process. They are opened in parallel, then timed in turns.
+    """Arms that are open at the same time, each in its own process. They are opened in parallel, then timed in turns.
 
     A sitting is a context manager. The end of the `with` ends the processes.
     """
@@ -172,7 +172,8 @@ class Sitting:
 
 
 def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) -> Iterator[list[Running]]:
-    """Yield the arms of each sitting after they were timed. An arm out of memory is opened again in its own sitting."""
+    """Yield the arms of each sitting after they were timed. An arm that ran out of memory is opened again in its own
+    sitting."""
     with ExitStack() as stack:
 
         def start(number: int) -> Sitting:
@@ -214,7 +215,7 @@ class Call:
     asked: frozenset[str]  # names of requested arms, and `FLOORS` if requested
     before: PeerRun | None
     environment: dict[str, Any]
-    began: float  # start time by `time.monotonic`
+    began: float  # start time from `time.monotonic`
     reference: dict[str, Any] = field(default_factory=dict)
     arms: list[Running] = field(default_factory=list)
     floors: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -299,7 +300,7 @@ def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -
 
 
 def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
-    """Measure the requested figures that are missing in the run in ``out``, and return the run.
+    """Measure the requested figures that the run in ``out`` does not have yet, and return the run.
 
     Writes the run after every sitting. Raises OtherRunError if the run in ``out`` cannot be resumed.
     """
@@ -322,7 +323,8 @@ def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
 
 
 def write(run: PeerRun, out: Path) -> None:
-    """Write all files of a run except the plot. If the process is killed, each file has its old or its new content."""
+    """Write all files of a run except the plot. If the process is killed, each file has either its old or its new
+    content."""
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "peers.json": json.dumps(run.rows(), indent=2) + "\n",

@@ -1,4 +1,5 @@
-"""Report a peer run: tables, bars, the check that all arms compute the same mathematics, and a plot. No torch."""
+"""Report a peer run as tables, bars (limits), a check that all arms compute the same mathematics, and a plot.
+Importable without torch."""
 
 from __future__ import annotations
 
@@ -108,9 +109,10 @@ def _ratio(value: float | None) -> str:
 
 
 def _ways_section(run: PeerRun) -> str:
-    """Return the section about how each arm ran: the mechanism of its capture, or graph breaks and skipped CUDA graphs.
+    """Return the section about how each arm was executed: the mechanism of its capture, or graph breaks and skipped
+    CUDA graphs.
 
-    Without this section, an arm that could not be captured or compiled as its name says would not be noticed.
+    Without this section, readers would not notice an arm that was not captured or compiled, although its name says so.
     """
     lines = []
     for arm in run.measured:
@@ -164,7 +166,8 @@ def _mathematics_section(run: PeerRun) -> str:
 
 
 def plot(run: PeerRun, path: Path) -> None:
-    """Draw the median step time of every arm as a bar with p10 and p90, in one panel for each shape."""
+    """Plot the median step time of every arm as a bar with the 10th and 90th percentile, in one panel for each
+    shape."""
     from matplotlib.figure import Figure
 
     shapes = sorted({arm.shape for arm in run.measured})

@@ -90,7 +90,7 @@ def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[
 
 
 def shorten(name: str, width: int = 110) -> str:
-    """Return a kernel's name on one line. Of a long name, keep beginning and end, which names the functor."""
+    """Return a kernel's name on one line. A long name keeps its beginning and its end. The end names the functor."""
     flat = " ".join(name.replace("void ", "").split())
     return flat if len(flat) <= width else f"{flat[: width - 43]}…{flat[-42:]}"
 

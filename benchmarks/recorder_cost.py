@@ -1,10 +1,11 @@
-"""Measure the time that `harness.record` adds to a step. Blocks of steps with and without it take turns in one process.
+"""Measure the time that `harness.record` adds to a step. Blocks of steps with the recorder and without it take turns in
+one process.
 
 The step trains a transformer of 4 layers on 4 x 128 tokens, on the GPU if there is one. Loss, norm and batch are
 recorded. The added share is the median over pairs of blocks. The benchmark also prints the share of a step's time that
 the host spends in the recorder's method `step`. A busy machine affects this second share less.
 
-    python -m benchmarks.recorder_cost [PAIRS]
+python -m benchmarks.recorder_cost [PAIRS]
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 import harness
 
-BLOCK = 3  # number of steps
+BLOCK = 3  # number of steps in a block
 VOCABULARY, WIDTH, LENGTH, ROWS = 1024, 256, 128, 4
 
 

@@ -42,7 +42,8 @@ class WorkerProcess:
         self._child.line.send(json.dumps(request))
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """Return the next answer. Raises `WorkerFailedError` on an error, a death, or silence for ``timeout_s``."""
+        """Return the next answer. Raises `WorkerFailedError` if the worker reports an error, dies, or sends nothing for
+        ``timeout_s``."""
         answer: dict[str, Any] | Ending | None = self._child.receive(json.loads, timeout_s)
         if answer is None:
             raise WorkerFailedError(f"the worker did not answer within {timeout_s:.0f} s")
@@ -59,7 +60,7 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def alone(self, others: Iterable[WorkerProcess]) -> Iterator[None]:
-        """Pause all other workers and their child processes inside the `with`, so that only this worker runs."""
+        """Inside the `with`, pause the workers `others` and their child processes, so that only this worker runs."""
         stopped = [other._child for other in others if other is not self]
         for child in stopped:
             child.stop()
@@ -70,7 +71,7 @@ class WorkerProcess:
                 child.resume()
 
     def last_output(self) -> str:
-        """Return the last lines that the worker printed, or Python's output if the worker never started."""
+        """Return the last lines that the worker printed. If the worker never started, return Python's output."""
         if self._log.exists():
             printed = self._log.read_bytes()
         else:
@@ -78,7 +79,7 @@ class WorkerProcess:
         return "\n".join(printed.decode(errors="replace").splitlines()[-LAST_LINES:])
 
     def close(self) -> None:
-        """End the worker and its children, and wait until they are gone."""
+        """End the worker and its child processes, and wait until they have ended."""
         self._child.close()
 
     def __enter__(self) -> Self:

@@ -2,13 +2,14 @@
 
 Each micro-batch's loss is divided by the number of tokens of the whole batch. Losses and gradients therefore add up to
 the mean over all tokens, even if micro-batches have different numbers of tokens. The backward pass overwrites the flat
-gradient buffer and does not add to the buffer. (To add, a kernel would have to read the buffer in every step, even if
-there are no micro-batches.) The sum over micro-batches is therefore kept in a separate buffer, which is as large as the
+gradient buffer and does not add to the buffer. (To add, a kernel would have to read the buffer in every step, even in a
+step without micro-batches.) The sum over micro-batches is therefore kept in a separate buffer, which is as large as the
 trainable parameters. Each micro-batch needs one more launch, to add its gradient to this buffer.
 
-A capture records the whole step, with all k micro-batches and the update, in one graph, so a step is one launch. The
-activations of all micro-batches use the same memory of the graph's pool. So the graph needs no more memory than one
-micro-batch. A graph of a single micro-batch would need k + 1 launches for each step, and copies into static buffers.
+A capture records the whole step, with all k micro-batches and the update, in one graph, so a replay of a step is one
+launch. The activations of all micro-batches use the same memory of the graph's pool. Therefore the graph needs no more
+memory than a single micro-batch needs. A graph of only one micro-batch would need k + 1 launches for each step, and
+copies into static buffers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Accumulation:
         return loss
 
     def add(self, number: int) -> None:
-        """Add the gradient of micro-batch ``number`` to the sum, which is written to the flat gradient at the end."""
+        """Add the gradient of micro-batch ``number`` to the sum. After the last micro-batch, write the sum to the flat
+        gradient."""
         gradient = self._model.trainable.gradient
         if number == 0:
             self.total.copy_(gradient)

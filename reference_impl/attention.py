@@ -36,7 +36,8 @@ def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, conf
 
 
 def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Rotate the query and key heads of qkv [T, QKV] in place by plain torch operations (for a model without LoRA)."""
+    """Rotate the query and key heads of qkv [T, QKV] in place with plain torch operations. Used for a model without
+    LoRA."""
     heads = config.num_heads + config.num_kv_heads
     naive.apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse=False)
 

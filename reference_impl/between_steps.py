@@ -62,7 +62,8 @@ class BetweenSteps:
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Return the mean loss (0-d) of the last two batches of the text. Training buffers stay the same."""
+        """Return the mean loss (0-d) of the last two batches of the text. Buffers that training uses are not
+        changed."""
         trainer, shape = self.trainer, self.trainer.static.shape
         last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []

@@ -24,7 +24,8 @@ from reference_impl.streams import Beside, StepStreams
 
 
 class BlockWeights:
-    """The frozen weights of a block. Matrices are [outputs, inputs]. A group is dequantized at once."""
+    """The frozen weights of a block. Matrices are [outputs, inputs]. The matrices of a group are dequantized
+    together."""
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class BlockContext:
-    """The tensors of the forward pass that the backward pass needs. A captured graph can fix their addresses."""
+    """The tensors of the forward pass that the backward pass needs. If the step is captured, their addresses are
+    fixed."""
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
@@ -100,9 +102,9 @@ class Block:
     ) -> tuple[Tensor, Tensor | None, BlockContext]:
         """Return the residual stream [T, H] and the branch [T, H] after the block, and the context for `backward`.
 
-        residual [T, H]: the residual stream before the block. branch [T, H]: what must still be added to ``residual``,
-        or None. The returned branch is None if it is already added to the returned residual stream. dense: its next
-        matrices must be those of this block's `BlockWeights.forward_groups`.
+        residual [T, H]: the residual stream before the block. branch [T, H]: the previous branch, which must still be
+        added to ``residual``, or None. The returned branch is None if it is already added to the returned residual
+        stream. dense: its next matrices must be those of this block's `BlockWeights.forward_groups`.
         """
         config, trainable = self.config, self.trainable
         gain, eps = trainable.input_norm, config.rms_norm_eps
@@ -113,8 +115,8 @@ class Block:
             residual_in, normed, rstd_in = ops.rms_norm_add_forward(branch, residual, gain, eps)
         qkv_weight, output_weight = dense.take()
         qkv, low_rank = self._project(normed, qkv_weight)
-        # Attention uses little memory bandwidth. So dequantize the other weights of this block, and the first weights
-        # of the next block, while attention runs.
+        # Attention uses little memory bandwidth. Therefore dequantize the other weights of this block, and the first
+        # weights of the next block, while attention runs.
         dense.ahead(3)
         if self.adapters:
             attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
@@ -179,7 +181,8 @@ class Block:
         )
         del grad_gate_up
         qkv_weight, output_weight = dense.take()
-        # dequantize the weights of the block that comes next in the backward pass, as in the forward pass
+        # As in the forward pass, dequantize the weights of the next block early. In the backward pass this is the
+        # previous block of the model.
         dense.ahead(3)
         grad_qkv = attention.backward(
             grad_mid @ output_weight, context.qkv, context.attended, context.log_sum_exp, shape, self.config
@@ -214,7 +217,8 @@ class Block:
             return
         ops.rms_norm_reduce_gains(gain_partials, trainable.grad_norms)
         write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
-        # The forward pass did not keep the normed input, which is x * rstd * gain. So use x in its place, and multiply
-        # rstd into the other factor. The gain is multiplied into the products of all layers later, in one launch.
+        # The forward pass did not keep the normed input, which is x * rstd * gain. Therefore use x in its place, and
+        # multiply rstd into the other factor. The gain is multiplied into the products of all layers later, in one
+        # launch.
         scaled = torch.mul(grad_low_rank, rstd[:, None], out=torch.empty_like(grad_low_rank))
         write_product_(trainable.grad_a, scaled.t(), residual)

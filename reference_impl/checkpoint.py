@@ -1,7 +1,7 @@
 """Provide the frozen weights: from a directory in the Hugging Face layout, or as seeded random numbers.
 
-Both sources have the method `tensor(name)`, for the names that Qwen2 and Llama checkpoints use. The method returns one
-tensor for each call. So only one dense matrix exists at any time while a quantized model is built.
+Both sources have the method `tensor(name)`, for the names that Qwen2 and Llama checkpoints use. Each call returns one
+tensor. Therefore only one dense matrix exists at any time while a quantized model is built.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
         raise ReferenceImplError(str(path), f"rope scaling {rope}", "use a model without rope scaling")
     if raw.get("use_sliding_window"):
         raise ReferenceImplError(str(path), "use_sliding_window is set", "use a model with full attention")
-    # Check this before anything else uses the number. Otherwise a huge number would make the list of shapes huge.
+    # Check the number of layers before anything else uses it. Otherwise a huge number would make the list of shapes
+    # huge.
     if raw["num_hidden_layers"] > MOST_LAYERS:
         got = f"num_hidden_layers {raw['num_hidden_layers']}"
         raise ReferenceImplError(str(path), got, f"use a model of at most {MOST_LAYERS} layers")

@@ -2,8 +2,8 @@
 
 scale = min(1, max_norm / (norm + 1e-6)) for each group, as in `torch.nn.utils.clip_grad_norm_`. A group is one layer,
 or the whole model if the clip is global. The fused clip keeps norm and scale in device memory, and needs three launches
-and no host sync for each step. The synchronizing clip is the unoptimized counterpart. It copies one number for each
-tensor to the host, so six numbers for each layer.
+and no host sync for each step. The synchronizing clip is the unoptimized counterpart. For each tensor it copies one
+number to the host, which means six numbers for each layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """The place of a tensor's gradient in the flat buffer, the tensor's layer, and its first partial sum's index."""
+    """The place of a tensor's gradient in the flat buffer, the tensor's layer, and the index of its first partial
+    sum."""
 
     offset: int
     size: int
@@ -101,7 +102,7 @@ class GradientClip:
         ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
 
     def _apply_synchronizing_(self, gradient: Tensor) -> None:
-        """Clip with one host sync for each tensor with elements. Write norms and scales without a sync."""
+        """Clip with one host sync for each tensor that has elements. Write norms and scales without a further sync."""
         squares = [0.0] * self.norms.numel()
         for span in self.plan.spans:
             if span.size:

@@ -58,7 +58,8 @@ def _clip(
     parts = torch.split(flat, [sum(layer) for layer in layers])
     for part in parts[2::2]:
         part.mul_(_SMALL_LAYER)
-    # Half the smallest norm of the layers that were not multiplied by `_SMALL_LAYER`, so the clip is active there.
+    # Use half of the smallest norm of the layers whose gradients are not multiplied by `_SMALL_LAYER`. The clip is then
+    # active in these layers.
     max_norm = 0.5 * magnitude * math.sqrt(sum(layers[0]))
 
     def run(kernels: KernelTable, outputs: Mapping[str, Tensor]) -> None:

@@ -137,13 +137,13 @@ class TrainConfig:
 
     ``model``: a preset name, a Hugging Face model directory, or a `ModelConfig` (with seeded random weights).
     ``device``: "auto" means CUDA if there is a GPU. ``dtype``: "auto" means bfloat16 on CUDA and float32 on a CPU.
-    ``learning_rate``: the peak of the schedule, a linear warm-up and then a cosine down to a tenth of the peak; 0
-    trains nothing.
+    ``learning_rate``: the peak of the schedule, which is a linear warm-up and then a cosine down to a tenth of the
+    peak; 0 trains nothing.
     ``weight_decay``: applied to every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
     ``data``: a text file or folder; None means the text in `reference_impl/text/`.
     ``micro_batches``: the number of equal parts of a batch that are processed one after the other for one update.
     ``loss_chunk``: the number of tokens whose logits exist at one time. None means 512, or 1024 in FP8. Products in FP8
-    take half the time, so they need twice as many tokens for each launch to keep the launches' share of the time.
+    take half the time. With twice as many tokens for each launch, the launches keep the same share of the time.
     ``weights``: "nf4" dequantizes the frozen matrices at each use. "nf4_dense" dequantizes the same values once and
     keeps them, in four times the memory. "full" keeps the weights as they were read.
     ``gemm``: the path of the backward products, see `reference_impl.gemm`.

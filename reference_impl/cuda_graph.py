@@ -1,9 +1,9 @@
-"""Capture the reference trainer's step once for each shape of batches, by means of `harness.system`.
+"""Capture the reference trainer's step once for each shape of batches, with the functions of `harness.system`.
 
 On a GPU a captured step is a CUDA graph. On a CPU it is a traced replay: a recording of the step's operators, which is
 executed again. The capture record names the mechanism. The scope `step` captures the whole step. The scope `backward`
 captures the forward pass in one graph, and backward, clip and optimizer in a second graph that shares the first graph's
-memory pool. Without a scope, `CUDA_GRAPH=1` means `step`; otherwise nothing is captured.
+memory pool. Without a scope, the environment variable `CUDA_GRAPH=1` means `step`; otherwise nothing is captured.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from reference_impl.trainer import Trainer
 
 SCOPES = ("none", "step", "backward")
 # Largest number of tokens of a step that uses a second stream. With more tokens, one stream fills the GPU. On an H200,
-# the second stream reduced a step of 512 tokens from 10.2 ms by 0.6 ms, and a step of 2048 tokens from 26.8 ms by 0.17
-# ms, for which it took 0.19 GiB. In FP8 it reduced a step of 2048 tokens from 20.6 ms by 1.7 ms, but slowed a step of
-# 8192 tokens from 76.1 ms by 1.2 ms.
+# the second stream saved 0.6 ms of the 10.2 ms of a step of 512 tokens, and 0.17 ms of the 26.8 ms of a step of 2048
+# tokens, where it needed 0.19 GiB. In FP8 it saved 1.7 ms of the 20.6 ms of a step of 2048 tokens, but added 1.2 ms to
+# the 76.1 ms of a step of 8192 tokens.
 MOST_TOKENS_OVERLAPPED = 1024
 MOST_TOKENS_OVERLAPPED_IN_FP8 = 2048
 
@@ -91,9 +91,9 @@ def _addresses(static: State) -> dict[str, int]:
 class CapturingTrainer:
     """Trains by replaying captured steps. Each `GraphKey` has one captured step.
 
-    If there are more than `capacity` captured steps, the least recently used one is dropped. If a capture fails,
+    If there are more than `capacity` captured steps, the least recently used step is dropped. If a capture fails,
     `record()` reports the failure and training continues without captures. All graphs share one memory pool and one
-    stream. So memory stays bounded even if steps are captured again many times.
+    stream. Therefore memory stays bounded, even if steps are captured again many times.
     """
 
     def __init__(self, trainer: Trainer, scope: str | None = None, capacity: int = 8) -> None:
@@ -131,7 +131,8 @@ class CapturingTrainer:
         )
 
     def prepare(self, index: int) -> CapturedStep | TracedReplay | None:
-        """Copy batch `index` to the static tensors, and return its captured step, or None to run uncaptured.
+        """Copy batch `index` to the static tensors. Return the captured step for the batch's shape, or None if the step
+        must run uncaptured.
 
         A shape that has no captured step yet is captured now.
         """
@@ -145,7 +146,8 @@ class CapturingTrainer:
         return self._cache[key]
 
     def step(self, index: int) -> Tensor:
-        """Run training step `index`, and return a copy of the loss (0-d). Only a capture lets the host wait."""
+        """Run training step `index`, and return a copy of the loss (0-d). The host waits for the device only during a
+        capture."""
         captured = self.prepare(index)
         if captured is None:
             self.uncaptured_steps += 1
@@ -234,8 +236,8 @@ class CapturingTrainer:
             self._drop(captured)
         self._cache.clear()
         if self._on_gpu and self.scope != "none":
-            # Take a new pool, because torch deletes a pool together with the last graph that uses it. If a capture used
-            # a deleted pool, an assertion in torch's pinned-memory allocator would fail.
+            # Take a new pool, because torch deletes a pool together with the last graph that uses the pool. If a
+            # capture used a deleted pool, an assertion in torch's pinned-memory allocator would fail.
             self._pool = graph_pool_handle()
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The text to train on, cut into batches that are a pure function of (seed, index).
+"""Cut the text for training into batches. A batch depends only on the seed and the index of the step.
 
 If the run names no data, the text in `text/` is used, which has the same bytes on every machine. Tokens are the bytes
 of the text, or come from a model directory's ``tokenizer.json``.
@@ -61,7 +61,8 @@ def _byte_tokens(text: bytes) -> Tensor:
 
 
 def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
-    """Return the tokens of ``text``, [n]: its bytes (uint8), or those of a Hugging Face ``tokenizer.json`` (int32)."""
+    """Return the tokens of ``text``, [n]. They are the bytes of the text (uint8), or the tokens of a Hugging Face
+    ``tokenizer.json`` (int32)."""
     if tokenizer is None:
         return _byte_tokens(text)
     try:
@@ -84,7 +85,8 @@ def window_order(seed: int, number: int, windows: int) -> Tensor:
 
 
 class TextBatches:
-    """Batches of windows of the text. A window's last token is only a target, and the next window's first input.
+    """Batches of windows of the text. In its own window, a window's last token is only a target. It is also the first
+    input of the next window.
 
     A pass over the text uses each window at most once. Each pass has its own order, which depends on the seed.
     """

@@ -1,9 +1,10 @@
 """Train with data-parallel ranks. Each rank trains on its rows of every batch, and the ranks' gradients are summed.
 
 Each rank divides its loss by the number of tokens of all ranks, as `Accumulation` divides by the tokens of all
-micro-batches. So the sum over ranks is the gradient of the mean over the whole batch, even if ranks have different
-numbers of tokens. All trainable gradients are in one flat buffer, so a step has one all-reduce. The all-reduce runs
-before the clip. So every rank clips the same gradient by the same norms, and all models stay bitwise equal.
+micro-batches. Therefore the sum over ranks is the gradient of the mean over the whole batch, even if ranks have
+different numbers of tokens. All trainable gradients are in one flat buffer, so a step has one all-reduce. The
+all-reduce runs before the clip. Therefore every rank clips the same gradient by the same norms, and all models stay
+bitwise equal.
 
 The order of additions does not matter for two ranks, because addition commutes. With more ranks NCCL chooses the order,
 and chooses the same order for every call with the same size. The NVLink switch can also compute sums (NVLS), but in an
@@ -24,7 +25,8 @@ from harness.system.ranks import rank, share, world_size
 
 
 class Ranks:
-    """The number of this rank, and the count of all ranks of torch's default process group, which train together."""
+    """The number of this process's rank, and the number of all ranks that train together, from torch's default process
+    group."""
 
     def __init__(self) -> None:
         self.rank, self.count = rank(), world_size()
@@ -40,6 +42,7 @@ class Ranks:
         return batch[share(batch.shape[0])]
 
     def sum_(self, tensor: Tensor) -> None:
-        """Replace ``tensor`` by its sum over all ranks. The current stream waits, but on a GPU not the host."""
+        """Replace ``tensor`` by its sum over all ranks. The current stream waits for the sum. On a GPU the host does
+        not wait."""
         functional = torch.ops._c10d_functional
         functional.wait_tensor(functional.all_reduce_(tensor, "sum", self._group))

@@ -75,12 +75,14 @@ class Ahead(Generic[Value]):
             stage.start()
 
     def take(self) -> Value:
-        """Return the next value. No reference is kept, so the value is freed when the caller drops it."""
+        """Return the next value. This object keeps no reference to the value, so its memory is freed when the caller
+        drops the value."""
         return self._stages.popleft().take()
 
 
 class DenseWeights(Ahead[tuple[Tensor, ...]]):
-    """The dense matrices for a forward or backward pass over the model. Each value has one group's matrices."""
+    """The dense matrices for a forward or backward pass over the model. Each value contains the matrices of one
+    group."""
 
     def __init__(self, groups: Iterable[MatrixGroup], dtype: torch.dtype, streams: StepStreams) -> None:
         super().__init__((partial(group.dense, dtype) for group in groups), streams)

@@ -1,13 +1,13 @@
 """Products in FP8: both operands e4m3 (the logits' gradient e5m2), scaled by powers of two, summed in fp32.
 
-    product[m, n] = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
+product[m, n] = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
 
 M, N: rows of the operands a, b. K: their columns, which are summed over. Each row has its own scale. The kernel that
-writes a row computes the scale from the row, or from a bound of the row that is known in advance, so nothing waits for
-the host. Gradients are e4m3, too. A row holds the gradient of one token, and e4m3 represents values down to 2^-16 of
-the row's largest value. e4m3 has three bits of fraction and e5m2 two, so the rounding error of e4m3 is half as large.
-On a CUDA device, torch's scaled product or `kernels/fp8_products` computes the products. On other devices, plain torch
-computes the same products in fp32.
+writes a row computes the scale from the row itself, or from a bound of the row that is known in advance. Therefore
+nothing waits for the host. Gradients are e4m3, too. A row holds the gradient of one token, and e4m3 represents values
+down to 2^-16 of the row's largest value. e4m3 has three bits of fraction and e5m2 two, so the rounding error of e4m3 is
+half as large. On a CUDA device, torch's scaled product or `kernels/fp8_products` computes the products. On other
+devices, plain torch computes the same products in fp32.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
 # Largest number of terms for which fast accumulation is used. Hopper's tensor cores add FP8 products with about 14
 # bits. Without fast accumulation, the library adds these sums to fp32 sums after every 128 products. With fast
 # accumulation, the products of a block differ from exact sums of the same operands by 0.2 %, or by 0.4 % for sums of
-# 17,920 terms. The rounding of the operands causes a much larger error, 3.7 %. So the products of the blocks, with at
-# most 17,920 terms, use fast accumulation, which saves an eighth of their time. The input gradient of the head sums
-# 151,936 terms and does not use fast accumulation.
+# 17,920 terms. The rounding of the operands causes a much larger error, 3.7 %. Therefore the products of the blocks,
+# with at most 17,920 terms, use fast accumulation, which saves an eighth of their time. The input gradient of the head
+# sums 151,936 terms and does not use fast accumulation.
 MOST_TERMS_FAST = 32768
 
 
@@ -63,7 +63,8 @@ class Fp8Matrix:
 
     @classmethod
     def of(cls, matrix: FrozenMatrix) -> Fp8Matrix:
-        """Return the matrix with its scales. Raises `ReferenceImplError` unless it is NF4 with whole blocks in rows."""
+        """Return the matrix with its scales. Raises `ReferenceImplError` unless the matrix is NF4 and each row consists
+        of whole blocks."""
         if not isinstance(matrix, QuantizedMatrix):
             raise ReferenceImplError("precision", "fp8 with weights that are not nf4", "choose weights='nf4'")
         if matrix.cols % BLOCK:
@@ -119,7 +120,8 @@ class MlpLimits:
 def _dense(matrix: QuantizedMatrix) -> Tensor:
     """Return the matrix in f32.
 
-    Plain torch operations compute it, because the kernel plan contains only kernels that steps launch.
+    Plain torch operations compute it. A kernel would have to be in the kernel plan, and the plan contains only kernels
+    that steps launch.
     """
     return nf4.dequantize(matrix.codes, matrix.absmax, matrix.rows, matrix.cols, torch.float32)
 
@@ -153,7 +155,8 @@ class Fp8Products:
         )
 
     def serves(self, x: ScaledRows, intermediate: int) -> bool:
-        """Return True if fused kernels can compute the products around SwiGLU, for x [T, H] in FP8 with row norms."""
+        """Return True if fused kernels can compute the products before and after SwiGLU, for x [T, H] in FP8 with row
+        norms."""
         return x.norm is not None and ops.fp8_serves(x.data, intermediate, self.dtype)
 
     def up_swiglu(self, x: ScaledRows, weight: ScaledRows, limits: MlpLimits) -> tuple[Tensor, ScaledRows]:

@@ -64,7 +64,7 @@ class Fp8Block(Block):
     def forward_fp8(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, weights: Ahead[ScaledRows]
     ) -> tuple[Tensor, Tensor, Fp8Context]:
-        """Do the same as `Block.forward`, in FP8. weights: its next values must be the weights of `in_forward`."""
+        """Do the same as `Block.forward`, in FP8. weights: its next values must be the weights in `in_forward`."""
         config, trainable, multiply = self.config, self.trainable, self.products.multiply
         eps = config.rms_norm_eps
         first, added = (residual, None) if branch is None else (branch, residual)
@@ -72,7 +72,7 @@ class Fp8Block(Block):
             first, added, trainable.input_norm, eps, keep=True
         )
         qkv = multiply(ScaledRows(data, scale), weights.take(), self.weights.qkv_bias)
-        # with `keep=True` the kernel returns the normed input, so `normed` is not None
+        # With `keep=True` the kernel returns the normed input, so `normed` is never None here.
         low_rank = cast("Tensor", normed) @ trainable.scaled_a.t()
         weights.ahead(4)
         if self.adapters:
@@ -98,7 +98,7 @@ class Fp8Block(Block):
         weights: Ahead[ScaledRows],
         streams: StepStreams,
     ) -> tuple[Gradient, Beside[None]]:
-        """Do the same as `Block.backward`, in FP8. weights: its next values must be the weights of `in_backward`."""
+        """Do the same as `Block.backward`, in FP8. weights: its next values must be the weights in `in_backward`."""
         trainable, multiply = self.trainable, self.products.multiply
         grad_gate_up = self.products.down_swiglu_backward(
             grad.rows, weights.take(), context.gate_up, context.norm_mid, self.limits

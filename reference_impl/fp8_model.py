@@ -1,7 +1,8 @@
 """The decoder with FP8 products with the frozen weights of the blocks and of the head.
 
-T tokens, H hidden, V vocabulary. The head is not NF4 and cannot be converted at each use. So two FP8 copies are kept in
-addition to the embedding, one transposed (together 2 * V * H bytes). All elements of the head have one scale.
+T tokens, H hidden, V vocabulary. The head is not NF4 and cannot be converted at each use. Therefore two FP8 copies are
+kept in addition to the embedding, one of them transposed (together 2 * V * H bytes). All elements of the head have the
+same scale.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
 def precision_facts(trainer: Trainer) -> dict[str, int | str]:
     """Return, by name, the number of FP8 products, the number of products with frozen weights, and two data types.
 
-    The data types are the compute dtype and ``dtype``: FP8 if both numbers are equal, else the compute dtype.
+    The first data type is the compute dtype. The second is ``dtype``: FP8 if both numbers are equal, otherwise the
+    compute dtype.
     """
     counted, expected = products_counted(trainer), products_expected(trainer)
     compute = str(trainer.dtype).removeprefix("torch.")

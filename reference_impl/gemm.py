@@ -43,7 +43,8 @@ class BackwardGemm:
         self.half = HALF_TYPES.get(path)
 
     def cache_weight(self, weight: Tensor) -> Tensor:
-        """Return what to keep of a frozen weight [K, N], the operand `b` of `grad_a`: itself or a half-precision copy.
+        """Return what to keep of a frozen weight [K, N], the operand `b` of `grad_a`: the weight itself or a
+        half-precision copy.
 
         Raises ReferenceImplError if a finite element would be infinite in the path's type. The check is one host sync.
         """
@@ -130,7 +131,8 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
     gemm = BackwardGemm(path)
 
     def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
-        """Do the same as `reference_impl.block.write_product_`, by `grad_b`, whose operand a is left transposed."""
+        """Do the same as `reference_impl.block.write_product_`, with `grad_b`. `grad_b` transposes its first operand,
+        so pass `left` transposed."""
         gemm.grad_b(left.t().contiguous(), right.contiguous(), out)
 
     for block in blocks:
@@ -138,7 +140,8 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
 
 
 def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix as `half`, and for fp16 the power of two by which it was divided (0-d fp32), else None."""
+    """Return the matrix as `half`. Also return the power of two by which it was divided (0-d fp32) for fp16, and None
+    for other types."""
     if matrix.dtype == half:
         return matrix, None
     if half != torch.float16:
@@ -165,7 +168,8 @@ def _library_product(left: Tensor, right: Tensor, out: Tensor, *, accumulate: bo
 
 @contextmanager
 def _ieee_products() -> Iterator[None]:
-    """Make cuBLAS compute fp32 products without TF32 inside the `with`; restore the process's setting afterwards."""
+    """Make cuBLAS compute fp32 products without TF32 inside the `with`. Afterwards restore the setting of the
+    process."""
     matmul = torch.backends.cuda.matmul
     allowed = matmul.fp32_precision
     if allowed == "ieee":

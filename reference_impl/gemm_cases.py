@@ -18,7 +18,7 @@ from reference_impl.gemm import HALF_TYPES, BackwardGemm
 from reference_impl.kernel_table import KernelTable
 from reference_impl.kernels.gemm import naive
 
-WEIGHT_SCALE = 2e-2  # the size of weights at which upstream saw NaN (upstream's issue ALB-076)
+WEIGHT_SCALE = 2e-2  # the size of the weights with which an upstream project saw NaN (its issue ALB-076)
 # Shapes (M, K, N) whose sizes are not multiples of the tile's size. Some sizes are smaller than one tile. One size
 # needs two passes of the unrolled loop.
 RAGGED = ((17, 33, 70), (5, 20, 3), (33, 18, 20))
@@ -39,7 +39,7 @@ class GemmShapes:
         hidden, intermediate = model.hidden_size, model.intermediate_size
         in_a_step = {
             "gemm.backward_a": [(tokens, hidden, model.query_dim), (tokens, intermediate, hidden)],
-            # the product for up is added to the tensor that holds the product for gate
+            # the product for up is added to the tensor that contains the product for gate
             "gemm.backward_a_accumulate": [(tokens, hidden, intermediate)],
             "gemm.backward_b": [(tokens, low_rank, hidden), (tokens, model.qkv_dim, low_rank)],
         }

@@ -21,10 +21,11 @@ from harness.system.protocol import Kernel, KernelEvent, KernelLedger, KernelRef
 from reference_impl.kernels import nvrtc, registry
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-# Triton and NVRTC translate PTX into machine code of the device. So the driver compiles nothing when loading.
+# Triton and NVRTC translate PTX into machine code of the device. Therefore the driver compiles nothing when it loads a
+# kernel.
 LOAD_ROUTE = "cubin, cuModuleLoadData"
 UNPLANNED = "unplanned"
-"""Prefix of the key of an event, if a kernel was compiled or loaded without a `KernelCache`."""
+"""Prefix of the key in the log, for a kernel that was compiled or loaded without a `KernelCache`."""
 
 
 class PtxTargetError(KernelRefusedError):
@@ -103,7 +104,7 @@ class KernelCache:
         self._loaded: dict[str, KernelSpec] = {}
         self._asked: dict[KernelSpec, None] = {}
         # Use the id as key, because hashing a spec at every launch would take longer. The spec is stored as the value.
-        # So it stays alive, and no other object can get the same id.
+        # This keeps the spec alive, and no other object can get the same id.
         self._ready: dict[int, KernelSpec] = {}
         self.ledger = Ledger()
 
@@ -163,7 +164,7 @@ class KernelCache:
 class Ledger:
     """A log of this process: which kernels were compiled, read from the disk cache or loaded, when, and in which phase.
 
-    Thread-safe. Hooks of Triton and of `nvrtc` report the events. So compiles outside of a `KernelCache` are included.
+    Thread-safe. Hooks of Triton and of `nvrtc` report the events, so compiles outside of a `KernelCache` are included.
     """
 
     def __init__(self) -> None:

@@ -99,7 +99,8 @@ class ReferenceKernelCases:
         return GemmShapes(self._model, self._tokens, self._config.rank)
 
     def _plan_tiled(self, operations: Sequence[str]) -> None:
-        """Plan the tiled products' kernels as a prewarm does, to compare planned with launched tiles and threads."""
+        """Plan the kernels of the tiled products as a prewarm does. The tiles and threads of planned and launched
+        kernels can then be compared."""
         for operation in operations:
             accumulate = operation.endswith("_accumulate")
             for m, k, n in self._shapes().of(operation):
@@ -119,7 +120,8 @@ class ReferenceKernelCases:
         return call
 
     def compiled(self) -> list[Kernel]:
-        """Return the compiled kernels. On a CPU, return only the tiled products, as claims read no others."""
+        """Return the compiled kernels. On a CPU, return only those of the tiled products, because claims read no
+        others."""
         if self.device.type != "cpu":
             specs = (self._planned | self._launched).values()
             return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]

@@ -33,12 +33,13 @@ def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...])
     return _recorded(model, config, seq_lens, hopper())
 
 
-@lru_cache(maxsize=8)  # most targets have the same step, so a process that examines several targets records it once
+# Most targets have the same step. A process that examines several targets then records the step only once.
+@lru_cache(maxsize=8)
 def _recorded(
     model: ModelConfig,
     config: TrainConfig,
     seq_lens: tuple[int, ...],
-    _hopper: bool,  # used only as a part of the cache's key, because a step on Hopper launches other kernels
+    _hopper: bool,  # only a part of the cache's key, because a step on Hopper launches other kernels
 ) -> tuple[KernelSpec, ...]:
     launched: dict[KernelSpec, None] = {}
 

@@ -17,7 +17,8 @@ from reference_impl.kernels import registry
 from reference_impl.optimizer import FlatAdamW
 
 Product = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
-"""A backward product. Its arguments are (grad_c, b, out, accumulate) or (a, grad_c, out, accumulate); returns out."""
+"""A backward product. Its arguments are (grad_c, b, out, accumulate) or (a, grad_c, out, accumulate). It returns
+out."""
 
 
 @dataclass
@@ -65,7 +66,8 @@ class KernelTable:
 def interpret_kernels() -> None:
     """Make Triton interpret kernels in this process. Afterwards the process cannot compile kernels.
 
-    Raises RuntimeError if Triton is already imported, because Triton chooses between both modes when it is imported.
+    Raises RuntimeError if Triton is already imported, because Triton chooses between interpreting and compiling at its
+    import.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
         return
@@ -146,7 +148,8 @@ def _dispatched(path: GemmPath) -> tuple[Product, Product]:
 
 
 def trainer_table(path: GemmPath) -> KernelTable:
-    """Return a table of the functions that the trainer calls. They use kernels for CUDA tensors, else plain torch."""
+    """Return a table of the functions that the trainer calls. The functions use kernels for CUDA tensors, and plain
+    torch otherwise."""
     backward_a, backward_b = _dispatched(path)
     return KernelTable(
         backward_a,

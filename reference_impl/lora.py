@@ -3,7 +3,7 @@
 L layers, H hidden, r rank, QKV = (query heads + 2 * key/value heads) * head_dim.
 
 All parameters are in one flat float32 buffer. Their gradients are in a second buffer with the same layout: layer by
-layer, with six tensors in each layer, in the order of `TRAINABLE`. So clip, optimizer and casts need only a few
+layer, with six tensors in each layer, in the order of `TRAINABLE`. Therefore clip, optimizer and casts need only a few
 launches for each step, for any number of layers.
 """
 

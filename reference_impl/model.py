@@ -23,7 +23,8 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The tensors that the backward pass needs of the forward pass, which includes the head's backward."""
+    """The tensors of the forward pass that the backward pass needs. The forward pass includes the backward pass of the
+    head."""
 
     blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]
@@ -111,8 +112,8 @@ class Model:
     ) -> tuple[Tensor, ModelContext]:
         """Return the mean loss over all B*S tokens (0-d float32) and the context for `backward`.
 
-        tokens, targets: int64 [B, S]. If ``mean_over`` is given, the sum of losses is divided by it instead of B*S. For
-        a micro-batch, pass the number of tokens of the whole batch, so that losses and gradients add up.
+        tokens, targets: int64 [B, S]. If ``mean_over`` is given, the sum of losses is divided by this number instead of
+        B*S. For a micro-batch, pass the number of tokens of the whole batch, so that losses and gradients add up.
         """
         self.trainable.refresh_compute_copies()
         hidden, contexts = self._forward_blocks(tokens, shape)
@@ -169,7 +170,8 @@ class Model:
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
-        """Return all logits [B, S, V] in the compute dtype; tokens int64 [B, S]. Only for small models and tests."""
+        """Return all logits [B, S, V] in the compute dtype; tokens int64 [B, S]. Use this only for small models and
+        tests."""
         self.trainable.refresh_compute_copies()
         hidden, _ = self._forward_blocks(tokens, shape)
         final, _ = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)

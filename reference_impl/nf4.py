@@ -99,7 +99,8 @@ class FullMatrix:
     def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
         """Return ``weight`` [rows, cols], rounded to the values that `QuantizedMatrix.dense` would return.
 
-        Plain torch operations dequantize the weight once, before training. So the kernel plan has no kernel for it.
+        Plain torch operations dequantize the weight once, before training. The kernel plan therefore needs no kernel
+        for it.
         """
         codes, absmax = quantize(weight)
         return cls(naive.dequantize(codes, absmax, weight.shape[0], weight.shape[1], dtype))

@@ -1,4 +1,5 @@
-"""Compile kernels for a named target in a new process, because a process that interprets Triton cannot compile it.
+"""Compile kernels for a named target in a new process. A process in which Triton interprets kernels cannot compile
+them.
 
 `python -m reference_impl.offline_compiler SM FILE` reads a list of kernel descriptions from stdin, as a Python literal.
 It writes a JSON list with key, name, PTX, shared memory and threads of each kernel to FILE. The list is not written to

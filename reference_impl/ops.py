@@ -127,7 +127,8 @@ def swiglu_backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return gate_up = x W^T [T, 2I] and act = silu(gate) * up [T, I] for x [T, H], weight [2I, H].
 
-    One fused kernel computes both if there is one for this shape, otherwise a product and `swiglu_forward` do.
+    If there is a fused kernel for this shape, the kernel computes both results. Otherwise a product and
+    `swiglu_forward` do.
     """
     products = _pick("products", x)
     if products.serves_up(*x.shape, weight.shape[0] // 2, x.dtype):
@@ -145,7 +146,8 @@ def up_then_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the gradient of gate_up [T, 2I], in `out` if given; grad [T, H], weight [H, I].
 
-    One fused kernel computes it if there is such a kernel for this shape, otherwise a product and `swiglu_backward` do.
+    If there is a fused kernel for this shape, the kernel computes the gradient. Otherwise a product and
+    `swiglu_backward` do.
     """
     products = _pick("products", grad)
     if products.serves_down_backward(*grad.shape, weight.shape[1], grad.dtype):
@@ -177,7 +179,7 @@ def add_product(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
     """Return grad [T, O] @ weight [O, H] + grad_extra [T, R] @ weight_extra [R, H].
 
-    One fused kernel computes the sum if there is such a kernel for this shape, otherwise two products do.
+    If there is a fused kernel for this shape, the kernel computes the sum. Otherwise two products do.
     """
     products = _pick("products", grad)
     if products.serves_input_gradient(*grad.shape, weight.shape[1], weight_extra.shape[0], grad.dtype):

@@ -1,4 +1,5 @@
-"""AdamW over the flat parameter buffer, in one fused launch. Numbers that change between steps are on the device."""
+"""AdamW over the flat parameter buffer, in one fused launch. All numbers that change between steps are on the
+device."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ class FlatAdamW:
     def update_(self, parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
         """Update ``parameters`` [n] in place by one AdamW step, unless one of the ``norms`` [G] is not finite.
 
-        Skipped updates are counted. The device makes this decision, because a Python `if` would need a host sync, and
-        every replay would repeat the decision that was made during the capture.
+        Skipped updates are counted. The device decides whether to skip an update. A Python `if` would need a host sync,
+        and every replay would repeat the decision that was made during the capture.
         """
         total = norms.sum()
-        # For an infinite or NaN total, total - total is NaN, which is not equal to 0. So `bad` is 1 then, else 0.
+        # If the total is infinite or NaN, total - total is NaN, which is not equal to 0. `bad` is then 1, otherwise 0.
         bad = (total - total).ne(0).float()
         self.skipped.add_(bad)
         self.step_count.add_(1).sub_(bad)

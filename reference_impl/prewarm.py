@@ -2,8 +2,8 @@
 
 `plan` computes the kernels from the model's shape, the batch, the sequence lengths, the rank, the dtype and other
 settings. It calls `specializations` of each kernel module. A launch uses the same code to name its kernel. Kernels of
-libraries have no keys. Handles, workspaces and plans of libraries are created by a rehearsal, which is one step of a
-temporary model with one layer of the same shape.
+libraries have no keys. Handles, workspaces and plans of libraries are created by a rehearsal. The rehearsal is one step
+of a temporary model with one layer of the same shape.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def kernel_dtype(config: TrainConfig) -> str:
 
 
 def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Iterator[KernelSpec]:
-    """Yield the kernels that dequantize a layer's frozen matrices. If the weights are kept dense, there are none."""
+    """Yield the kernels that dequantize a layer's frozen matrices. Yield none if the weights are kept dense."""
     if config.weights != "nf4":
         return
     if config.precision == "fp8":
@@ -104,7 +104,8 @@ def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> I
 
 
 def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the kernels of SwiGLU. They also compute the products before and after SwiGLU if such kernels exist."""
+    """Yield the kernels of SwiGLU. If fused kernels exist for the shape, they also compute the products before and
+    after SwiGLU."""
     if config.precision == "fp8":
         yield from registry.load("fp8_products").specializations(
             tokens=tokens, hidden=model.hidden_size, intermediate=model.intermediate_size, dtype=dtype
@@ -122,7 +123,8 @@ def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> It
 
 
 def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the kernels of the norms. In FP8, also those that quantize attention's output and its gradient."""
+    """Yield the kernels of the norms. In FP8, also yield the kernels that quantize attention's output and its
+    gradient."""
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
         norms = registry.load("rms_norm").specializations(**sizes)
@@ -138,7 +140,7 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
 def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
     """Yield the kernels that compute LoRA's gradients and reduce the gains' gradients.
 
-    On the path `cublas` these kernels are fused. Products of a library have no key, so they are not included.
+    On the path `cublas` these kernels are fused. The products of a library have no key, so they are left out.
     """
     tokens, ranks = config.micro_batch_size * seq_len, 2 * config.rank
     if config.gemm == "cublas":
@@ -165,7 +167,8 @@ def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
 
 
 def make_library_handles(device: torch.device) -> None:
-    """Create cuBLAS's handle and workspace for the current stream, here and in the device's autograd thread."""
+    """Create cuBLAS's handle and workspace for the current stream, in this thread and in the device's autograd
+    thread."""
     matrix = torch.ones(_HANDLE_SIZE, _HANDLE_SIZE, dtype=torch.bfloat16, device=device, requires_grad=True)
     (matrix @ matrix).sum().backward()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize(device)

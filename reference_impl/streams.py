@@ -1,8 +1,8 @@
 """Run work of a step on a second stream. A capture records this work as a parallel branch of the graph.
 
-A capture cannot use `record_stream`, so two rules protect memory that both streams use. Tensors that the second stream
-reads are kept until the main stream has waited for the second stream. Memory that the second stream allocates is used
-again only by later work of the second stream, which first waits for all work enqueued on the main stream.
+A capture cannot use `record_stream`. Therefore two rules protect memory that both streams use. Tensors that the second
+stream reads are kept until the main stream has waited for the second stream. Memory that the second stream allocates is
+used again only by later work of the second stream, which first waits for all work enqueued on the main stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Value = TypeVar("Value")
 
 
 class Beside(Generic[Value]):
-    """A value that the function `make` computes. It runs on the second stream after `start`, else in `take`."""
+    """A value that the function `make` computes. `make` runs on the second stream if `start` was called, otherwise in
+    `take`."""
 
     def __init__(self, side: torch.cuda.Stream | None, make: Callable[[], Value]) -> None:
         self._side = side
@@ -25,7 +26,7 @@ class Beside(Generic[Value]):
         self._started: tuple[Value, torch.cuda.Event] | None = None
 
     def start(self) -> None:
-        """Run `make` on the second stream, if there is one, after the work of the current stream."""
+        """Run `make` on the second stream, if there is a second stream, after the work of the current stream."""
         if self._side is None or self._started is not None:
             return
         self._side.wait_stream(torch.cuda.current_stream(self._side.device))
@@ -34,7 +35,7 @@ class Beside(Generic[Value]):
             self._started = value, self._side.record_event()
 
     def take(self) -> Value:
-        """Return the value, for which the current stream waits. Afterwards the caller may drop the inputs of `make`."""
+        """Return the value. The current stream waits for it. Afterwards the caller may drop the inputs of `make`."""
         if self._side is None or self._started is None:
             return self._make()
         value, event = self._started
@@ -56,7 +57,7 @@ class StepStreams:
 
     @contextmanager
     def overlapped(self) -> Iterator[None]:
-        """Let steps inside the `with` use a second stream, which is the same stream in each `with`. Needs CUDA.
+        """Let steps inside the `with` use a second stream, which is the same stream in each `with`. This needs CUDA.
 
         The caller's stream should have a higher priority than the second stream. If kernels have the same priority, a
         GPU starts their thread blocks in the order of arrival. A dequantization with thousands of blocks would then

@@ -43,7 +43,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "seed": int,
     "micro_batches": int,
 }
-# Settings of an arm that are not settings of the trainer. `prewarm`: load all kernels before the weights.
+# Options of an arm that are not settings of the trainer. `prewarm`: load all kernels before the weights.
 RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}
 WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "rank": int,
@@ -184,7 +184,8 @@ def _schedule(workload: Workload) -> tuple[int, ...]:
 
 
 class QLoRARun:
-    """One opened trainer. The sequence length of step `index` is `schedule[index % len(schedule)]`."""
+    """One opened trainer. The sequence length of step `index` is `schedule[index % len(schedule)]`, where `schedule` is
+    a list of lengths."""
 
     def __init__(
         self,
@@ -257,7 +258,8 @@ class QLoRARun:
         }
 
     def _precision(self) -> Mapping[str, Scalar]:
-        """Return facts about the number formats. They are computed once, as this takes a second at 28 layers."""
+        """Return facts about the number formats. They are computed only once, because this takes a second at 28
+        layers."""
         if self._counted is None:
             from reference_impl.fp8_record import precision_facts
 
@@ -333,7 +335,8 @@ class QLoRARun:
         self.capturing.forget_captures()
 
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernel that scales gradients: name -> address of its scales -> number of tensors with elements."""
+        """Return the kernel that scales gradients: name -> address of its scales -> number of tensors that have
+        elements."""
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 

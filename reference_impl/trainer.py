@@ -149,7 +149,8 @@ class Trainer:
 
     @property
     def mean_over(self) -> int:
-        """Return the number of tokens of one update (all micro-batches and ranks). The loss is the mean over them."""
+        """Return the number of tokens of one update (all micro-batches and ranks). The loss is the mean over these
+        tokens."""
         return self.static.tokens.numel() * (1 if self.ranks is None else self.ranks.count)
 
     def prepare(self, index: int) -> None:
@@ -163,7 +164,8 @@ class Trainer:
         """Read batch ``index`` into host memory, unless it is already there. Call this while the device is busy."""
         wanted = (index, self.static.tokens.shape)
         if self._read[0] != wanted:
-            # Use new pinned memory for each batch. torch does not reuse pinned memory before the copy from it ends.
+            # Use new pinned memory for each batch. torch does not reuse pinned memory before the copy from this memory
+            # has ended.
             on_gpu = self.device.type == "cuda"
             self._read = wanted, tuple(value.pin_memory() if on_gpu else value for value in self.batch(index))
 
@@ -227,12 +229,14 @@ class Trainer:
         self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 
     def step(self, index: int) -> Tensor:
-        """Run training step ``index``. Return a copy of the loss before the update (0-d), which stays the same."""
+        """Run training step ``index``. Return a copy of the loss before the update (0-d). Later steps do not change the
+        copy."""
         self.prepare(index)
         return self.body().clone()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return, by name, every tensor that `body` changes and that outlives a step. Addresses stay the same."""
+        """Return, by name, every tensor that `body` changes and that exists longer than a step. The addresses never
+        change."""
         return {
             "parameters": self.trainable.flat,
             "gradients": self.trainable.gradient,

@@ -41,12 +41,12 @@ def open_liger(job: Job) -> OpenedArm:
 
 
 def open_axolotl(job: Job) -> OpenedArm:
-    """Open an arm of transformers with Axolotl's LoRA kernels and Apple's cut cross-entropy. The rest is compiled.
+    """Open an arm with transformers, Axolotl's LoRA kernels and Apple's cut cross-entropy. Everything else is compiled.
 
-    Dynamo cannot trace the autograd functions of Axolotl's kernels, because an intermediate result aliases an input. So
-    Dynamo breaks its graph around both kernels of each layer. Axolotl installs its kernels by rewriting the source of
-    `Qwen2Attention.forward`, but the package that does this needs the whole Axolotl trainer. `_attention` is therefore
-    a copy of this method that calls Axolotl's `apply_qkv`.
+    Dynamo cannot trace the autograd functions of Axolotl's kernels, because an intermediate result aliases an input.
+    Therefore Dynamo breaks its graph around both kernels of each layer. Axolotl installs its kernels by rewriting the
+    source of `Qwen2Attention.forward`, but the package that does this needs the whole Axolotl trainer. `_attention` is
+    therefore a copy of this method that calls Axolotl's `apply_qkv`.
     """
     kernels = import_module("axolotl.kernels.lora")
     cut_loss = import_module("cut_cross_entropy").linear_cross_entropy

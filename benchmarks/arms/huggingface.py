@@ -37,7 +37,7 @@ def open_huggingface(job: Job) -> OpenedArm:
     model = peft_model(job)
     if job.arm == "hf_cudnn":
         on_gpu = torch.device(job.device).type == "cuda"
-        # This choice also applies to the backward pass, because it uses the backend of the forward pass.
+        # The choice of cuDNN's attention also applies to the backward pass, which uses the backend of the forward pass.
         return open_model(job, model, model, context=_cudnn_attention if on_gpu else nullcontext)
     if job.arm == "hf_eager":
         return open_model(job, model, model)
@@ -115,7 +115,8 @@ def open_unsloth(job: Job) -> OpenedArm:
     on_gpu = torch.device(job.device).type == "cuda"
 
     def mixed_precision() -> AbstractContextManager[object]:
-        """Enable autocast as Unsloth's trainer does. Under autocast, Unsloth's kernels cast the fp32 LoRA factors."""
+        """Enable autocast as Unsloth's trainer does. Under autocast, Unsloth's kernels cast the fp32 factors of
+        LoRA."""
         return torch.autocast("cuda", dtype=dtype) if on_gpu else nullcontext()
 
     opened = open_model(job, model, model, context=mixed_precision)

@@ -32,7 +32,7 @@ class Job:
     seq_len: int
     device: str
     checkpoint: str
-    # a checkpoint with the same weights and a tokenizer, because Unsloth loads no model without a tokenizer
+    # a checkpoint with the same weights and with a tokenizer; Unsloth loads no model without a tokenizer
     tokenized: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -49,7 +49,8 @@ class Job:
 
 @dataclass(frozen=True)
 class OpenedArm:
-    """An arm that is ready to train. ``step`` enqueues one step and returns its loss (0-d), or None without loss."""
+    """An arm that is ready to train. ``step`` enqueues one step and returns its loss (0-d). It returns None if the arm
+    has no loss."""
 
     step: Callable[[int], Tensor | None]
     facts: dict[str, Any]

@@ -1,8 +1,8 @@
 """torchtune's QLoRA of Qwen2, each layer compiled, as its single-device recipe does with ``compile=True``.
 
-torchtune uses torchao's NF4, which quantizes the absmax values of each group of 256 blocks to 8 bits, by a different
-rule than bitsandbytes. So the reference loss of this arm is computed with weights that were quantized by torchao's rule
-(`benchmarks.peer_checkpoint.torchao_nf4`).
+torchtune uses torchao's NF4. torchao quantizes the absmax values of each group of 256 blocks to 8 bits, with another
+rule than bitsandbytes. Therefore the reference loss of this arm is computed with weights that were quantized by
+torchao's rule (`benchmarks.peer_checkpoint.torchao_nf4`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def open_torchtune(job: Job) -> OpenedArm:
 
 
 def _prefer_own_torchao() -> None:
-    """Put the folder with torchtune, and the torchao version that it needs, first on the path (see
+    """Put the folder that contains torchtune, and the version of torchao that torchtune needs, first on the path (see
     `benchmarks/pack_peers.sh`)."""
     for entry in sys.path:
         packed = Path(entry) / "torchtune_peer"
@@ -61,7 +61,8 @@ def _prefer_own_torchao() -> None:
 
 
 def _model(job: Job) -> Any:
-    """Return the model with the weights of the checkpoint, quantized while copied. Only LoRA's factors are trained."""
+    """Return the model with the weights of the checkpoint, which are quantized while they are copied. Only LoRA's
+    factors are trained."""
     models, peft = import_module("torchtune.models.qwen2"), import_module("torchtune.modules.peft")
     convert = import_module("torchtune.models.qwen2._convert_weights").qwen2_hf_to_tune
     config = job.config

@@ -26,14 +26,16 @@ def _apart(step: int, quantity: str) -> dict[str, Expectation]:
 
 
 def _accumulation(trainer: Trainer) -> Accumulation:
-    """Return the trainer's accumulation. If there is none, return an unused one, so the fault has no effect."""
+    """Return the trainer's accumulation. If the trainer has none, return an accumulation that the trainer does not use,
+    so that the fault has no effect."""
     from reference_impl.accumulation import Accumulation
 
     return trainer.accumulation or Accumulation(trainer.model, trainer.config.micro_batches)
 
 
 def _read(trainer: Trainer, source: dict[int, int]) -> None:
-    """Make each micro-batch `number` in `source` read the batch's part `source[number]` instead of its own part."""
+    """Make each micro-batch `number` in `source` read the part `source[number]` of the batch instead of the part
+    `number`."""
     accumulation = _accumulation(trainer)
     right = accumulation.micro_batch
 

@@ -47,7 +47,7 @@ def lost_schedule(between: BetweenSteps) -> None:
 )
 def orphaned_moments(between: BetweenSteps) -> None:
     load, optimizer = between.load, between.trainer.optimizer
-    kept: list[Tensor] = []  # keep the old tensors alive; otherwise other data could overwrite their memory
+    kept: list[Tensor] = []  # keeps the old tensors alive; otherwise other data could overwrite their memory
 
     def load_into_new_tensors(path: Path) -> None:
         kept.extend((optimizer.exp_avg, optimizer.exp_avg_sq))

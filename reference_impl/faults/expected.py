@@ -36,7 +36,8 @@ def single_evaluations(step: int) -> dict[str, Expectation]:
 
 
 def transformers_twin(**figures: int) -> dict[str, Expectation]:
-    """Return the verdict of older published drills, in which the claim REF-STEP-001 did not judge single steps.
+    """Return the verdict that a fault caused in older published drills. There, the claim REF-STEP-001 did not judge
+    single steps.
 
     figures: the expected figures, by name; `__` in a name stands for a dot.
     """

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 )
 def dropped_clip(trainer: Trainer) -> None:
     # Do not plant the fault in the first step, because Adam's first update does not depend on the scale of the
-    # gradient. There, only a rounding would show the fault, and the first step that differs could not be predicted.
+    # gradient. In the first step only rounding would show the fault, and the first step that differs could not be
+    # predicted.
     import torch
 
     prepare, apply = trainer.prepare, trainer.clip.apply_
@@ -50,7 +51,7 @@ def dropped_clip(trainer: Trainer) -> None:
     STEP,
     "the step has no clip",
     {
-        # both arms end within the bound, so only the figure about the clip shows the fault
+        # Both arms end within the bound, so only the number of steps with an active clip shows the fault.
         "F-GRAPH-BWD-004": Expectation("FAIL", "vacuous_clip_inactive", {"clip_active_steps": 0}),
         "F-CGT-006": Expectation("FAIL", "clipped_tensors", {"capture.clipped_tensors": 0}),
     },

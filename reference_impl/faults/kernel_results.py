@@ -33,7 +33,8 @@ RETURNING = (
     "head_logits",
     "nf4_dequantize",
 )
-"""Names of the entries of a `KernelTable` that return their results. Other entries write results into arguments."""
+"""The entries of a `KernelTable` that return their results, by name. All other entries write their results into
+arguments."""
 
 
 def _change_results(table: KernelTable, change_: Callable[[Tensor], object]) -> None:
@@ -100,7 +101,7 @@ def coarse_results(table: KernelTable) -> None:
     {"kernel_match": Expectation("FAIL", "exceeds_tolerance")},
 )
 def coarse_bfloat16_results(table: KernelTable) -> None:
-    """Change only bfloat16 results. The change by `coarse_results` is smaller than bfloat16 can represent."""
+    """Change only bfloat16 results. `coarse_results` changes results by less than bfloat16 can represent."""
     _change_results(table, _coarse_bfloat16)
 
 

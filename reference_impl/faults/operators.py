@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from reference_impl.trainer import Trainer
 
-# index of an NF4 code, and its wrong value: the correct 0.4407… with two digits swapped
+# Index of an NF4 code and its wrong value. The correct value is 0.4407…; in the wrong value two digits are swapped.
 WRONG_CODE, WRONG_VALUE = 12, 0.40470982913434
 WRONG_EPSILON = 1e-3  # a thousand times the epsilon of the checkpoint
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from reference_impl.kernels.registry import KernelSpec
     from reference_impl.prewarm import RunKernels
 
-# The epsilon that the prewarm in upstream's code assumes. Its run reads the epsilon from the model instead.
+# The epsilon that the prewarm of the upstream project assumes. A run of the upstream project reads the epsilon from the
+# model.
 UPSTREAMS_EPS = 1e-5
 # The kernel whose PTX a fault changes. In every plan, it is the last kernel of the clip.
 SPOILED = "clip.scale_apply"
@@ -45,7 +46,7 @@ def _target(reason: str, part: int, **figures: str | int) -> dict[str, Expectati
 
 
 def _every_target(reason: str, **figures: int) -> dict[str, Expectation]:
-    """Return a verdict of the claim PTX-TARGET-001 in which all four parts of the claim fail."""
+    """Return a verdict of the claim PTX-TARGET-001 for a fault with which all four parts of the claim fail."""
     named = {f"ptx_target.{part}.{name}": value for part in range(1, 5) for name, value in figures.items()}
     return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
 
@@ -87,7 +88,7 @@ def wrong_eps(kernels: RunKernels) -> None:
 @fault(
     PLAN,
     "the prewarm compiles for sequences of 1 token, but the run trains on longer sequences",
-    # no key is named, because most keys are missing, and any of them may be reported first
+    # Name no expected key, because most keys are missing, and any of them may be reported first.
     _missing(),
 )
 def sequence_length_1(kernels: RunKernels) -> None:

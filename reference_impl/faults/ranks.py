@@ -1,8 +1,8 @@
 """Planted faults of ranks that train together: in what a rank sums or updates, and in where the sum is started.
 
-If a rank left out a collective, the other ranks would wait forever. So every rank takes part in every sum, and a faulty
-rank contributes wrong values or does not use the result. In an arm with one rank these faults change nothing.
-Importable without torch.
+If a rank left out a collective, the other ranks would wait forever. Therefore every rank takes part in every sum. A
+faulty rank contributes wrong values to the sum, or does not use its result. In an arm with one rank these faults change
+nothing. Importable without torch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 WRONG_STEP = 5
-# If all ranks fail, the verdict is that of the first, which has no fault. Its loss differs only after it has summed a
-# gradient that the faulty rank computed from its wrong parameters.
+# If a claim fails at all ranks, the verdict is that of the first rank, and this rank has no fault. Its loss differs
+# only after it has summed a gradient that the faulty rank computed from wrong parameters.
 SEEN_BY_FIRST = trajectory("differs", WRONG_STEP + 2)
 
 
@@ -31,7 +31,8 @@ def _is_last(ranks: Ranks | None) -> bool:
 
 
 def _at(trainer: Trainer, step: int) -> Tensor:
-    """Return a flag on the device that is true only in step `step`. A replay would repeat a Python `if`."""
+    """Return a flag on the device that is true only in step `step`. A Python `if` would not work, because a replay
+    repeats the choice that the `if` made during the capture."""
     import torch
 
     prepare, flag = trainer.prepare, trainer.clip.norms.new_zeros((), dtype=torch.bool)

@@ -21,7 +21,8 @@ Changed = TypeVar("Changed")
 
 @dataclass(frozen=True)
 class Hook(Generic[Changed]):
-    """A point of a run at which a fault gets an object, and may replace methods or attributes of this object."""
+    """A point of a run at which a fault gets an object of the trainer, and may replace methods or attributes of this
+    object."""
 
     name: str
 
@@ -40,7 +41,8 @@ PLAN: Hook[RunKernels] = Hook("plan")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: its description for the harness, and the function `change` that changes the object of its hook."""
+    """A fault: its description for the harness, and the function `change`, which changes the object of the fault's
+    hook."""
 
     description: FaultDescription
     hook: Hook[Any]
@@ -78,7 +80,7 @@ def fault(
 
 
 def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None] | None:
-    """Return the `change` of the fault `name`. Return None if `name` is None or the fault belongs to another hook.
+    """Return the `change` of the fault `name`. Return None if `name` is None, or if the fault belongs to another hook.
 
     Raises `ReferenceImplError` for an unknown name.
     """

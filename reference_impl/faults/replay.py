@@ -57,7 +57,7 @@ def unended_capture(capturing: CapturingTrainer) -> None:
     def trace_and_return() -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        # Leave the recording mode active. So later steps are recorded instead of executed.
+        # Leave the recording mode active, so that later steps are recorded instead of executed.
         open_captures.append(FakeTensorMode(allow_non_fake_inputs=True).__enter__())
 
     capturing._captured_on_gpu = begin_and_return  # type: ignore[method-assign,assignment]

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from reference_impl.trainer import Trainer
 
-# A copy of this size takes 5 ms at 55 GB/s. So the race always has the same outcome: the step starts before the copy
-# that it should have waited for has ended. The race is planted only in the first steps. The last steps are profiled,
-# and the profile would show the copy as work outside of the graphs, which is a separate fault.
+# A copy of this size takes 5 ms at 55 GB/s. Therefore the race always has the same outcome: the step starts before the
+# copy, for which it should have waited, has ended. The race is planted only in the first steps. The last steps are
+# profiled, and the profile would show the copy as work outside of the graphs, which is a separate fault.
 RACE_BYTES, RACED_STEPS = 2**28, 8
 
 
@@ -155,7 +155,8 @@ def skipped_optimizer(trainer: Trainer) -> None:
     "the captured region contains no work, because the step ran outside of it",
     {
         "capture": Expectation("FAIL", "not_captured"),
-        # A recording without CUDA still contains the copy of the loss. So the recording is too short, but not empty.
+        # A recording without CUDA still contains the copy of the loss. Therefore the recording is too short, but not
+        # empty.
         "TRACED-STEP-001": Expectation("FAIL", "launches_differ"),
     },
 )

@@ -1,4 +1,4 @@
-"""Load and launch kernels in CUDA C++. All data that is equal for all launches of a kernel is computed only once."""
+"""Load and launch kernels in CUDA C++. Data that is equal for all launches of a kernel is computed only once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from reference_impl.kernels.cuda_parameters import PLACE_BYTES, Parameter, done, encoder
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-# Number of launches of each kernel whose parameters are kept, to be used again. The tensors of a step often have the
-# same addresses as in the previous step.
+# Number of launches of each kernel whose encoded parameters are kept for later launches. The tensors of a step often
+# have the same addresses as in the previous step.
 _KEPT = 1024
 
 

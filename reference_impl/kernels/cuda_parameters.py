@@ -56,7 +56,7 @@ Encoder = Callable[[tuple[int, ...], int], None]
 
 
 def check(spec: KernelSpec, parameter: Parameter) -> None:
-    """Raise KernelArgumentError for a parameter that the driver would refuse. So such errors are found without a GPU.
+    """Raise KernelArgumentError for a parameter that the driver would refuse. Such errors are then found without a GPU.
 
     The rules are those of `cuTensorMapEncodeTiled` in the manual of CUDA's driver, for a map that is not interleaved.
     """

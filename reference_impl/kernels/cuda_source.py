@@ -119,7 +119,8 @@ class CudaFunction:
         self._check(spec)
         label = f"{self.source.parent.name}/{self.source.name}"
         text, headers = nvrtc.read_source(self.source)
-        # Define macros in the source, not by options. These also apply to NVRTC's declarations with parameters T.
+        # Define macros in the source and not by options. Macros from options also apply to NVRTC's own declarations,
+        # which have parameters named T.
         defined = "".join(f"#define {name} {value}\n" for name, value in self._macros(spec).items())
         options = _OPTIONS if spec.enable_fp_fusion else (*_OPTIONS, "--fmad=false")
         binary = nvrtc.compile_source(self.entry, label, f'{defined}#line 1 "{label}"\n{text}', headers, options)
@@ -161,7 +162,8 @@ class CudaFunction:
                 nvrtc.report("load", self.entry)
 
 
-# Key: the device, and the identity of the spec, which does not contain the grid. So one module is used for all grids.
+# Key: the device, and the identity of the spec, which does not contain the grid. Therefore one module is used for all
+# grids.
 _on_devices: dict[str, CudaKernel] = {}
 _lock = threading.RLock()
 

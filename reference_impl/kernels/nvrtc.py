@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 listeners: list[Callable[[str, str], None]] = []
-"""Functions that are called with an event (`compile`, `disk_hit` or `load`) and the kernel's name."""
+"""Functions that are called for each event, with the event's name (`compile`, `disk_hit` or `load`) and the kernel's
+name."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _FILE = "kernel.cubin"
@@ -102,7 +103,8 @@ def compile_source(name: str, label: str, source: str, headers: Mapping[str, str
     from triton.runtime.cache import get_cache_manager
 
     parts = [_version(), *options, label, source, *(part for header in sorted(headers.items()) for part in header)]
-    # Hash the hashes of all parts. If the parts were joined instead, two different lists could give the same text.
+    # Hash each part, and then the joined hashes. If the parts themselves were joined, two different lists could give
+    # the same text.
     digests = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
     kept = get_cache_manager(hashlib.sha256(digests).hexdigest())
     file = kept.get_file(_FILE)

@@ -2,8 +2,8 @@
 
 A `KernelSpec` contains everything that decides the machine code of one kernel and its grid: operation, shape, dtype,
 constants, warps, stages. The functions in `kernels/<op>/kernel.py` build a spec from their tensors and call `launch`.
-The function `specializations(...)` of the same module builds the same specs from shapes, without tensors. So the plan
-of a prewarm and the launches of a run use the same code to name kernels. Two specs have the same `KernelSpec.key`
+The function `specializations(...)` of the same module builds the same specs from shapes, without tensors. Therefore the
+plan of a prewarm and the launches of a run use the same code to name kernels. Two specs have the same `KernelSpec.key`
 exactly if they are the same kernel.
 
 Only the spec decides the machine code. Sizes are compiled in, and no kernel has an integer argument. `launch` refuses
@@ -122,12 +122,13 @@ def add_launcher(launcher: Launcher) -> None:
 
 
 def remove_launcher(launcher: Launcher) -> None:
-    """Remove a launcher. Others may have been added after it. Raises ValueError if the launcher was not added."""
+    """Remove a launcher, even if another launcher was added after it. Raises ValueError if the launcher was not
+    added."""
     _launchers.remove(launcher)
 
 
 def current_launcher() -> Launcher:
-    """Return the launcher that launches call now."""
+    """Return the launcher that calls of `launch` use now."""
     return _launchers[-1]
 
 
@@ -142,7 +143,8 @@ def launching_by(launcher: Launcher) -> Iterator[None]:
 
 
 def _address(tensor: Tensor) -> int:
-    # A fake tensor has no address. Use its offset instead, because every allocation starts at an aligned address.
+    # A fake tensor has no address. Use the tensor's offset in its storage instead, because every storage starts at an
+    # aligned address.
     return tensor.data_ptr() if type(tensor) is Tensor else int(tensor.storage_offset() * tensor.element_size())
 
 
@@ -190,6 +192,6 @@ def load_compiled(spec: KernelSpec, compiled: Any) -> None:
 
 
 def offline_compile(spec: KernelSpec, sm: int) -> Any:
-    """Compile for the architecture `sm` (90 is Hopper) without a GPU or a driver. Return a kernel as
+    """Compile for the architecture `sm` (90 is Hopper) without a GPU or a driver. Return a compiled kernel as
     `compile_for_device` does."""
     return spec.function.compile_for(spec, sm)

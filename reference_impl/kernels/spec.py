@@ -16,7 +16,8 @@ from torch import Tensor
 Constant = int | float | bool | str
 
 WARP_THREADS = 32
-# Alignment in bytes. Triton compiles 16-byte loads for pointers that are multiples of 16, else another kernel.
+# Alignment in bytes. For pointers that are multiples of 16, Triton compiles a kernel with 16-byte loads. For other
+# pointers it compiles another kernel.
 POINTER_ALIGNMENT = 16
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -48,7 +49,7 @@ class Pointer:
     aligned: the kernel is compiled for addresses that are multiples of 16 bytes. It is False for arguments of which a
     kernel reads one element for each row, so that any slice may be passed. tile: None, or the shape of a tile. With a
     tile, the kernel gets a descriptor of the tensor, and reads and writes whole tiles. Hopper's copy engine moves the
-    tiles. Older architectures use plain loads and stores.
+    tiles. On older architectures the kernel uses plain loads and stores.
     """
 
     name: str
@@ -95,7 +96,7 @@ class KernelSpec:
 
     op: operation and direction, such as `rms_norm.forward`. shape: sizes, in the order of the operation's legend.
     dtype: the data type. constants: other compiled-in values that change results (eps, accumulate, …). function: the
-    source. pointers: the kernel's tensor arguments, in order. constexprs: its other arguments.
+    kernel's source. pointers: the kernel's tensor arguments, in order. constexprs: the kernel's other arguments.
     """
 
     op: str

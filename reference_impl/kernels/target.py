@@ -50,7 +50,8 @@ def _here() -> bool:
 
 
 def starts_early(sm: int) -> bool:
-    """Return True if kernels on `sm` may start before the previous one ends. Hopper (90) and later GPUs allow this."""
+    """Return True if a kernel on the architecture `sm` may start before the previous kernel ends. Hopper (90) and later
+    GPUs allow this."""
     return sm >= HOPPER
 
 

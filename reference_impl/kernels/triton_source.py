@@ -84,14 +84,15 @@ def _descriptor(tensor: Any, tile: tuple[int, ...]) -> Any:
 
 
 def _stand_in(pointer: Pointer) -> Any:
-    """Return a substitute for a tensor argument, so that a launch can be compiled without a tensor."""
+    """Return a substitute for a tensor argument, with which a launch can be compiled without a tensor."""
     from triton.runtime.jit import MockTensor
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     tensor = MockTensor(torch_dtype(pointer.dtype))
     if pointer.tile is None:
         return tensor
-    # The sizes of a tensor in a descriptor are arguments of the launch. These numbers do not affect machine code.
+    # The sizes of the tensor are arguments of the launch, even with a descriptor. The numbers here do not affect the
+    # machine code.
     *outer, inner = pointer.tile
     return TensorDescriptor(tensor, [*outer, inner], [inner] * len(outer) + [1], list(pointer.tile))
 
@@ -105,7 +106,8 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _read_loop_bounds_of_one_element() -> None:
-    """Make computed loop bounds work in Triton 3.6's interpreter. They are arrays, of which numpy 2.4 refuses `int`."""
+    """Make computed loop bounds work in Triton 3.6's interpreter. There they are arrays, and numpy 2.4 refuses to
+    convert such an array with `int`."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor

@@ -30,7 +30,7 @@ _ROUNDED_ONCE = 1 / 64
 
 @dataclass(frozen=True)
 class _Shape:
-    """One case. `steps`: number of updates before this update. `norm`: the norm of a group of gradients.
+    """One case. `steps`: number of updates before the compared update. `norm`: the norm of a group of gradients.
 
     If `norm` is not finite, the update must change nothing.
     """
@@ -170,7 +170,7 @@ class _Update:
         moved = self._learning_rate * means / (1 - config.beta1**steps) / root
         of_means = means + _ROUNDED_ONCE * config.beta1 * gradient.abs()
         of_squares = squares + _ROUNDED_ONCE * config.beta2 * gradient.square()
-        # the relative error of a square root is half the relative error of the square
+        # The relative error of a square root is half the relative error of its argument.
         shares = (of_means / means + of_squares / squares / 2).nan_to_num(nan=1.0, posinf=1.0)
         parameters = value.abs() * (1 + self._learning_rate) + moved * shares
         return {"parameters": parameters, "exp_avg": of_means, "exp_avg_sq": of_squares}

@@ -1,8 +1,9 @@
-"""Comparisons of attention, forward and backward. The backward includes the rotation of dQ and dK back.
+"""Comparisons of attention, forward and backward. The backward includes rotating dQ and dK back.
 
 The claim's `magnitude` is the size of values and incoming gradients. Queries have this size and keys have the inverse
-size, or the other way round, so that the size of scores does not depend on the magnitude. Scores have size 1, or size
-1000 if a shape is `peaked`. Their exponentials are infinite unless the row's maximum is subtracted.
+size, or keys have this size and queries the inverse size. The size of scores therefore does not depend on the
+magnitude. Scores have size 1, or size 1000 if a shape is `peaked`. The exponentials of peaked scores are infinite
+unless the row's maximum is subtracted.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
 # The interpreter takes 0.02 s for each program, so longer sequences are used only for compiled kernels.
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)
-# A sequence so long that its tiles are read by descriptor, if an element has two bytes.
+# A sequence that is so long that its tiles are read by descriptor if an element has two bytes.
 _LONG = Heads(1, 1024, 2, 1, 128)
-# A number and a length of sequences for which the backward in bfloat16 uses the kernels for Hopper.
+# A number of sequences and a sequence length for which the backward in bfloat16 uses the kernels for Hopper.
 _OF_HOPPER = (4, 1024)
 _PEAKED = 1000.0**0.5
 _SDPA = "torch scaled_dot_product_attention"
@@ -68,7 +69,7 @@ def _qkv(inputs: Inputs, shape: _Shape, magnitude: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """Log-sum-exp and probabilities in fp64, and the effect of a rounding of the exponent on each probability."""
+    """Log-sum-exp and probabilities in fp64, and how much a rounding of the exponent changes each probability."""
 
     log_sum_exp: Tensor
     probability: Tensor
@@ -81,13 +82,15 @@ class _Softmax:
         scores = (query @ key.transpose(-1, -2) * scale).masked_fill(later, -torch.inf)
         probability = scores.softmax(dim=-1)
         log_sum_exp = scores.logsumexp(dim=-1)
-        # Sum of the sizes of a score's terms. A relative error u of each term changes the exponent by at most u * sum.
+        # Sum of the sizes of a score's terms. If each term has a relative error u, the exponent changes by at most u *
+        # sum.
         terms = query.abs() @ key.abs().transpose(-1, -2) * scale
         mean = (probability * terms).sum(dim=-1, keepdim=True)
         return cls(log_sum_exp, probability, probability * (terms + mean + log_sum_exp.abs()[..., None]))
 
     def terms(self, exponent: float) -> Tensor:
-        """Return the terms of each probability, for error bounds. exponent: the factor of its rounding error."""
+        """Return the terms of each probability, for error bounds. exponent: the factor of the exponent's rounding
+        error."""
         # Elements above the diagonal are not computed, so their error is zero.
         return (self.probability + exponent * self.exponents + FLUSHED).tril()
 

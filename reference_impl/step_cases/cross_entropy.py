@@ -1,6 +1,7 @@
 """Comparisons of cross-entropy, loss and gradient. The claim's `magnitude` is the logits' standard deviation.
 
-Targets are spread over the vocabulary with its first and last token. The first of more than two targets is ignored.
+Targets are spread over the vocabulary and include its first and its last token. If there are more than two targets, the
+first target is ignored.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, 
     for index, (tokens, vocabulary) in enumerate(((chunk, setting.model.vocab_size), *RAGGED)):
         inputs = setting.inputs(operation, _name(tokens, vocabulary))
         logits = inputs.normal(tokens, vocabulary, scale=setting.magnitude)
-        # The scale may be a tensor, as in the trainer, or a float. So compare both.
+        # The scale may be a tensor, as in the trainer, or a float. Compare both.
         scale = torch.tensor(_SCALE, device=setting.device) if index % 2 == 0 else _SCALE
         yield logits, _targets(inputs, tokens, vocabulary), scale
 

@@ -1,8 +1,8 @@
 """Comparisons of the kernels that write FP8. Data multiplied by scales is compared with the unrounded fp64 results.
 
 The error of a value is at most 2^-4 of the value, or 2^-10 of the scale if the value is smaller than the normal numbers
-of its row. The largest value of a row is at least 224 times the scale. So 2^-10 of the scale is less than 2^-4 * 2^-13
-of the row's largest value. The terms of an error bound are therefore the value's size, and 2^-13 of the row's largest
+of its row. The largest value of a row is at least 224 times the scale. Therefore 2^-10 of the scale is less than 2^-4 *
+2^-13 of the row's largest value. The terms of an error bound are the value's size, and 2^-13 of the row's largest
 value. The gradient of the logits is in e5m2. Its error is at most 2^-3 of the terms, which are the value's size and
 2^-27 of the row's largest value.
 """
@@ -187,7 +187,8 @@ def _swiglu_backward(setting: Setting, shape: str, gate_up: Tensor, grad: Tensor
 
 
 def weight(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare NF4 weights converted to FP8, untransposed and transposed. Blocks' scales have the size `magnitude`."""
+    """Compare NF4 weights converted to FP8, untransposed and transposed. The scales of blocks have the size
+    `magnitude`."""
     model = setting.model
     for count, cols in ((model.hidden_size, model.query_dim), *WEIGHTS):
         for turned in (False, True):

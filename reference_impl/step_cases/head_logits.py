@@ -3,10 +3,11 @@
 Legend: T tokens, H hidden, V vocabulary, P panels of the vocabulary. The claim's `magnitude` is the logits' size.
 
 The statistics are computed from the stored logits, which are rounded. In half of the cases, the logits need no
-rounding, so the reference does not depend on it. The operands of these cases are -1, 0 and 1 times a power of two, so
-their sums of products are integers times a power of two. bfloat16 represents such integers up to 256 exactly, which is
-ten standard deviations at a hidden size of 1536. In the other half, the operands have any value, but all values of a
-row have the same sign. So a logit is as large as the sum of its terms' sizes. Here only the logits are compared.
+rounding, so the reference does not depend on rounding. The operands of these cases are -1, 0 and 1 times a power of
+two, so their sums of products are integers times a power of two. bfloat16 represents such integers up to 256 exactly,
+and 256 is ten standard deviations at a hidden size of 1536. In the other half, the operands have any value, but all
+values of a row have the same sign. A logit is then as large as the sum of its terms' sizes. In these cases only the
+logits are compared.
 """
 
 from __future__ import annotations

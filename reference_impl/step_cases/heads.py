@@ -10,7 +10,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Heads:
-    """Sizes of grouped-query attention. A packed matrix is [T, heads * D]. Unpacked heads are [B, heads, S, D]."""
+    """Sizes of grouped-query attention. The shape of a packed matrix is [T, heads * D], that of unpacked heads [B,
+    heads, S, D]."""
 
     batch: int
     seq_len: int
@@ -76,7 +77,7 @@ class Heads:
     def rotated_terms(self, terms: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the terms of the result of a rotation (forward or back). terms: the terms of its input.
 
-        A rotation mixes both halves of a head, so a result has terms of both.
+        A rotation mixes both halves of a head, so a result contains terms of both halves.
         """
         turned = self.query + self.key_value
         halves = terms.view(self.batch, self.seq_len, -1, 2, self.dim // 2)

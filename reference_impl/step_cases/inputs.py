@@ -23,8 +23,8 @@ from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.kernel_table import KernelTable
 
 _GUARD_ELEMENTS = 64  # number of NaN elements before and after a tensor; a multiple of 16 bytes, as kernels require
-# A result that is smaller than the smallest normal number of fp32 may be flushed to zero. FLUSHED is the largest such
-# error, divided by the roundoff.
+# A result that is smaller than the smallest normal number of fp32 may be flushed to zero. FLUSHED is the largest error
+# of this kind, divided by the roundoff.
 FP32_ROUNDOFF = 2.0**-24
 FLUSHED = 2.0**-126 / FP32_ROUNDOFF
 
@@ -50,7 +50,8 @@ class Setting:
 
     @property
     def exponent(self) -> float:
-        """Return the roundoff of fp32, in which exponents are computed, divided by that of the setting's type."""
+        """Return the roundoff of fp32, in which exponents are computed, divided by the roundoff of the setting's data
+        type."""
         return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
 
     @property
@@ -65,7 +66,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Draws random tensors. The memory before and after a tensor is NaN, so a kernel that reads it returns NaN."""
+    """Draws random tensors. The memory before and after a tensor is NaN, so a kernel that reads outside of the tensor
+    returns NaN."""
 
     generator: torch.Generator
     dtype: torch.dtype

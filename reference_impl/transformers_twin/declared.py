@@ -29,7 +29,7 @@ WORKLOAD_OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Declared:
-    """The settings of one training run. Names are those in the contract, and the contract must declare all settings."""
+    """The settings of one training run, with their names in the contract. The contract must declare all of them."""
 
     checkpoint: Path  # a directory in the layout of Hugging Face
     text: Path | None  # a file or a folder; None: the text in `reference_impl/text/`
@@ -85,7 +85,7 @@ def _checked(given: dict[str, Any], known: dict[str, Any], where: str) -> dict[s
 
 
 def _folder(named: str) -> Path:
-    """Return a folder. named: its path, or `package:path` for a folder in an installed package."""
+    """Return a folder. named: the folder's path, or `package:path` for a folder in an installed package."""
     package, colon, path = named.partition(":")
     if not colon:
         return Path(named)

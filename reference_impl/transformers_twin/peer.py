@@ -28,7 +28,7 @@ MODULES = ("transformers", "peft", "bitsandbytes")
 
 
 class TransformersPeer:
-    """QLoRA by transformers, peft, bitsandbytes and torch.optim. It reads only a checkpoint and settings."""
+    """QLoRA built from transformers, peft, bitsandbytes and torch.optim. It reads only a checkpoint and settings."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -104,7 +104,8 @@ class PeerRun:
         self._schedule = schedule(self._optimizer, told)
 
     def step(self, index: int) -> Tensor:
-        """Run one step of the peer's training, and return the loss (0-d). Run the steps of a seed in order."""
+        """Run one step of the peer's training, and return the loss (0-d). Call this for the steps of a seed in
+        order."""
         loss = self._evaluate(index)
         self._optimizer.step()
         self._schedule.step()
@@ -115,7 +116,8 @@ class PeerRun:
         return self._evaluate(index)
 
     def _evaluate(self, index: int) -> Tensor:
-        """Return the mean loss (0-d) of transformers over the batch's next tokens. Compute and clip the gradients."""
+        """Return transformers' mean loss (0-d) over the batch's next tokens. Also compute the gradients and clip
+        them."""
         import torch
 
         self._batch = self._windows.batch(index).to(self._device)

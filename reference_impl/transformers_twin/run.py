@@ -40,7 +40,7 @@ class TwinRun:
         return loss
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean loss (0-d) of transformers for these parameters over the next tokens of batch `index`.
+        """Return transformers' mean loss (0-d) over the next tokens of batch `index`, for these parameters.
 
         Also compute the gradients and clip them.
         """
@@ -57,7 +57,8 @@ class TwinRun:
         return loss.detach()
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the state after one step of `torch.optim.AdamW` from the state `before` at the rate of step `index`.
+        """Return the state after one step of `torch.optim.AdamW` from the state `before`, with the learning rate of
+        step `index`.
 
         The tensors of `before` are not changed.
         """

@@ -1,4 +1,5 @@
-"""The adapter for the twin, for arms with which the trainer's arms are compared. Describing it imports no torch."""
+"""The adapter for the twin, which contracts use as an arm to compare the trainer's arms with. Describing it imports no
+torch."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ MODULES = ("transformers", "peft")
 
 
 class TransformersTwin:
-    """QLoRA by transformers, peft, bitsandbytes and torch.optim, on the CPU. It uses only the contract's settings."""
+    """QLoRA built from transformers, peft, bitsandbytes and torch.optim, on the CPU. It uses only the contract's
+    settings."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(

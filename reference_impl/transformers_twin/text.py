@@ -39,7 +39,8 @@ def read_text(path: Path | None) -> bytes:
 
 
 def tokens_of(text: bytes, checkpoint: Path) -> Tensor:
-    """Return the tokens of the text, int64 [n], by the checkpoint's tokenizer. If it has none, each byte is a token."""
+    """Return the tokens of the text, int64 [n], by the checkpoint's tokenizer. If the checkpoint has no tokenizer, each
+    byte is a token."""
     file = checkpoint / "tokenizer.json"
     if not file.is_file():
         return torch.tensor(list(text), dtype=torch.int64)

@@ -32,7 +32,8 @@ _GAINS = {"input": "input_norm", "post_attention": "post_attn_norm"}
 def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Parameter]]:
     """Return the peft model in the declared dtype, and the trained tensors by the trainer's names, in order.
 
-    Trained tensors have at least float32. In a bfloat16 model, LoRA's factors and the gains are float32, as in peft.
+    Trained tensors have at least float32 precision. In a bfloat16 model, LoRA's factors and the gains are float32, as
+    in peft.
     """
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -103,7 +104,8 @@ def through_table(weight: Tensor) -> Tensor:
 
 
 def versions(told: Declared) -> dict[str, str]:
-    """Return the versions of the libraries, the code that dequantized the weights, and the name of the checkpoint."""
+    """Return the versions of the libraries, the name of the code that dequantized the weights, and the name of the
+    checkpoint."""
     import importlib.metadata
 
     named = {name: importlib.metadata.version(name) for name in ("transformers", "peft", "torch")}

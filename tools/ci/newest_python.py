@@ -1,9 +1,9 @@
-"""Print the command of the newest supported Python on this machine, without the version that runs this script.
+"""Print the command of the newest supported Python on this machine, except the version that runs this script.
 
-    python tools/ci/newest_python.py
+python tools/ci/newest_python.py
 
-An empty line means that there is none. The script searches `pythonX.Y` on PATH and the versions of pyenv. The supported
-versions are the classifiers in pyproject.toml (`VERSIONS`).
+An empty line means that there is no such Python. The script searches `pythonX.Y` on PATH and the versions of pyenv. The
+supported versions are the classifiers in pyproject.toml (`VERSIONS`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
-# the supported versions of Python, the oldest first
+# The supported versions of Python, with the oldest first.
 VERSIONS = [found[1] for line in PROJECT["classifiers"] if (found := _PYTHON.fullmatch(line))]
 
 
@@ -42,7 +42,7 @@ def candidates(version: str) -> Iterator[str]:
 
 
 def works(command: str) -> bool:
-    """Return True if the command can make a virtual environment. A shim of pyenv without this Python version cannot."""
+    """Return True if the command can create a virtual environment. A pyenv shim without its Python version cannot."""
     try:
         started = subprocess.run([command, "-c", "import ensurepip, venv"], capture_output=True, check=False)
     except OSError:
@@ -51,7 +51,7 @@ def works(command: str) -> bool:
 
 
 def newest_python() -> str | None:
-    """Return the command of the newest supported Python whose version differs from this Python's, or None."""
+    """Return the command of the newest supported Python of another version than this Python's, or None."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     others = [version for version in reversed(VERSIONS) if version != own]
     return next((command for version in others for command in candidates(version) if works(command)), None)

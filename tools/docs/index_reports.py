@@ -58,11 +58,11 @@ class Published:
     header: Header
     verdicts: VerdictFile
     drill: DrillRecord | None
-    shown: str  # name of the file to link: the run's page, or its summary if it was published without a page
+    shown: str  # name of the file to link: the run's page, or its summary if the run has no page
 
 
 def published(reports: Path) -> list[Published]:
-    """Return every published run, in the order of names and so of dates. Raises EvidenceError for a damaged run."""
+    """Return every published run, sorted by name and therefore by date. Raises EvidenceError for a damaged run."""
     directories = []
     for path in runs_in(reports):
         header = header_of(path)
@@ -175,7 +175,7 @@ def _sources(header: Header) -> str:
 
 
 def _open(verdicts: Iterable[tuple[Published, UnitFacts]]) -> list[list[str]]:
-    """Return a row for each result that is not PASS. Claims of one run with the same result share a row."""
+    """Return a row for each result other than PASS. Claims of one run with the same result share a row."""
     claims: dict[tuple[str, str, str, str], list[str]] = {}
     for run, verdict in verdicts:
         meaning = reason_text(verdict.reason).meaning or ""

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "reports" / "mutation" / "judge.json"
 EXPLAINED = RESULT.with_name("survivors.yaml")
 STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious")
-FOUND = ("killed", "timeout")  # a mutant counts as found if a test failed, or if the tests did not end in time
+FOUND = ("killed", "timeout")  # a mutant counts as found if a test failed, or if the tests took too long
 
 
 def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:

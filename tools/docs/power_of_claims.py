@@ -1,8 +1,8 @@
-"""Compute the table in docs/statistics.md: the chance that each timed claim is decided.
+"""Compute the table in docs/statistics.md: the probability that each timed claim is decided.
 
-    python tools/docs/power_of_claims.py
+python tools/docs/power_of_claims.py
 
-The chance is computed from the noise of the claim's last published run. The script only prints the table.
+The probability is computed from the noise of the claim's last published run. The script only prints the table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fill docs/reference/claim-kinds.md: the fields of a contract, and every kind of claim with its fields.
 
-The fields come from the JSON Schema with the models' docstrings. The table of kinds adds the needed capabilities.
+The fields come from the JSON Schema with the models' docstrings. The table of kinds adds the required capabilities.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.contract.schema import part_model
 from harness.kinds import BUILT_IN
 
 Schema = Mapping[str, Any]
-# The fields of all claims are the fields of a kind that are not in this kind's own part. Any kind can be used for this.
+# To find the fields that all claims share, take any kind (here this one) and leave out the fields of its own part.
 OF_ALL = "TrajectoryMatchClaim"
 COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds below. The worst part decides."
 CASES = "[cases](../writing-a-contract.md#3-take-the-numbers-from-somewhere)"
@@ -54,7 +54,7 @@ def _kind(kind: str, model: Schema) -> Iterator[str]:
 
 
 def _fields(model: Schema, only: Container[str] | None = None) -> str:
-    """Return a table of a model's fields: the fields in `only`, or all except `kind`, the title of the section."""
+    """Return a table of the fields `only` of a model, or of all fields except `kind`, which is the section's title."""
     required = model.get("required", ())
     rows = [
         (f"`{name}`", _value(field), "must be given" if name in required else _default(field), _text(field))

@@ -22,7 +22,7 @@ EXCERPTS = FOLDER / "excerpts"
 
 
 class Outcome(Strict):
-    """What became of upstream's claim: its state, this project's claims (`by`), tests (`file::function`), and `why`."""
+    """The outcome of upstream's claim: its state, this project's claims (`by`), tests (`file::function`), and `why`."""
 
     state: Literal["decided", "restated", "refuted"]
     by: list[Name] = Field(default=[])
@@ -58,7 +58,7 @@ class OutOfScope(Strict):
 
 
 class Supporting(Strict):
-    """Sections of upstream's files whose items only name or introduce items of other sections."""
+    """Sections of upstream's files whose items only name or introduce the items of other sections."""
 
     sections: Annotated[list[Name], Field(min_length=1)]
     why: Text
@@ -81,7 +81,7 @@ class Decisions(Strict):
 
 @dataclass(frozen=True)
 class Row:
-    """Items of one file with the same outcome. Supporting and out-of-scope items have only a reason `why`."""
+    """Items of one file with the same outcome. Supporting and out-of-scope items have only a reason (`why`)."""
 
     items: list[Item]
     outcome: Outcome | None

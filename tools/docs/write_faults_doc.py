@@ -1,6 +1,6 @@
 """Fill docs/faults.md: every fault, the claims that name it, their expected verdicts, and upstream's own bound.
 
-The first columns come from the contracts and from the faults' declarations, the last one from published drills.
+The last column comes from published drills, the other columns from the contracts and the declarations of faults.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make the screenshots of report pages in the documentation, with Chromium: `python tools/docs/write_pictures.py`.
 
-Next to each picture is a text file with the words at the top of the page. A test compares this file with the words that
-the page has now. If the words change, run the script again.
+Next to each picture is a text file with the words at the top of the page. A test compares this file with the page's
+present words. If the words change, run the script again.
 """
 
 from __future__ import annotations

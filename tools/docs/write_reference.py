@@ -133,7 +133,7 @@ def shared_checks() -> str:
 
 def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str:
     """Return the cell for a kind and a check: `yes`, `no (3)`, or `yes, not of a control (4)`. The number is the
-    position of the reason in `reasons`, to which a new reason is added."""
+    position of the reason in `reasons`. A new reason is added to `reasons`."""
     if check in leaves_out:
         return f"no ({reasons.index(leaves_out[check]) + 1})"
     roles = {role: leaves_out.get(f"{check}.{role}", leaves_out.get(role)) for role in sorted(ROLES)}

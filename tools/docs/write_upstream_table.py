@@ -58,10 +58,10 @@ def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[
 
 
 def place(name: str) -> str:
-    """Return the path of a run's page, relative to docs/. A missing run has the path of a folder in reports/."""
+    """Return the path of a run's page, relative to docs/. For a missing run, name its folder in reports/."""
     folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
-    # A run that is a part of another run's page has no page of its own, only a summary.
+    # A run that is part of another run's page has only a summary and no page.
     shown = layout.PAGE if not folders or (folder / name / layout.PAGE).is_file() else layout.SUMMARY
     return f"../{folder.relative_to(ROOT).as_posix()}/{name}/{shown}"
 
@@ -183,7 +183,7 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 
 def _says(items: Sequence[Item]) -> str:
-    """Return upstream's words for the first item with a prediction or a formula, or for the first item of all."""
+    """Return upstream's words for the first item that has a prediction or a formula. If none has, use the first."""
     worded = [(item, item.texts[key]) for key in ("prediction", "formal") for item in items if item.texts.get(key)]
     text = f"{worded[0][0].title}: {worded[0][1]}" if worded else items[0].title
     return _code(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")

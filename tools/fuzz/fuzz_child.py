@@ -1,6 +1,6 @@
-"""Try inputs in a forked process. If an input ends the process, this is a finding, and the fuzzing continues.
+"""Try inputs in a forked process. If an input ends this process, the input is a finding, and the fuzzing continues.
 
-Each input may use `SECONDS` of processor time, and `BYTES` more memory than the process has.
+Each input may use `SECONDS` of processor time, and `BYTES` more memory than the process has at its start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fuzz_mutations import MOST_BYTES
 from fuzz_targets import Target
 
 SECONDS, BYTES = 1.0, 200 * 2**20
-ENDLESS = 5.0  # processor time in seconds after which the system ends the process of an input
+ENDLESS = 5.0  # processor time in seconds after which the system ends a process that tries one input
 Give = Callable[[Callable[[bytes], None]], None]
 
 
@@ -32,7 +32,7 @@ class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of t
 
 @dataclass(frozen=True)
 class Tried:
-    """The number of inputs that were tried, the number read without an error, what broke, and the last input."""
+    """The numbers of inputs that were tried and that were read without an error, what broke, and the last input."""
 
     tried: int
     read: int
@@ -90,7 +90,7 @@ class _Shared(ctypes.Structure):
 
 
 class Child:
-    """A forked process that passes each input of `give` to the target. It ends when `attempt` raises `Broken`."""
+    """A forked process that tries each input that `give` produces. The process ends when `attempt` raises `Broken`."""
 
     def __init__(self, target: Target, give: Give) -> None:
         self._shared = RawValue(_Shared)
@@ -111,13 +111,13 @@ class Child:
 
 
 def _work(target: Target, give: Give, shared: _Shared) -> None:
-    """Try inputs, then exit the process. The function does not return, so the child never runs the parent's code."""
+    """Try inputs, then exit the process. The function never returns, so the child never runs the parent's code."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
 
     def one(case: bytes) -> None:
         shared.keep("case", case)
         shared.tried += 1
-        # At the limit, the system ends the process by SIGXCPU, even if a library does not return to Python.
+        # At this limit, the system ends the process with SIGXCPU, even if a library does not return to Python.
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + ENDLESS), hard))
         try:
             shared.read += attempt(target, case)

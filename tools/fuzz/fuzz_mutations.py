@@ -96,7 +96,7 @@ def damaged(document: Any, each: Sequence[Damage]) -> Any:
 
 def altered(document: Any, row: bytes, others: Any) -> Any:
     """Return a copy of the document with one to three values altered so that it probably stays valid. An alteration
-    replaces a value by one in `others` of the same key and type, changes a number, or drops or repeats an item."""
+    replaces a value by one of `others` with the same key and type, changes a number, or drops or repeats an item."""
     document = _copy(document)
     known = _places(others)
     for at in range(_CHOICES, _CHOICES + 6 * (1 + row[-1] % 3), 6):

@@ -52,7 +52,7 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
                 give(case)
 
     blocks = st.binary(min_size=DRAW * ROW, max_size=DRAW * ROW)
-    one_more = 2  # draw more blocks than needed, because the first block that hypothesis draws is all zeros
+    one_more = 2  # draw more blocks than needed, because hypothesis first draws a block of zeros
     generating = settings(
         max_examples=inputs // DRAW + one_more,
         deadline=None,
@@ -64,8 +64,8 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
 
 
 def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: int) -> Tried:
-    """Try `inputs` inputs, or fewer if the time `until` is reached. In the result, `broken` has a line for each
-    finding. each: copies of the target with separate folders, one for each process that may run at the same time."""
+    """Try `inputs` inputs, or fewer if the time `until` is reached. The result's `broken` has a line for each finding.
+    each: copies of the target with separate folders, one for each process that may run at the same time."""
     tried = read = pending = 0
     broken: list[str] = []
     running: deque[tuple[Target, int, Child]] = deque()

@@ -1,7 +1,7 @@
 """The targets of fuzzing: each reader of untrusted files, and each use of a valid contract.
 
-A target makes a case from a row of random bytes, and tries the case. A case consists of bytes, too. A case that finds
-an error is stored. If the reader raises an error, trying the case raises the same error.
+A target makes an input (a case) from a row of random bytes, and tries the case. A case consists of bytes, too. A case
+that finds an error is stored. If the reader raises an error, trying the case raises the same error.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _texts() -> list[list[bytes]]:
 
 
 def _document(row: bytes) -> Any:
-    """Return a changed contract. Seven in eight have only one or two claims, because long cases take more time."""
+    """Return a changed contract. Seven of eight have only one or two claims, because long cases take more time."""
     whole = _documents()[row[0] % len(_documents())]
     claims = whole["claims"]
     if row[2] % 8 == 7:
@@ -124,8 +124,8 @@ def _changed(contents: list[bytes], row: bytes) -> bytes:
 
 
 def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], object]:
-    """Return an attempt that validates a contract and then applies `use` to it. The case is parsed as JSON, because
-    reading YAML takes most of the time, and another target tests it."""
+    """Return an attempt that validates a contract and then calls `use` with it. The case is parsed as JSON, because
+    reading YAML takes most of the time, and another target tests YAML."""
 
     def attempt(content: bytes) -> object:
         try:
@@ -196,7 +196,7 @@ def _read_ptx(content: bytes) -> None:
 
 
 def targets(scratch: Path) -> dict[str, Target]:
-    """Return every target by name. Targets write into `scratch`, which is created here and removed by the caller."""
+    """Return every target by name. Targets write into `scratch`, which is created here. The caller removes it."""
     from reference_impl.errors import ReferenceImplError
 
     scratch.mkdir()

@@ -29,7 +29,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "overrun": ("still running after",),
     "output": ("printed more than 10 MiB",),
     "full_disk": ("File too large",),
-    # These causes come last, because other causes in the same run would lose their last output.
+    # These causes come last. Otherwise other causes in the same run would lose their last output.
     "closed_output": ("Bad file descriptor",),
     "no_directory": ("the directory of the run was nothing",),
     "orphan": LEFT,
@@ -46,7 +46,7 @@ NAMED_DESCRIBING = NAMED | {
 }
 # A process that describes systems writes no files, so causes that remove its directory or fill the disk cannot occur.
 NOT_DESCRIBING = {"no_directory", "full_disk", "overrun"}
-TOGETHER = 5  # number of combinations in one run; if one ends its process, the harness executes the others again
+TOGETHER = 5  # number of combinations in one run; if one ends the process, the harness executes the others again
 WALL_LIMIT_S, HEARTBEAT_S = 400.0, 200.0
 OVERRUN_S, HANG_S = 25.0, 15.0  # limits in seconds; importing torch takes less time, even on a busy machine
 DESCRIBE_S = 15.0
@@ -68,13 +68,13 @@ def table() -> list[Combination]:
         one
         for one in found
         if not (one.phase in {"import", "describe"} and one.cause in NOT_DESCRIBING)
-        # Leave out these combinations, because the harness does not use what these functions return.
+        # Leave out these combinations, because the harness ignores what these functions return.
         and not (one.phase in {"import", "import_in_worker", "end"} and one.cause == "nonsense")
     ]
 
 
 def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> list[Group]:
-    """Group the combinations into runs. Workers that hang or take too long are in groups with separate limits."""
+    """Group the combinations into runs. Workers that block or take too long are in groups with separate limits."""
     found: list[Group] = []
     for kind, wall, heartbeat in (
         ("hang", WALL_LIMIT_S, HANG_S),

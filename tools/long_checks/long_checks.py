@@ -71,7 +71,7 @@ def row(result: Result) -> list[str]:
     """Return a row of the table, for this machine and the current commit."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     whole = git_commit() or ""
-    commit = f"`{whole[:12]}{whole[40:]}`"  # with `+changes` if sources differ from the commit
+    commit = f"`{whole[:12]}{whole[40:]}`"  # `+changes` is appended if sources differ from the commit
     return [result.part, f"{datetime.now(UTC):%Y-%m-%d}", commit, machine, f"{result.seconds:.0f}", result.figures]
 
 

@@ -1,4 +1,4 @@
-"""Find and end processes by a mark, which is an environment variable that they have from their start."""
+"""Find and end processes by a mark. The mark is an environment variable that the processes have from their start."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def marked(mark: str, others: set[int] | None = None) -> list[int]:
-    """Return the running processes whose environment contains the mark `NAME=value`, without this process. Child
-    processes inherit the mark. others: ids of processes that are known not to have the mark; more are added."""
+    """Return the ids of running processes whose environment contains the mark `NAME=value`, except this process. Child
+    processes inherit the mark. others: ids of processes known not to have the mark; more ids are added."""
     text, known = mark.encode(), set() if others is None else others
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - callers look a thousand times a second
@@ -23,7 +23,7 @@ def marked(mark: str, others: set[int] | None = None) -> list[int]:
         if text in environment.split(b"\0"):
             found.append(int(name))
         elif environment:
-            # The environment is empty while the process starts another program, so do not store this process as known.
+            # The environment is empty while the process starts another program, so do not record that it has no mark.
             known.add(int(name))
     return found
 

@@ -54,7 +54,7 @@ def statuses(results: str) -> dict[str, str]:
 
 
 def function_of(mutant: str) -> str:
-    """Return the name of the changed function: `sheet.Sheet.held` for
+    """Return the name of the function that a mutant changes: `sheet.Sheet.held` for
     `harness.judging.sheet.xǁSheetǁheld__mutmut_3`."""
     module, _, name = mutant.rpartition("__mutmut_")[0].rpartition(".")
     return f"{module.rpartition('.')[2]}.{name.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"

@@ -1,8 +1,8 @@
 """Kill verify, drill and pytest at random moments of each of their phases, then judge the run directories.
 
-    python tools/long_checks/random_kills.py [--kills 300] [--seed 17]
+python tools/long_checks/random_kills.py [--kills 300] [--seed 17]
 
-The script waits until the chosen phase, and then for a random part of its time without a kill. The exit code is 1 if a
+The script waits for the chosen phase, and then for a random part of this phase's usual time. The exit code is 1 if a
 gate is open for an unfinished run, if a process runs two seconds after its command ended, or if a command does not end.
 """
 
@@ -54,7 +54,7 @@ class Command:
     mark: str
     process: subprocess.Popen[bytes] = field(init=False)
     described: bool = False
-    # Ids of processes without the mark. They are not examined again, because this would take processor time.
+    # Ids of processes without the mark. They are not examined again, which saves processor time.
     others: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -92,10 +92,10 @@ class Command:
 
 
 def prepare(folder: Path) -> None:
-    """Write a contract whose units all hold, and whose one fault is killed (detected)."""
+    """Write a contract whose units all hold, and whose one fault is killed (detected by the claim)."""
     with patch.object(
         sys, "path", [str(SCRIPTED), *sys.path]
-    ):  # only here, because in other processes the folder would replace a worker's probe
+    ):  # set only here; in other processes the folder would replace a worker's probe
         from scripted_system import contract_text
     text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
     (folder / "gate.yaml").write_text(text)
@@ -156,7 +156,7 @@ def kill(
 
 
 def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
-    """Return a list with a problem if the gate is open for a run that is unfinished or lacks evidence."""
+    """Return a list with a problem if the gate is open although the run is unfinished or lacks evidence."""
     arguments = ["judge", *([] if drilled else ["--gate"]), str(directory)]  # --gate refuses drills
     printed, code = StringIO(), 1
     with redirect_stdout(printed), redirect_stderr(printed), suppress(HarnessError):
@@ -179,7 +179,7 @@ def main() -> int:
 
 def killed(kills: int, choice: random.Random) -> int:
     """Kill `kills` commands, and print a line for each and a summary. Return the exit code."""
-    # Restore the default handlers. Under a shell's `&` or nohup, commands inherit that SIGINT or SIGHUP is ignored.
+    # Restore the default handlers. A shell's `&` and nohup make commands ignore SIGINT or SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     lengths = {name: unkilled(name) for name in COMMANDS}

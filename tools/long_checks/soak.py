@@ -1,10 +1,10 @@
-"""Run the smoke verification repeatedly in one process. Check that nothing is left over and verdicts are equal.
+"""Run the smoke verification repeatedly in one process. Check that nothing leaks and that the verdicts are equal.
 
-    python tools/long_checks/soak.py
+python tools/long_checks/soak.py
 
 After each verification the script counts the processes that it started and that still run (found by a variable in their
 environment), files in the temporary folder, open file descriptors, and threads. No process may still run. The other
-counts must not be larger than after the second verification, when everything that is cached or opened once exists.
+counts must not be larger than after the second verification, when all caches are filled.
 """
 
 from __future__ import annotations

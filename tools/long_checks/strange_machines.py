@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = ROOT / "docs" / "plugging-in-a-trainer.md"
 PYTHON = getattr(sys, "_base_executable", sys.executable)
-CLOSED = "closed"  # name of a read-only folder in the work folder
+CLOSED = "closed"  # name of the read-only folder in the work folder
 WITHOUT_COMPILERS = "bin"
 _COMPILER = re.compile(r"gcc|clang|(^|-)(cc|c\+\+|g\+\+|cpp|c89|c99|tcc|ld|as|nvcc|icx)([-.\d]*)$")
 _USER = ("--user", "--map-user=54321", "--map-group=54321")  # a user number that has no line in /etc/passwd
@@ -35,7 +35,7 @@ _LEFT = ("PATH", "SSL_CERT_FILE", "PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_
 
 @dataclass(frozen=True)
 class Circumstance:
-    """A difference from an ordinary machine. In `variables`, `{work}` is the work folder, None removes a variable."""
+    """A difference from an ordinary machine. In `variables`, `{work}` is the work folder; None removes a variable."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)
     other_user: bool = False
@@ -133,7 +133,7 @@ def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: 
 
 
 def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[str]:
-    """Return a list with the first of `COMMANDS` whose result here differs from that on an ordinary machine."""
+    """Return a list with the first of `COMMANDS` whose result differs from its result on an ordinary machine."""
     folder = work / f"my prøject, {name}"
     documented_trainer(folder)
     wrong = []
@@ -153,7 +153,7 @@ def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[st
 
 
 def installed(source: Path, work: Path) -> Path:
-    """Clone the tree at HEAD, and install it by `make install` with this Python. Return the environment's path."""
+    """Clone the tree at HEAD, and install it with `make install` and this Python. Return the environment's path."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
     code, printed = run(INSTALLATION, ["make", "install", f"PYTHON={PYTHON}"], source, work)
     if code:

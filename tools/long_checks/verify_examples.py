@@ -23,7 +23,7 @@ import torch
 from write_examples_page import names, verdicts
 
 ROOT = Path(__file__).parents[2]
-Found = dict[tuple[str, str], tuple[str, str]]  # names of claim and workload -> status and reason of the verdict
+Found = dict[tuple[str, str], tuple[str, str]]  # (claim, workload) -> (status, reason) of the verdict
 
 
 def verify(name: str, reports: Path) -> list[dict[str, Any]]:

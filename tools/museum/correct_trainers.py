@@ -28,7 +28,7 @@ from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
-# This claim is left out for examples. Its control is an arm that only `harness.system.made_step` offers.
+# This claim is left out for examples, because only `harness.system.made_step` offers the arm for its control.
 NOT_OURS = "SYNCS"
 
 
@@ -47,7 +47,7 @@ def try_example(name: str) -> list[Said]:
 
 
 def with_example(name: str, text: str) -> str:
-    """Return the text of a template, filled with the system, the small workload and the arms of an example."""
+    """Return the text of a template, filled with an example's system, small workload and arms."""
     shipped = load_contract(ROOT / "examples" / name / "contract.yaml").contract
     ours, plain, form = SHIPPED[name]
     small = shipped.workloads["small"]

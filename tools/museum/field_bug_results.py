@@ -83,7 +83,7 @@ def keep_results(new: Results, path: Path = RESULTS) -> None:
 
 
 def _kept(trial: Trial, said: Said) -> Said:
-    """Return the part of a result that is stored. First tries, and claims that hold, are stored without figures."""
+    """Return the part of a result that is stored. Results of first tries, and of claims that hold, have no figures."""
     if not said.found or trial.tried == FIRST:
         return Said(said.claim, said.status, said.reason)
     message = LINE.sub(r"\1", " ".join(said.message.split()))

@@ -28,7 +28,7 @@ from field_bugs import FORMS, LONG
 
 MEMORY = "MEMORY"
 LIMIT_S = 90.0  # time limit of one run in seconds
-# Only the claim MEMORY finds the bugs of these entries.
+# Of all claims, only MEMORY finds the bugs of these entries.
 FIRST = ("rf_detr_pool_per_shape", "transformer_engine_kept_outputs")
 
 

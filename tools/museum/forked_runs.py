@@ -1,6 +1,6 @@
 """Execute the runs of contracts for small systems, in forks of a process that has already imported torch.
 
-A worker of `harness verify` needs seconds for imports, a run of a small system only a fraction of a second. Each run
+A worker of `harness verify` needs seconds for imports, but a small system's run takes a fraction of a second. Each run
 has its own fork, which does the work of a worker. A time limit replaces the supervisor. A fork cannot use a GPU if its
 parent has called the CUDA driver. With PYTORCH_NVML_BASED_CUDA_CHECK=1, torch checks for a GPU without this call.
 Another process reads the facts about the GPU that the harness needs.
@@ -52,7 +52,7 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 from harness.system.wrappers import HARNESS_FAULTS
 
 JOBS = 10  # number of forks that use a GPU at the same time
-# Modules that probes import when first needed. They are imported before forking, because each fork would import them.
+# Modules that probes import when they first need them. Import them before forking, so that forks do not import them.
 AHEAD = (
     "torch._dynamo",
     "harness.execution.probes.paired",
@@ -63,7 +63,7 @@ AHEAD = (
 
 
 def prepare() -> None:
-    """Import the modules that runs need, and use one thread as in a fork, because threads change the order of sums."""
+    """Import the modules that runs need, and use one thread as forks do, because threads change the order of sums."""
     if not torch.cuda.is_available():
         # Set this variable now, because Triton reads it when it is imported below.
         os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -77,7 +77,7 @@ def prepare() -> None:
 
 
 def _record_a_step() -> None:
-    """Record one step, so that forks need not repeat the preparations that the first recording in a process makes."""
+    """Record one step. Forks then need not repeat the preparations that the first recording in a process makes."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     tokens = torch.zeros(2, dtype=torch.int64)
@@ -94,7 +94,7 @@ def _record_a_step() -> None:
 
 
 def _build_models(base: type[BaseModel]) -> None:
-    """Build pydantic's validators of all models now. Otherwise each fork would build them when they are first used."""
+    """Build pydantic's validators of all models now. Otherwise each fork would build them at their first use."""
     for model in base.__subclasses__():
         model.model_rebuild()
         _build_models(model)
@@ -151,7 +151,7 @@ def verdict_on(unit: Unit, contracts: Sequence[LoadedContract], evidence: Sequen
 
 def execute(run: Run, directory: Path, limit_s: float) -> RunEvidence:
     """Execute one run in a fork, which writes its evidence into `directory`. Return the evidence. If a signal or the
-    time limit ends the fork, the evidence contains this death."""
+    time limit ends the fork, the evidence contains a record of this death."""
     directory.mkdir(parents=True)
     (directory / layout.RUN).write_text(dump_json(run.model_dump(), sort_keys=False), encoding="utf-8")
     process = Fork(lambda: _work(run, directory))
@@ -168,7 +168,7 @@ def execute(run: Run, directory: Path, limit_s: float) -> RunEvidence:
 
 
 def _work(run: Run, directory: Path) -> None:
-    # Start new processes instead of forks, because this process has used the device, and its forks could not use it.
+    # Start new processes instead of forks. This process has used the device, so its forks could not use the device.
     if torch.cuda.is_available():
         os.environ["PYTHONPATH"] = child_path()
     else:
@@ -200,7 +200,7 @@ class Fork:
                 os._exit(code)
 
     def wait(self, limit_s: float | None = None) -> int | None:
-        """Wait up to `limit_s` seconds. Return the exit code, negative for a signal, or None at the time limit."""
+        """Wait up to `limit_s` seconds. Return the exit code (negative for a signal), or None at the time limit."""
         until = None if limit_s is None else time.monotonic() + limit_s
         while self._ended is None:
             pid, status = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)

@@ -22,7 +22,7 @@ from page_tables import table
 
 THIRD_PARTY = ROOT / "examples" / "third_party"
 FIRST_ANSWERS = THIRD_PARTY / "first_answers.csv"
-# For each file of answers at the last try: the date of its commit, and the machine on which it was measured.
+# For each file of answers at the last try: the date of its commit, and the machine on which the answers were measured.
 LAST_ANSWERS = {
     "cpu.csv": ("2026-11-28", CPU),
     "h100.csv": ("2026-11-28", "NVIDIA H100"),
@@ -65,7 +65,7 @@ def found_bugs(forms: Mapping[str, Sequence[Said]]) -> list[Said]:
 
 
 def first_dates(path: Path = FIRST_TRIES) -> dict[str, str]:
-    """Return the date of each entry's first try, by the entry's name."""
+    """Return the date of each entry's first try, by the name of the entry."""
     return {row["name"]: row["date"] for row in _rows(path)}
 
 
@@ -122,7 +122,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def release_of(date: str, changelog: str | None = None) -> str:
-    """Return the last release on or before a date, from the changelog, or `none` before the first release."""
+    """Return the last release on or before a date, from the changelog. Return `none` if there was no release yet."""
     text = CHANGELOG.read_text(encoding="utf-8") if changelog is None else changelog
     releases = re.findall(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)
     return max(((day, version) for version, day in releases if day <= date), default=("", "none"))[1]

@@ -69,7 +69,7 @@ def drafted(
     entry: Path, form: str, seed: int, steps: int = STEPS
 ) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
     """Yield the draft of a form, the temporary folder with its contracts, and the loaded contracts. Inside the `with`,
-    the folder is first on Python's path."""
+    this folder is first on Python's path."""
     draft = field_bugs.draft_of(entry, form, steps)
     with tempfile.TemporaryDirectory(prefix="field-bug-") as name, first_on_path(Path(name)) as folder:
         try:

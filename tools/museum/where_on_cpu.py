@@ -77,7 +77,7 @@ class Planted(StepFunctionSystem):
 
 
 def forget_scripts() -> None:
-    """Make the harness not treat the scripts in tools/ as user code, because they execute the forks."""
+    """Make the harness treat the scripts in tools/ not as user code, although they execute the forks."""
     for name in ("is_own", "is_users_or_library"):
         vars(sites)[name] = partial(lambda asked, file: "/tools/" not in file and asked(file), vars(sites)[name])
 

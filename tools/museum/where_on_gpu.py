@@ -41,7 +41,7 @@ from reference_impl.faults import FAULTS, KERNELS, REPLAY, STEP
 
 LIMIT_S = 200.0  # time limit for one fault in seconds
 FIELDS = ("fault", "answer", "named", "step", "part", "how", "unseen", "seconds", "bytes", "sentence")
-# Fault -> pattern of the expected answer, for faults whose module contains no operator that computes the difference.
+# Fault -> pattern of the expected answer. These are faults whose module has no operator that computes the difference.
 EXPECTED = {
     "stale_batch": r"the batch differs",
     "cross_stream_race": r"the batch differs",
@@ -74,7 +74,7 @@ EXPECTED = {
     "seed_without_batches": r"the batch differs",
     "seed_without_start": r"the state before the step differs \(parameters",
 }
-# Name of a fault or of a module of faults -> settings that both arms need so that the fault makes a difference.
+# Name of a fault or of a module of faults -> settings of both arms without which the fault makes no difference.
 SETTINGS: dict[str, dict[str, Any]] = {
     "accumulation": {"micro_batches": 2},
     "fp8": {"precision": "fp8"},

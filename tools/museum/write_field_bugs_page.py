@@ -124,7 +124,7 @@ def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str
 
 
 def not_written() -> list[Mapping[str, str]]:
-    """Return the title, the thread and the reason for each bug that could not be re-enacted, by name of the field."""
+    """Return title, thread and reason of each bug that could not be re-enacted, as dictionaries."""
     return list(tomllib.loads(NOT_WRITTEN.read_text(encoding="utf-8")).values())
 
 
@@ -163,7 +163,7 @@ def _gpu(entry: Entry) -> str:
 
 
 def _wrong(said: Sequence[Said], mark: str = "") -> str:
-    """Return the claims that did not hold as text, each once with its reason."""
+    """Return the claims that did not hold as text, each claim once with its reason."""
     wrong = {each.claim: each.reason for each in said if each.status not in field_bugs.GOOD}
     return ", ".join(f"{mark}{claim}{mark} `{reason}`" for claim, reason in wrong.items())
 

@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("snapshot.py")
 WHICH = ("base", "head", "base again")
 ABSENT = "(absent)"
-AGAIN = "records"  # the section that is taken twice from the base commit
+AGAIN = "records"  # the section that is executed twice for the base commit
 MOST_SHOWN = 40  # largest number of differences, and of new entries, that are printed for a section
 LONGEST = 300  # largest number of characters of a value that are printed
 
@@ -101,7 +101,7 @@ def compare(section: str, base: Entries, head: Entries, again: Entries) -> Compa
         if left_out and (now is not ABSENT or name not in again):
             continue
         unequal = [(name, value, now)] if left_out else [*differences(name, value, now)]
-        # Report errors even if they are equal, because equal errors do not show that the verdicts would be equal.
+        # Report errors even if they are equal. Equal errors do not show that the verdicts would be equal.
         if isinstance(value, dict) and ERROR in value:
             unequal = [(name, value, now)]
         result.different += unequal
@@ -139,7 +139,7 @@ def tree_of(commit: str | None, folder: Path) -> Iterator[Path]:
 
 
 def take(section: str, tree: Path, scratch: Path) -> Entries | str:
-    """Return a section of the commit in `tree`, or the reason why the commit has no such section."""
+    """Return a section of the commit in `tree`. If the commit has no such section, return the reason."""
     scratch.mkdir()
     out = scratch / "snapshot.json"
     command = [sys.executable, "-P", str(PROGRAM), section, str(out), str(scratch)]
@@ -160,7 +160,7 @@ def take(section: str, tree: Path, scratch: Path) -> Entries | str:
 
 
 def compared(section: str, *taken: Entries | str) -> Comparison:
-    """Compare a section of the base, the head, and the base's second execution. A text says why one is missing."""
+    """Compare a section of the base, the head and the base's second execution. A text says why a section is missing."""
     failed = [f"{which}: {each}" for which, each in zip(WHICH, taken, strict=True) if isinstance(each, str)]
     if failed:
         return Comparison(section, failed="; ".join(failed))
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
             stack.enter_context(tree_of(commit, folder / which))
             for which, commit in (("base", given.base), ("head", given.head))
         ]
-        # Start with the longest section, because two processes run at the same time.
+        # Start with the longest section. Two processes run at the same time, so it would otherwise end last.
         order = sorted(given.only, key=lambda section: section != AGAIN)
         asked = [(section, number) for section in order for number in range(3 if section == AGAIN else 2)]
         with ThreadPoolExecutor(2) as pool:

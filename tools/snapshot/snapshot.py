@@ -26,7 +26,7 @@ from typing import Any
 
 RUNS = Path(__file__).resolve().with_name("snapshot_runs")
 OWN_FRAME = re.compile(r'^ *File "(?:<tree>/)?harness/.*\n(?: {4}.*\n)*', re.MULTILINE)
-ERROR = "error"  # key of the only value of an entry for which an error was raised
+ERROR = "error"  # key of the only value of an entry that raised an error
 SEP = " › "
 Entries = dict[str, Any]
 
@@ -40,7 +40,7 @@ def facts(verdict: Any) -> Entries:
 
 
 def judge(_scratch: Path) -> Entries:
-    """Return the verdict of every case in the tests' tables of cases."""
+    """Return the verdict of every case in the tables of cases in the tests."""
     _import_as_tests_do()
     from judge_cases_tables import EVERYTHING
 
@@ -56,7 +56,7 @@ def judge(_scratch: Path) -> Entries:
 
 
 def published(_scratch: Path) -> Entries:
-    """Judge each published run again. Return verdicts, rows of drills, and differences from the recorded verdicts."""
+    """Judge each published run again. Return verdicts, rows of drills, and differences from the published verdicts."""
     entries: Entries = {}
     for archive in sorted(Path("reports").rglob("*.tar.xz")):
         run = archive.parent if archive.name == "run.tar.xz" else archive
@@ -84,8 +84,8 @@ def _or_error(answer: Callable[[Any], Entries], asked: Any) -> Entries:
 
 
 def records(scratch: Path) -> Entries:
-    """Drill a small trainer on a CPU. Return the records of the workers, and the results of the faults. There is an
-    entry for each field of a record and each column of a series. Places in the harness's code are left out."""
+    """Drill a small trainer on a CPU. Return the records of the workers, and the results of the faults. Each field of a
+    record and each column of a series has an entry. Places in the harness's code are left out."""
     for file in RUNS.glob("snapshot*"):
         shutil.copy(file, scratch)
     path = os.pathsep.join([str(Path.cwd()), str(scratch)])
@@ -141,7 +141,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def field_of(place: str) -> str:
-    """Return the field at a place, without run, arm and number, such as `records.jsonl › phase › seconds`."""
+    """Return the field at a place without run, arm and number, such as `records.jsonl › phase › seconds`."""
     file, *rest = place.split(SEP)
     return SEP.join([file.rpartition("/")[2], *(each.split(" ")[0] for each in rest if not each.isdigit())])
 

@@ -219,7 +219,7 @@ def _each(
 
 
 def points(experiments: int, seed: int) -> list[Point]:
-    """Return the point of every setting and true ratio in the report."""
+    """Return the result (point) of every setting and true ratio in the report."""
     found = [point for setting, ratios in settings() for point in simulate(setting, ratios, experiments, seed)]
     name = "common to a measurement, 2.5 %"
     for deviation in (0.001, 0.01):

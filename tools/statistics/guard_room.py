@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = CASES.parent
 EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distinct_batches"
 FOLLOWS = "standard errors"  # name of a figure that the judge computes for every training effect
-# Largest share of the smallest measured value that a guard may require. Only batches do not depend on rounding.
+# Largest share of the smallest measured value that a guard may require; 1 for batches, which rounding cannot change.
 SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
 
 
@@ -53,7 +53,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Room:
-    """A guard with the smallest value of correct trainings, and the largest of trainings with the fault."""
+    """A guard with the smallest value of correct trainings, and the largest value of those with the fault."""
 
     guard: Guard
     smallest: float | None = None
@@ -85,7 +85,7 @@ def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str,
     of, trained = contract.workloads[workload], contract.arms[arm]
     config = asdict(train_config(of, trained, None, None))
     del config["seed"]
-    if config["dtype"] == "auto":  # choose the data type as the trainer does
+    if config["dtype"] == "auto":  # resolve the data type as the trainer does
         config["dtype"] = "bfloat16" if config["device"] == "cuda" else "float32"
     if trained.ranks > 1:
         if trained.settings().get("micro_batches", 1) != 1:
@@ -164,7 +164,7 @@ def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
 
 
 def _value(guard: Guard, row: Mapping[str, Any]) -> float | None:
-    """Return the value for a guard in a row, or None if the row was measured before the guard existed."""
+    """Return the value for a guard in a row. Return None if the row was measured before the guard existed."""
     value = row["effect"].get(str(guard.last)) if guard.name == EFFECT else row.get(guard.name.replace(" ", "_"))
     return None if value is None else float(value)
 

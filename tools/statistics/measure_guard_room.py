@@ -34,9 +34,9 @@ from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.trainer import Trainer
 
 CASES = Path(__file__).parents[2] / "reports" / "statistics" / "guard-room" / "cases.json"
-# Factor on the learning rate of a fault that changes every parameter, but with which almost nothing is learned.
+# Factor on the learning rate, for a fault with which every parameter changes but almost nothing is learned.
 LOST_LEARNING = 0.01
-SEEDS, LARGE_SEEDS, FAULTY_SEEDS = 10, 3, 3  # number of seeds of a case, of a large case, and with the fault
+SEEDS, LARGE_SEEDS, FAULTY_SEEDS = 10, 3, 3  # number of seeds of a case, of a large case, and of a case with the fault
 # Number of steps of a short training. With fewer steps, it is harder for a loss to follow the control's loss.
 SHORT = 20
 
@@ -96,11 +96,11 @@ def read_cases(path: Path, device: str) -> list[Case]:
 
 class RankLosses(Accumulation):
     """Processes the rows of one rank after the other, and stores the loss of each rank. The results are equal in every
-    bit to those of ranks that train together."""
+    bit to the results of ranks that train together."""
 
     def __init__(self, trainer: Trainer, ranks: int) -> None:
         super().__init__(trainer.model, ranks)
-        # shape [ranks]; the tensor is never replaced, so that a graph can write to its address
+        # Shape [ranks]. The tensor is never replaced, so that a graph can write to its address.
         self.losses = torch.zeros(ranks, device=trainer.device)
 
     def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
@@ -119,7 +119,7 @@ class Training:
         self._of_ranks = RankLosses(self.trainer, case.ranks) if case.ranks > 1 else None
         if self._of_ranks is not None:
             self.trainer.accumulation = self._of_ranks
-        # On a GPU, use replays: faster, with the same bits. The synchronizing clip cannot be captured.
+        # On a GPU, replay captured steps (faster, same bits). The synchronizing clip cannot be captured.
         replayed = self.trainer.device.type == "cuda" and config.clip_mode == "fused"
         self.capturing = CapturingTrainer(self.trainer, "step" if replayed else "none")
 
@@ -148,11 +148,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """The values of one training that are compared with guards, with several ranks those of the worst rank."""
+    """The values of one training that are compared with guards. With several ranks, the worst rank's values."""
 
     effect: dict[str, float]  # number of last steps -> effect, averaged over these steps
     clip_active_steps: int
-    # how clearly the loss of a short training follows the loss of the control, in standard errors; otherwise None
+    # How clearly the loss of a short training follows the control's loss, in standard errors. None for others.
     standard_errors: float | None
 
 
@@ -177,7 +177,7 @@ def measured(training: Training, case: Case) -> Trained:
     effect: dict[str, float] = {}
     standard_errors: float | None = None
     if compared:
-        # both have shape [compared, ranks]
+        # Both have the shape [compared, ranks].
         theirs, ours = torch.stack(control).cpu(), torch.stack(losses[steps - compared :]).cpu()
         effect = {str(last): (theirs - ours)[-last:].mean(dim=0).min().item() for last in case.last}
         if is_short:
@@ -226,7 +226,7 @@ def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[di
 
 
 def _is_of(case: Case | None, row: dict[str, Any]) -> bool:
-    """Return True if a row has every value that its case requires now."""
+    """Return True if a row has every value that its case requires now. Return False without a case."""
     if case is None or not {str(last) for last in case.last} <= row.get("effect", {}).keys():
         return False
     return "lost_learning" not in row or row.get("lost_learning_share", LOST_LEARNING) == case.lost_learning

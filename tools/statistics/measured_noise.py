@@ -18,7 +18,7 @@ from harness.judging.statistics import as_found, undisturbed
 from harness.run_directory.bundle import Bundle, read_bundle
 
 Array = NDArray[np.float64]
-MODEL = "qwen2-1.5b"  # only workloads with this model are used, because claims are made about models of this size
+MODEL = "qwen2-1.5b"  # only workloads with this model are used, because claims are about models of this size
 # Folders below reports/. Only these runs are used, so that runs that are published later do not change published rates.
 RUNS = (
     "2026-11-22-h200-drill",

@@ -1,4 +1,4 @@
-"""Evaluate many simulated experiments at once, in the same way as the judge evaluates one with measured pace.
+"""Evaluate many simulated experiments at once, as the judge evaluates a single experiment with measured pace.
 
 The pace of the processor is the time that a fixed piece of work takes, measured next to a block of steps.
 """
@@ -15,7 +15,7 @@ from harness.kinds.speed.timing import FEWEST_ROUNDS
 
 def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:
     """Return `statistics.readings` of the rounds that the judge counts. paces: the paces next to the baseline's blocks.
-    All shapes are [experiments, processes, rounds, 2]. Processes with equal counts of rounds are grouped."""
+    All shapes are [experiments, processes, rounds, 2]. Processes with equally many counted rounds are grouped."""
     rounds = candidate.shape[2]
     ours, theirs, slower = (each.reshape(-1, rounds, 2) for each in (candidate, baseline, paces))
     slow = (slower > 1).any(axis=-1)
@@ -40,7 +40,7 @@ def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Rea
 
 
 def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
-    """Return a mask [experiments, processes]: True for a process with enough or only undisturbed rounds."""
+    """Return a mask [experiments, processes]. True: a process with enough or only undisturbed rounds."""
     slow = (paces > 1).any(axis=-1)
     return np.asarray((~slow).sum(axis=-1) >= FEWEST_ROUNDS) | ~slow.any(axis=-1)
 

@@ -1,4 +1,4 @@
-"""Publish the results ("points") of a simulation as compressed JSON and as tables. Check them by a repetition."""
+"""Publish the results ("points") of a simulation as compressed JSON and tables. Repeat a simulation to check them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 
 
 def require_the_judges_answers(decided: NDArray[np.int8], verdicts: Iterable[Verdict]) -> None:
-    """Raise RuntimeError if `verdicts`, the judge's for the first experiments, differ from `decided`."""
+    """Raise RuntimeError if the judge's `verdicts` on the first experiments differ from the decisions `decided`."""
     for index, (answer, verdict) in enumerate(zip(decided[:JUDGED_TWICE], verdicts, strict=False)):
         if ANSWER.get(verdict.status) != int(answer):
             raise RuntimeError(

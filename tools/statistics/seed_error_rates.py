@@ -21,7 +21,7 @@ from harness.kinds.seeds import not_worse
 NUMBERS = (5, 8, 12, 20)
 STRICT = ((8, 0.99), (12, 0.99), (20, 0.99))  # number of seeds, and confidence; used only for normal noise
 CONFIDENCE = 0.95
-# Distance of the true difference from the margin, in deviations of one seed's difference. Below 0: not worse.
+# True difference minus the margin, in deviations of one seed's difference. Below 0, the candidate is not worse.
 PLACES = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0)
 
 
@@ -40,8 +40,8 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """Return the requirement for a point, and True if the point meets it, or None without a requirement. A deviation of
-    up to three standard errors of the simulation is allowed."""
+    """Return a point's requirement, and True if the point meets it. Return None if there is no requirement. A deviation
+    of up to three standard errors of the simulation is allowed."""
     if point.beyond_margin == 0.0 and point.noise not in BY_MEAN:
         most = 1 - point.confidence
         slack = 3 * (most * (1 - most) / point.experiments) ** 0.5

@@ -1,7 +1,7 @@
 """Random noise that simulates the step times of processes for a true speed ratio.
 
 A noise function returns log step times [experiments, arms (candidate, baseline), processes, rounds, 2] with true ratio
-1. `deviation` is the deviation of a process's log ratio.
+1. `deviation` is the standard deviation of a process's log ratio.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) 
 
 
 def skewed(arm: int, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw noise in which one arm is sometimes much slower in a process: an exponential effect with median 0."""
+    """Draw noise in which one arm is sometimes much slower in a process, by an exponential effect with median 0."""
     times = bell_shaped(generator, shape, deviation / 2)
     effect = deviation * (generator.exponential(1.0, (shape.experiments, shape.processes, 1, 1)) - math.log(2))
     times[:, arm] += effect
@@ -82,7 +82,7 @@ def outlier(arm: int, generator: np.random.Generator, shape: Shape, deviation: f
 
 
 def common_to_a_measurement(common: float, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw noise that makes the baseline slower or faster in all processes of a measurement, however many there are."""
+    """Draw noise that slows or speeds up the baseline equally in all processes of a measurement."""
     times = bell_shaped(generator, shape, deviation)
     times[:, 1] += generator.normal(0, common, (shape.experiments, 1, 1, 1))
     return times

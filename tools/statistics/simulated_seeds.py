@@ -36,7 +36,7 @@ def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def skewed(towards: float, middle: float, generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw exponential noise minus `middle`. towards: 1 if the long tail has worse differences, -1 if better."""
+    """Draw exponential noise minus `middle`. towards: 1 for a long tail of worse differences, -1 for one of better."""
     drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
     return drawn
 
@@ -52,7 +52,7 @@ def two_humped(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def outliers(sides: tuple[float, ...], generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw normal differences. One in twenty is moved by ten deviations, in one of the directions `sides`."""
+    """Draw normal differences. One in twenty is moved by ten deviations, in one of the directions in `sides`."""
     off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
     drawn: Array = generator.normal(0.0, 1.0, shape) + OUTLIER * off
     return drawn
@@ -91,7 +91,7 @@ def contract_of_seeds(seeds: int, confidence: float) -> Contract:
 
 
 def verdict_of(contract: Contract, excess: Array) -> Verdict:
-    """Return the judge's verdict on differences [N] in excess of the margin. All other evidence is correct."""
+    """Return the judge's verdict on differences [N] minus the margin. All other evidence is correct."""
     arms = {
         "same_system": [_execution("same_system", seed, 0.0) for seed in range(len(excess))],
         "ungraphed": [_execution("ungraphed", seed, MARGIN + off) for seed, off in enumerate(excess.tolist())],

@@ -1,11 +1,12 @@
 """Attention's backward in two kernels for Hopper, without atomics. `kernel.py` has the legend and the formulas.
 
 `dq.cu` writes dQ, and delta = rowsum(dO * O) for the second kernel. `dkdv.cu` writes dK and dV, summed over the query
-heads of a key head. Both kernels compute P and dP. So there are 7 products, while one kernel with atomics would need 5.
-In return, each element of a gradient is written by one program, in fixed order. Hopper's copy engine loads the operands
-into a ring of stages in shared memory, and two warp groups multiply. P and dS are rounded to bf16 before they are
-multiplied. Sums are in fp32. dK and dV are rounded once, after the sum over the query heads of a group. (The kernels of
-`kernel.py` round the dK and dV of each query head before this sum.) dQ and dK are rotated back in fp32 before rounding.
+heads of a key head. Both kernels compute P and dP. Together they compute 7 products, while one kernel with atomics
+would need 5. In return, each element of a gradient is written by one program, in fixed order. Hopper's copy engine
+loads the operands into a ring of stages in shared memory, and two warp groups multiply. P and dS are rounded to bf16
+before they are multiplied. Sums are in fp32. dK and dV are rounded once, after the sum over the query heads of a group.
+(The kernels of `kernel.py` round the dK and dV of each query head before this sum.) dQ and dK are rotated back in fp32
+before rounding.
 
 On an H100, these two kernels take 300 us at 4 x 2048 tokens, where the three kernels of `kernel.py` take 392 us. Other
 shapes: 106 and 123 us at 4 x 1024, 1055 and 1694 us at 4 x 4096, 1060 and 1353 us at 1 x 8192.
@@ -28,22 +29,23 @@ _WARPS = 12  # number of warps: one warp group loads, and two warp groups multip
 _HEAD_DIM = 128
 _ROWS = 64  # number of rows in a tile
 _TILE_BYTES = 2 * _ROWS * _HEAD_DIM
-# Number of query heads for each key head. The sources also support other numbers, if these are not below the number of
+# Number of query heads for each key head. The sources also support any other number that is at least the number of
 # blocks in a cluster, but no other number was tested.
 _GROUP = 6
 # Smallest sequence length for which these kernels are used, and number of tokens in a pair of key tiles. The kernels
 # support only sequences of whole pairs.
 _FROM = 1024
 _PAIR = 256
-# Largest number of blocks in a cluster. The blocks of a cluster share the work of one pair of key tiles, so each
-# multiprocessor has about one. At 4 x 1024 tokens, dK and dV took 87 us with two, 66 us with three, 118 us with four.
+# Largest number of blocks in a cluster. The blocks of a cluster share the work of one pair of key tiles, so that each
+# multiprocessor has about one block. At 4 x 1024 tokens, dK and dV took 87 us with two blocks, 66 us with three, and
+# 118 us with four.
 _CLUSTER_AT_MOST = 3
 # At least seven tenths of the multiprocessors must have a block. Otherwise the kernels of `kernel.py`, with their many
 # small programs, use the GPU better.
 _TENTHS = 7
-_DQ_STAGES = 3  # number of stages; four stages took the same time
-# Longest sequence with three stages. Longer sequences have two stages if several blocks share a pair of key tiles: at 1
-# x 8192 tokens, two stages took 1058 us and three took 1077 us.
+_DQ_STAGES = 3  # number of stages of the first kernel; four stages took the same time
+# Longest sequence for which the second kernel uses three stages. For longer sequences it uses two stages if several
+# blocks share a pair of key tiles. At 1 x 8192 tokens, two stages took 1058 us and three stages took 1077 us.
 _THREE_STAGES_TO = 4096
 
 
@@ -66,13 +68,15 @@ def _cluster(pairs: int) -> int:
 
 
 def _stages(seq_len: int, cluster: int) -> int:
-    """Return the number of stages of the ring: as many as fit into shared memory (2 to 4), or 2 if 3 are slower."""
+    """Return the number of stages of the ring. As many stages as fit into shared memory are used (2 to 4), or only 2 if
+    3 stages are slower."""
     return 2 if cluster > 1 and seq_len > _THREE_STAGES_TO else 5 - cluster
 
 
 @functools.cache
 def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """Return the first kernel. It writes dQ into the packed gradient, and delta into a tensor fp32 [B, N, S]."""
+    """Return the spec (description) of the first kernel. It writes dQ into the packed gradient, and delta into a tensor
+    fp32 [B, N, S]."""
     tokens = batch * seq_len
     names = ("qkv", "grad_output", "output")
     shared_memory = (6 + 2 * _DQ_STAGES) * _TILE_BYTES + 8 * (2 * _DQ_STAGES + 2)
@@ -106,7 +110,7 @@ def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
 
 @functools.cache
 def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """Return the second kernel, which writes dK and dV into the packed gradient."""
+    """Return the spec (description) of the second kernel, which writes dK and dV into the packed gradient."""
     tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
     cluster = _cluster(pairs)
     stages = _stages(seq_len, cluster)

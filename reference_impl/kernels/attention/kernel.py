@@ -50,18 +50,19 @@ from reference_impl.kernels.registry import (
     shared_memory_bytes,
 )
 
-# Data type -> number of rows in a tile. One matrix instruction of a Hopper warp group processes 64 rows, and two
-# programs fit on a multiprocessor. Tiles in fp32 take twice the shared memory for each row, so they have half the rows.
+# Data type -> number of rows in a tile. One matrix instruction of a Hopper warp group processes 64 rows. With 64 rows,
+# two programs fit on a multiprocessor. Rows in fp32 take twice the shared memory, so tiles in fp32 have half the rows.
 _BLOCKS = {"bf16": 64, "fp16": 64, "fp32": 32}
 _WARPS = 4
 _STAGES = 2
-# Number of key and value tiles that the forward kernel keeps in shared memory, if it reads tiles by descriptor. At 4 x
-# 2048 tokens on an H200, the kernel took 113 us with three tiles, and 128 us with two. Without descriptors, if the
-# threads load the tiles, it took 125 and 133 us. Without a separate loop for whole blocks, it took 142 us.
+# Number of key and value tiles that the forward kernel keeps in shared memory if it reads tiles by descriptor. At 4 x
+# 2048 tokens on an H200, the kernel took 113 us with three tiles, and 128 us with two. Without descriptors, when the
+# threads load the tiles, it took 125 us with three tiles and 133 us with two. Without a separate loop for whole blocks,
+# it took 142 us.
 _TILED_STAGES = 3
-# Smallest sequence length for which tiles are read by descriptor. The host creates the descriptors at each launch,
-# which slows a step that is not captured. At 4 x 512 tokens on an H200 descriptors did not help the captured step
-# either: it took 26.8 ms without descriptors, and 26.9 ms with descriptors.
+# Smallest sequence length for which tiles are read by descriptor. The host creates the descriptors at each launch, and
+# this slows a step that is not captured. At 4 x 512 tokens on an H200, descriptors did not make the captured step
+# faster either: the step took 26.8 ms without descriptors, and 26.9 ms with descriptors.
 _TILED_FROM = 1024
 # Number of rows that a program of the two small kernels handles. At D = 128, a thread loads 16 bytes once or twice.
 _DELTA_ROWS = 16
@@ -247,7 +248,8 @@ def _scale(head_dim: int) -> float:
 
 @functools.cache
 def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `forward`. Each of its programs computes one block of queries of one head."""
+    """Return the spec (description) of the kernel that `forward` launches. Each of its programs computes one block of
+    queries of one head."""
     block = _BLOCKS[dtype]
     tiled = _is_tiled(seq_len, head_dim, block, dtype)
     return KernelSpec(
@@ -298,7 +300,8 @@ def _sizes(seq_len: int, heads: int, kv_heads: int, head_dim: int, block: int) -
 
 @functools.cache
 def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the first Triton kernel of `backward`, which writes rowsum(dO * O), fp32 [B, N, S]."""
+    """Return the spec (description) of the first Triton kernel of `backward`, which writes rowsum(dO * O), fp32 [B, N,
+    S]."""
     return KernelSpec(
         op="attention.delta",
         shape=(batch, seq_len, heads, head_dim),
@@ -321,7 +324,7 @@ def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) 
 
 @functools.cache
 def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the second Triton kernel of `backward`.
+    """Return the spec (description) of the second Triton kernel of `backward`.
 
     The kernel writes dQ to the packed gradient, and dK and dV of every query head to separate tensors, [T, N * D] each.
     """
@@ -350,7 +353,8 @@ def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim:
 
 @functools.cache
 def reduce_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the last Triton kernel of `backward`. It sums dK and dV over a key head's query heads and rotates dK."""
+    """Return the spec (description) of the last Triton kernel of `backward`. It sums dK and dV over a key head's query
+    heads and rotates dK."""
     tokens = batch * seq_len
     return KernelSpec(
         op="attention.reduce",

@@ -78,7 +78,7 @@ def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
     """Process the key blocks from `low` up to, but not including, `high` for one query block.
 
     Returns the updated maximum of the scores (base 2), sum of exponentials, and sum of weighted values. DIAGONAL: the
-    block contains the diagonal. Only such a block has keys after a query, or rows after the end of the sequence.
+    key block contains the diagonal. Only such a block has keys after a query, or rows after the end of the sequence.
     """
     LOG2: tl.constexpr = SCALE * 1.4426950408889634
     for other in range(low, high):
@@ -160,7 +160,8 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Compute one query head's part of dK and dV of a key block, in fp32. Sum from the diagonal on."""
+    """Compute one query head's part of dK and dV of a key block, in fp32, as a sum over the query blocks from the
+    diagonal on."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
     keys = load_tile(packed, token, block * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
@@ -173,7 +174,7 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
         grad = load_tile(grad_output, token, other * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
         log2_sum = tl.load(log_sum_exp + position, mask=position < S, other=0.0) * 1.4426950408889634
         delta = tl.load(deltas + position, mask=position < S, other=0.0)
-        # Compute the transposed scores, [keys, queries]. So P^T and dS^T need not be transposed in the next products.
+        # Compute the transposed scores, [keys, queries]. P^T and dS^T then need no transposition in the next products.
         scores = tl.dot(keys, tl.trans(query), input_precision="ieee") * (SCALE * 1.4426950408889634)
         weights = tl.exp2(scores - log2_sum[None, :])
         weights = tl.where(row[:, None] <= position[None, :], weights, 0.0)

@@ -22,7 +22,7 @@ from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, kernel, launch, require_shape
 
 BLOCK = 1024
-"""The largest number of elements of a part."""
+"""The largest number of elements of a part of the buffer."""
 _NUM_WARPS = 4
 
 
@@ -56,8 +56,8 @@ def _scale_reduce_kernel(
     lane = tl.arange(0, SIZE)
     total = tl.zeros([SIZE], tl.float32)
     start = tl.load(group_starts + group)
-    # The length of the loop is a compile-time constant. It is sufficient even if one group contains all parts. The
-    # masks select the partial sums of this group.
+    # The length of the loop is a compile-time constant. It is large enough even for a group that contains all parts.
+    # The masks select the partial sums of this group.
     for step in range(0, PARTIALS, SIZE):
         index = start + step + lane
         total += tl.load(partials + index, mask=index < end, other=0.0)
@@ -89,7 +89,8 @@ def _scale_apply_kernel(
 
 @functools.cache
 def squared_sum_spec(partials: int) -> KernelSpec:
-    """Return the kernel of `squared_sum_partials` for a buffer of `partials` parts."""
+    """Return the spec (description) of the kernel that `squared_sum_partials` launches for a buffer of `partials`
+    parts."""
     return KernelSpec(
         op="clip.squared_sum",
         shape=(partials,),
@@ -111,7 +112,8 @@ def squared_sum_spec(partials: int) -> KernelSpec:
 
 @functools.cache
 def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -> KernelSpec:
-    """Return the kernel of `clip_scale_reduce` for a buffer of `partials` parts in `groups` groups."""
+    """Return the spec (description) of the kernel that `clip_scale_reduce` launches for a buffer of `partials` parts in
+    `groups` groups."""
     names = (("partials", "fp32"), ("group_starts", "i32"), ("norms", "fp32"), ("scales", "fp32"))
     return KernelSpec(
         op="clip.scale_reduce",
@@ -129,7 +131,7 @@ def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -
 
 @functools.cache
 def scale_apply_spec(partials: int) -> KernelSpec:
-    """Return the kernel of `scale_apply_` for a buffer of `partials` parts."""
+    """Return the spec (description) of the kernel that `scale_apply_` launches for a buffer of `partials` parts."""
     names = (("flat", "fp32"), ("scales", "fp32"), ("starts", "i64"), ("counts", "i32"), ("groups", "i32"))
     return KernelSpec(
         op="clip.scale_apply",

@@ -149,7 +149,8 @@ def _warps(vocabulary: int, most: int) -> int:
 
 @functools.cache
 def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `forward_backward_` for logits [tokens, vocabulary] of `dtype`."""
+    """Return the spec (description) of the kernel that `forward_backward_` launches for logits [tokens, vocabulary] of
+    `dtype`."""
     num_warps = _warps(vocabulary, _MAX_WARPS)
     return KernelSpec(
         op="cross_entropy.forward_backward",
@@ -177,7 +178,8 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
 
 @functools.cache
 def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `from_statistics_` for logits [tokens, vocabulary] of `dtype`, divided into `parts`."""
+    """Return the spec (description) of the kernel that `from_statistics_` launches for logits [tokens, vocabulary] of
+    `dtype`, divided into `parts`."""
     num_warps = _warps(vocabulary, _MAX_WARPS_OF_ONE_PASS)
     return KernelSpec(
         op="cross_entropy.from_statistics",
@@ -208,7 +210,8 @@ def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -
 
 
 def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of a loss over `tokens` in chunks of `chunk`: two for a shorter last chunk, else one."""
+    """Return the kernels of a loss over `tokens` in chunks of `chunk`. There are two kernels if the last chunk is
+    shorter, otherwise one."""
     sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
     return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
 

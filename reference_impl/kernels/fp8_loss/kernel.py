@@ -69,7 +69,8 @@ def _forward_backward_kernel(
 
 @functools.cache
 def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `forward_backward` for logits [tokens, vocabulary] of `dtype`."""
+    """Return the spec (description) of the kernel that `forward_backward` launches for logits [tokens, vocabulary] of
+    `dtype`."""
     per_warp = 32 * _VECTORS_PER_THREAD
     vectors = triton.next_power_of_2(-(-vocabulary // _VECTOR))
     num_warps = max(1, min(_MAX_WARPS, vectors // per_warp))
@@ -99,7 +100,8 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
 
 
 def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of a loss over `tokens` in chunks of `chunk`: two for a shorter last chunk, else one."""
+    """Return the kernels of a loss over `tokens` in chunks of `chunk`. There are two kernels if the last chunk is
+    shorter, otherwise one."""
     sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
     return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from reference_impl.kernels.cross_entropy import naive
 
 FACTOR = 32768.0
-"""The factor on softmax - onehot before rounding. The largest result is 2^15; e5m2 ends at 57344."""
+"""The factor on softmax - onehot before rounding. The largest result is 2^15. The largest number of e5m2 is 57344."""
 
 
 def forward_backward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from reference_impl.kernels.registry import KernelArgumentError, KernelSpec, Poi
 BLOCK_ELEMENTS = 64
 _WORD_ELEMENTS = 8
 _NUM_WARPS = 4
-_WORDS = 4 * 32 * _NUM_WARPS  # each thread decodes four words
+_WORDS = 4 * 32 * _NUM_WARPS  # number of words that a program decodes; each thread decodes four words
 _TILE_ROWS = 128
 
 
@@ -50,8 +50,8 @@ def _rows_kernel(
     factor = tl.load(absmax + index // 8, mask=inside, other=0.0)
     factor *= tl.load(inverse + index // WORDS_A_ROW, mask=inside, other=0.0)
     element = tl.arange(0, 8)
-    # A word is little-endian, and the high nibble of each byte contains the first element. So element e of the word is
-    # nibble e ^ 1, counted from the lowest bits.
+    # A word is little-endian, and the high nibble of each byte contains the first element. Therefore element e of the
+    # word is nibble e ^ 1, counted from the lowest bits.
     code = (word[:, None] >> (4 * (element ^ 1))[None, :]) & 15
     value = tl.reshape(tl.gather(codebook, tl.reshape(code, [WORDS * 8]), 0), [WORDS, 8]) * factor[:, None]
     pointers = out + index[:, None] * 8 + element[None, :]
@@ -114,7 +114,7 @@ def _spec(
 
 @functools.cache
 def rows_spec(rows: int, cols: int) -> KernelSpec:
-    """Return the kernel of `rows` for a weight [rows, cols]."""
+    """Return the spec (description) of the kernel that `rows` launches for a weight [rows, cols]."""
     word_count = rows * cols // _WORD_ELEMENTS
     constexprs = {"WORD_COUNT": word_count, "WORDS_A_ROW": cols // _WORD_ELEMENTS, "WORDS": _WORDS}
     return _spec("fp8_nf4.rows", _rows_kernel, rows, cols, {**constexprs}, (-(-word_count // _WORDS),))
@@ -122,7 +122,7 @@ def rows_spec(rows: int, cols: int) -> KernelSpec:
 
 @functools.cache
 def transposed_spec(rows: int, cols: int) -> KernelSpec:
-    """Return the kernel of `transposed` for a weight [rows, cols]."""
+    """Return the spec (description) of the kernel that `transposed` launches for a weight [rows, cols]."""
     grid = (-(-rows // _TILE_ROWS), cols // BLOCK_ELEMENTS)
     constexprs = {"R": rows, "C": cols, "ROWS": _TILE_ROWS}
     return _spec("fp8_nf4.transposed", _transposed_kernel, rows, cols, {**constexprs}, grid)

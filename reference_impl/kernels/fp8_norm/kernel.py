@@ -111,7 +111,8 @@ def _backward_kernel(
 
 @functools.cache
 def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool, keep: bool) -> KernelSpec:
-    """Return the kernel of `add_forward` for x [tokens, hidden] of `dtype`. `add`: add a residual. `keep`: return y."""
+    """Return the spec (description) of the kernel that `add_forward` launches for x [tokens, hidden] of `dtype`. `add`:
+    add a residual. `keep`: return y."""
     block = triton.next_power_of_2(hidden)
     return KernelSpec(
         op="fp8_norm.forward",
@@ -139,7 +140,8 @@ def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool,
 
 @functools.cache
 def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -> KernelSpec:
-    """Return the kernel of `backward_to_partials`; its partial sums are [ceil(tokens / rows), hidden]."""
+    """Return the spec (description) of the kernel that `backward_to_partials` launches; its partial sums are
+    [ceil(tokens / rows), hidden]."""
     block = triton.next_power_of_2(hidden)
     rows = _backward_rows(tokens)
     return KernelSpec(
@@ -197,7 +199,7 @@ def add_forward(
     y = torch.empty_like(x) if keep else None
     data, scale = empty_rows(tokens, hidden, x)
     rstd, norm = (torch.empty(tokens, dtype=torch.float32, device=x.device) for _ in range(2))
-    # A kernel argument must be a tensor. So pass x instead of a tensor that the kernel does not use.
+    # A kernel argument must be a tensor. Therefore pass x in place of a tensor that the kernel does not use.
     read, written = x if residual is None else residual, x if y is None else y
     launch(spec, x, read, gain, total, written, data, scale, rstd, norm)
     return total, y, data, scale, rstd, norm

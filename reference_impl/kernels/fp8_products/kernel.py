@@ -30,7 +30,7 @@ from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
 _DEPTH = 128  # number of elements of a stage in the summed dimension; they take 128 bytes
-_TURNED = 32  # number of rows of a weight that are put into another order together (see `_right`)
+_TURNED = 32  # number of neighboring rows of a weight whose order is changed together (see `_right`)
 _SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # bytes of scales for one warp group
 _AHEAD_BYTES = 4 * 4 * 16 * 128  # bytes for one warp group: four steps of four reads of 16 bytes, by 128 threads
 # Smallest number of tokens for which the kernels are used. The following times are in us, on an H100, at 512, 2048 and
@@ -90,7 +90,7 @@ def _right(rows: int, columns: int) -> TensorMap:
 
 @functools.cache
 def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
-    """Return the kernel of `up_swiglu`."""
+    """Return the spec (description) of the kernel that `up_swiglu` launches."""
     return _spec(
         "up_swiglu",
         (tokens, intermediate, hidden),
@@ -106,7 +106,7 @@ def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
 
 @functools.cache
 def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
-    """Return the kernel of `down_swiglu_backward`."""
+    """Return the spec (description) of the kernel that `down_swiglu_backward` launches."""
     return _spec(
         "down_swiglu_backward",
         (tokens, intermediate, hidden),

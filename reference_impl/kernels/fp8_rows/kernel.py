@@ -1,6 +1,6 @@
-"""Quantize rows to FP8. Each row has its own scale, and one program reads it once. Legend: R rows, C columns.
+"""Quantize rows to FP8. Each row has its own scale, and one program reads the row once. Legend: R rows, C columns.
 
-    scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
+scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
 amax is the largest absolute value of the row. Kernels that write FP8 rows call `row_scale`, explained in `naive.py`.
 """
@@ -56,7 +56,7 @@ def row_warps(block: int) -> int:
 
 @functools.cache
 def quantize_spec(rows: int, cols: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `quantize` for x [rows, cols] of `dtype`."""
+    """Return the spec (description) of the kernel that `quantize` launches for x [rows, cols] of `dtype`."""
     block = triton.next_power_of_2(cols)
     return KernelSpec(
         op="fp8_rows.quantize",

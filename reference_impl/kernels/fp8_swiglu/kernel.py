@@ -27,7 +27,7 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Number of elements of one operand that each thread holds. The backward kernel also keeps two results for each element.
+# Number of elements of one operand that each thread holds. The backward kernel also holds two results for each element.
 _ELEMENTS_PER_THREAD = 32
 _MAX_WARPS = 16
 
@@ -145,13 +145,15 @@ def _spec(op: str, function: Any, names: tuple[str, ...], tokens: int, intermedi
 
 @functools.cache
 def forward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `forward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    """Return the spec (description) of the kernel that `forward` launches for gate_up [tokens, 2 * intermediate] of
+    `dtype`."""
     return _spec("fp8_swiglu.forward", _forward_kernel, ("gate_up",), tokens, intermediate, dtype)
 
 
 @functools.cache
 def backward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `backward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    """Return the spec (description) of the kernel that `backward` launches for gate_up [tokens, 2 * intermediate] of
+    `dtype`."""
     return _spec("fp8_swiglu.backward", _backward_kernel, ("grad_act", "gate_up"), tokens, intermediate, dtype)
 
 

@@ -128,7 +128,7 @@ def _spec(
 def backward_a_spec(
     m: int, k: int, n: int, grad_dtype: str, b_dtype: str, out_dtype: str, *, accumulate: bool
 ) -> KernelSpec:
-    """Return the kernel of `backward_a`. The shape in its key is (M, K, N)."""
+    """Return the spec (description) of the kernel that `backward_a` launches. The shape in its key is (M, K, N)."""
     pointers = (Pointer("grad_c", grad_dtype), Pointer("b", b_dtype), Pointer("grad_a", out_dtype))
     return _spec("gemm.backward_a", _backward_a_kernel, pointers, (m, k, n), (m, k), accumulate)
 
@@ -137,7 +137,7 @@ def backward_a_spec(
 def backward_b_spec(
     m: int, k: int, n: int, a_dtype: str, grad_dtype: str, out_dtype: str, *, accumulate: bool
 ) -> KernelSpec:
-    """Return the kernel of `backward_b`. The shape in its key is (M, K, N)."""
+    """Return the spec (description) of the kernel that `backward_b` launches. The shape in its key is (M, K, N)."""
     pointers = (Pointer("a", a_dtype), Pointer("grad_c", grad_dtype), Pointer("grad_b", out_dtype))
     return _spec("gemm.backward_b", _backward_b_kernel, pointers, (m, k, n), (k, n), accumulate)
 

@@ -47,13 +47,14 @@ class Tiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     most_chunks: int = 8
-    chunk_rows: int = 128  # smallest number of tokens in a chunk
+    chunk_rows: int = 128  # smallest number of tokens in a chunk of the tokens
     elements: int = 2048  # number of elements of the results that one program of the second launch computes
 
 
 # Data type -> tiles. In fp32, tiles take twice the shared memory and cannot use tensor cores, so they are smaller.
 _TILES = {"bf16": Tiles(), "fp16": Tiles(), "fp32": Tiles(rows=32, columns=64, stages=2)}
-# `tl.dot` needs at least 16 columns. A program handles at most _MOST_RANKS columns, and other programs handle the rest.
+# `tl.dot` needs at least 16 columns. One program handles at most _MOST_RANKS of the columns. Further programs handle
+# the other columns.
 _FEWEST_RANKS = 16
 _MOST_RANKS = 64
 
@@ -101,7 +102,7 @@ def _partials_kernel(
         narrow_mask = inside[:, None] & (rank < RANKS)[None, :]
         tile = tl.load(wide + row[:, None] * width + column[None, :], mask=wide_mask, other=0.0)
         factor = tl.load(narrow + row[:, None] * RANKS + rank[None, :], mask=narrow_mask, other=0.0)
-        # For grad_b, multiply by 1, because only grad_a contains the factor rstd.
+        # For grad_b, multiply by 1, because only the formula of grad_a contains the factor rstd.
         scale = tl.load(rstd + row, mask=inside & (block >= OUTPUT_BLOCKS), other=1.0)
         scaled = (factor.to(tl.float32) * scale[:, None]).to(factor.dtype)
         total = tl.dot(tl.trans(tile), scaled, total, input_precision="ieee")
@@ -161,7 +162,8 @@ def _chunk(tokens: int, tiles: Tiles) -> int:
 def partials_spec(
     tokens: int, outputs: int, hidden: int, ranks: int, dtype: str, tiles: Tiles | None = None
 ) -> KernelSpec:
-    """Return the first kernel. It writes partial sums f32 [C, O * R + R * H], first grad_b, then grad_a."""
+    """Return the spec (description) of the first kernel. It writes partial sums f32 [C, O * R + R * H], first grad_b,
+    then grad_a."""
     tiles = tiles or _TILES[dtype]
     chunk = _chunk(tokens, tiles)
     rank_block = min(_MOST_RANKS, max(_FEWEST_RANKS, triton.next_power_of_2(ranks)))
@@ -198,7 +200,8 @@ def partials_spec(
 def reduce_spec(
     chunks: int, outputs: int, hidden: int, ranks: int, norms: int, gain_partials: int, elements: int
 ) -> KernelSpec:
-    """Return the second kernel. It sums the chunks of both products, and gain_partials [G, P, H] over P."""
+    """Return the spec (description) of the second kernel. It sums the chunks of both products, and gain_partials [G, P,
+    H] over P."""
     of_b, of_a = outputs * ranks, ranks * hidden
     programs = triton.cdiv(of_b + of_a, elements) + norms * triton.cdiv(hidden, REDUCE_COLUMNS)
     return KernelSpec(

@@ -37,11 +37,12 @@ NESTED_BLOCKS = 256
 """The number of absmax values that share one fp32 scale under double quantization."""
 
 _WORD_ELEMENTS = 8
-# Each thread decodes one word at a time and stores the results of this word, so that no data moves between threads.
+# Each thread decodes one word at a time and stores the word's results itself, so that no data moves between threads.
 _NUM_WARPS = 4
 _WORDS = 32 * _NUM_WARPS
 _CHUNKS = (
-    4  # number of words that a thread loads before it decodes the first; the kernels have a variable for each word
+    # Number of words that a thread loads before it decodes the first word. The kernels have a variable for each word.
+    4
 )
 
 
@@ -97,8 +98,8 @@ def _decode_and_store(
 ) -> None:
     WORDS: tl.constexpr = words.shape[0]
     element = tl.arange(0, 8)
-    # A word is little-endian, and the high nibble of each byte contains the first element. So element e of the word is
-    # nibble e ^ 1, counted from the lowest bits.
+    # A word is little-endian, and the high nibble of each byte contains the first element. Therefore element e of the
+    # word is nibble e ^ 1, counted from the lowest bits.
     code = (words[:, None] >> (4 * (element ^ 1))[None, :]) & 15
     value = tl.reshape(tl.gather(codebook, tl.reshape(code, [WORDS * 8]), 0), [WORDS, 8]) * absmax[:, None]
     pointers = out + index[:, None] * 8 + element[None, :]
@@ -182,21 +183,23 @@ def _spec(op: str, function: Any, pointers: tuple[Pointer, ...], rows: int, cols
         pointers=pointers,
         constexprs={"WORD_COUNT": word_count, "WORDS": _WORDS},
         grid=(-(-word_count // (_CHUNKS * _WORDS)),),
-        # Do not fuse multiplication and addition in level * scale + offset, as torch and bitsandbytes round both.
+        # Do not fuse the multiplication and the addition in level * scale + offset. torch and bitsandbytes round after
+        # each of the two.
         enable_fp_fusion=False,
     )
 
 
 @functools.cache
 def dequantize_spec(rows: int, cols: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `dequantize` for a [rows, cols] output of `dtype`."""
+    """Return the spec (description) of the kernel that `dequantize` launches for a [rows, cols] output of `dtype`."""
     pointers = (Pointer("words", "i32"), Pointer("absmax", "fp32"), Pointer("out", dtype))
     return _spec("nf4.dequantize", _dequantize_kernel, pointers, rows, cols, dtype)
 
 
 @functools.cache
 def dequantize_double_spec(rows: int, cols: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `dequantize_double` for a [rows, cols] output of `dtype`."""
+    """Return the spec (description) of the kernel that `dequantize_double` launches for a [rows, cols] output of
+    `dtype`."""
     pointers = (
         Pointer("words", "i32"),
         Pointer("codes", "u8"),

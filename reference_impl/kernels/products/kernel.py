@@ -43,10 +43,10 @@ ROWS, COLUMNS, _DEPTH = 128, PANEL, 64  # rows and columns of a tile, and depth 
 CLUSTER = 2
 # Bytes of shared memory for the alignment, the ring of stages, and the barriers. Epilogues use the rest.
 SHARED_BYTES = 1024 + STAGES * (ROWS + COLUMNS) * 128 + 192
-# Number of pairs of tiles below each other that are computed at about the same time. At 8192 tokens, the kernel took
-# 628 us with 4 pairs, 613 us with 8, and 634 us with 16.
+# Number of pairs of tiles, one below the other, that are computed at about the same time. At 8192 tokens, the kernel
+# took 628 us with 4 pairs, 613 us with 8, and 634 us with 16.
 GROUP = 8
-_CHUNK = 64  # number of rows, and of columns, that an epilogue moves at a time
+_CHUNK = 64  # number of rows, and of columns, that an epilogue (the code after the product) moves at a time
 _CHUNK_BYTES = _CHUNK * _CHUNK * 2
 _NARROW = 32  # number of columns of a chunk in the epilogues for gate and up
 _NARROW_BYTES = _CHUNK * _NARROW * 2
@@ -74,12 +74,14 @@ def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -
 
 
 def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `down_swiglu_backward` supports grad [T, H] with a matrix [H, I] and beats separate kernels."""
+    """Return True if `down_swiglu_backward` supports grad [T, H] with a matrix [H, I], and is faster than separate
+    kernels."""
     return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
 
 
 def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `add` supports both products added to the residual stream and beats separate kernels."""
+    """Return True if `add` supports both products that are added to the residual stream, and is faster than separate
+    kernels."""
     return _serves(tokens, _ADD_FROM, dtype, hidden, query, intermediate)
 
 
@@ -101,7 +103,7 @@ def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
 
 
 def blocks() -> int:
-    """Return the number of thread blocks: one for each multiprocessor, rounded to whole clusters.
+    """Return the number of thread blocks. There is one block for each multiprocessor, rounded to whole clusters.
 
     Each block computes many tiles.
     """
@@ -118,7 +120,7 @@ def _spec(
     group: int = GROUP,
     statistics: tuple[str, ...] = (),
 ) -> KernelSpec:
-    """Return the kernel `name` with the given pointers and launch parameters.
+    """Return the spec (description) of the kernel `name` with the given pointers and launch parameters.
 
     shape: rows, width and depth of the product. pointers: names of the bf16 tensors. epilogue_bytes: shared memory of
     one warp group's epilogue. extra, group: the macros EXTRA and GROUP. statistics: further tensors (fp32).
@@ -162,13 +164,14 @@ def _chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> Tenso
 
 
 def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Return the tensor map of a matrix [rows, 2 * columns] of gate and up. A box has columns of only one."""
+    """Return the tensor map of a matrix [rows, 2 * columns] with the columns of gate and of up. A box has only columns
+    of one of them."""
     return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (_NARROW, 1, _CHUNK), swizzle=2 * _NARROW)
 
 
 @functools.cache
 def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
-    """Return the kernel of `up_swiglu`."""
+    """Return the spec (description) of the kernel that `up_swiglu` launches."""
     return _spec(
         "up_swiglu",
         (tokens, intermediate, hidden),
@@ -185,7 +188,7 @@ def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
 
 @functools.cache
 def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
-    """Return the kernel of `down_swiglu_backward`."""
+    """Return the spec (description) of the kernel that `down_swiglu_backward` launches."""
     return _spec(
         "down_swiglu_backward",
         (tokens, intermediate, hidden),
@@ -202,7 +205,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
 
 @functools.cache
 def add_spec(tokens: int, summed: int, hidden: int) -> KernelSpec:
-    """Return the kernel of `add`."""
+    """Return the spec (description) of the kernel that `add` launches."""
     return _spec(
         "add",
         (tokens, hidden, summed),
@@ -219,7 +222,7 @@ def add_spec(tokens: int, summed: int, hidden: int) -> KernelSpec:
 
 @functools.cache
 def input_gradient_spec(tokens: int, outputs: int, hidden: int, extra: int) -> KernelSpec:
-    """Return the kernel of `input_gradient`."""
+    """Return the spec (description) of the kernel that `input_gradient` launches."""
     return _spec(
         "input_gradient",
         (tokens, hidden, outputs),
@@ -238,7 +241,7 @@ def input_gradient_spec(tokens: int, outputs: int, hidden: int, extra: int) -> K
 
 @functools.cache
 def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
-    """Return the kernel of `head_logits`."""
+    """Return the spec (description) of the kernel that `head_logits` launches."""
     return _spec(
         "head_logits",
         (tokens, vocabulary, hidden),
@@ -251,7 +254,7 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
             Address(4),
         ),
         epilogue_bytes=2 * _CHUNK_BYTES,
-        # put all tiles in one group, so that each panel of the head is read from memory only once
+        # Put all tiles in one group, so that each panel of the head is read from memory only once.
         group=-(-tokens // (2 * ROWS)),
         statistics=("maxima", "totals"),
     )
@@ -260,8 +263,8 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
 def specializations(
     *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
 ) -> list[KernelSpec]:
-    """Return the kernels for the products of a block. If a fused kernel does not support the shape, a library
-    multiplies, and only the kernels of SwiGLU are returned.
+    """Return the kernels for the products of a block. If a fused kernel does not support the shape, a library computes
+    the product, and only the kernels of SwiGLU are returned.
 
     query: input size of attention's output projection. qkv: output size of the projection to q, k and v. ranks: the
     ranks of both adapters together.
@@ -315,7 +318,8 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the gradient of gate_up [T, 2I]; grad [T, H], weight W [H, I].
 
-    out: the tensor for the result (may be gate_up), None for a new one. The gradient of act (grad W) is not rounded.
+    out: the tensor for the result, which may be gate_up; None for a new tensor. The gradient of act (grad W) is not
+    rounded.
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[1]
     spec = down_backward_spec(tokens, hidden, intermediate)

@@ -31,8 +31,8 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Smallest number of rows that a program of stage 1 handles. With two rows or more, there are fewer partial sums than
-# rows. There are at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
+# Smallest number of rows that a program of stage 1 handles. With two rows or more for each program, there are fewer
+# partial sums than rows. There are at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
 _MIN_ROWS = 2
 _MAX_PARTIALS = 512
 # Size of a tile, and number of warps, for the reduction of partial sums. `kernels/lora_gradients` uses them, too.
@@ -176,7 +176,7 @@ def _row_warps(block: int) -> int:
 
 @functools.cache
 def forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> KernelSpec:
-    """Return the kernel of `forward` for x [tokens, hidden] of `dtype`."""
+    """Return the spec (description) of the kernel that `forward` launches for x [tokens, hidden] of `dtype`."""
     block = triton.next_power_of_2(hidden)
     return KernelSpec(
         op="rms_norm.forward",
@@ -194,7 +194,7 @@ def forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> KernelSpec
 
 @functools.cache
 def add_forward_spec(tokens: int, hidden: int, eps: float, dtype: str) -> KernelSpec:
-    """Return the kernel of `add_forward` for x [tokens, hidden] of `dtype`."""
+    """Return the spec (description) of the kernel that `add_forward` launches for x [tokens, hidden] of `dtype`."""
     block = triton.next_power_of_2(hidden)
     data = tuple(Pointer(name, dtype) for name in ("x", "residual"))
     results = (Pointer("total", dtype), Pointer("y", dtype), Pointer("rstd", "fp32"))
@@ -223,7 +223,8 @@ def _backward_rows(tokens: int) -> int:
 
 @functools.cache
 def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -> KernelSpec:
-    """Return the kernel of stage 1 of `backward`. It writes grad_x, and the gain's partial sums f32 [P, hidden]."""
+    """Return the spec (description) of the kernel of stage 1 of `backward`. It writes grad_x, and the gain's partial
+    sums f32 [P, hidden]."""
     block = triton.next_power_of_2(hidden)
     rows = _backward_rows(tokens)
     return KernelSpec(
@@ -249,7 +250,8 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
 
 
 def reduce_gain_spec(tokens: int, hidden: int, norms: int) -> KernelSpec:
-    """Return the kernel of stage 2 of the backward of `norms` norms. It adds up the partial sums in fixed order."""
+    """Return the spec (description) of the kernel of stage 2 of the backward of `norms` norms. It adds up the partial
+    sums in fixed order."""
     return _reduce_gain_spec(norms, gain_partial_count(tokens), hidden)
 
 
@@ -316,7 +318,8 @@ def backward(
 ) -> tuple[Tensor, Tensor]:
     """Return grad_x [T, H] (+ grad_residual), and the gain's gradient f32 [H].
 
-    grad_y, x [T, H]; gain f32 [H]; rstd f32 [T] of the forward. grad_gain: the gain's gradient, None for a new one.
+    grad_y, x [T, H]; gain f32 [H]; rstd f32 [T] of the forward. grad_gain: the tensor for the gain's gradient; None for
+    a new tensor.
     """
     if grad_gain is None:
         grad_gain = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
@@ -335,7 +338,8 @@ def gain_partials(x: Tensor, norms: int) -> Tensor:
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> Tensor:
-    """Run stage 1 of `backward`: return grad_x [T, H] (+ grad_residual), write the gain's partial sums, f32 [P, H]."""
+    """Run stage 1 of `backward`. Return grad_x [T, H] (+ grad_residual), and write the gain's partial sums to partials,
+    f32 [P, H]."""
     tokens, hidden = x.shape
     dtype = dtype_name("rms_norm.backward", "x", x.dtype)
     spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)

@@ -44,7 +44,7 @@ def _backward_kernel(
 
 @functools.cache
 def backward_spec(rows: int, columns: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `backward` for p [rows, columns] of `dtype`."""
+    """Return the spec (description) of the kernel that `backward` launches for p [rows, columns] of `dtype`."""
     block = min(_MAX_BLOCK, triton.next_power_of_2(columns))
     return KernelSpec(
         op="softmax.backward",

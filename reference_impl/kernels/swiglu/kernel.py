@@ -108,13 +108,15 @@ def _gated_spec(
 
 @functools.cache
 def forward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `forward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    """Return the spec (description) of the kernel that `forward` launches for gate_up [tokens, 2 * intermediate] of
+    `dtype`."""
     return _gated_spec("swiglu.forward", _forward_kernel, ("gate_up", "act"), tokens, intermediate, dtype)
 
 
 @functools.cache
 def backward_spec(tokens: int, intermediate: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `backward` for gate_up [tokens, 2 * intermediate] of `dtype`."""
+    """Return the spec (description) of the kernel that `backward` launches for gate_up [tokens, 2 * intermediate] of
+    `dtype`."""
     names = ("grad_act", "gate_up", "grad_gate_up")
     return _gated_spec("swiglu.backward", _backward_kernel, names, tokens, intermediate, dtype)
 
@@ -136,13 +138,13 @@ def _silu_spec(op: str, function: Any, names: tuple[str, ...], count: int, dtype
 
 @functools.cache
 def silu_forward_spec(count: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `silu_forward` for `count` elements of `dtype`."""
+    """Return the spec (description) of the kernel that `silu_forward` launches for `count` elements of `dtype`."""
     return _silu_spec("swiglu.silu_forward", _silu_forward_kernel, ("x", "y"), count, dtype)
 
 
 @functools.cache
 def silu_backward_spec(count: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `silu_backward` for `count` elements of `dtype`."""
+    """Return the spec (description) of the kernel that `silu_backward` launches for `count` elements of `dtype`."""
     return _silu_spec("swiglu.silu_backward", _silu_backward_kernel, ("grad", "x", "grad_x"), count, dtype)
 
 

@@ -17,7 +17,7 @@ from harness.system.ranks import world_size
 from harness.system.step_function import StepFunction
 
 FEATURES = 6
-LAST_CALL = 3  # number of the call of the step in which a run ends, in the way that the arm's option names
+LAST_CALL = 3  # number of the call of the step in which a run ends as the arm's option says
 
 
 class Training:
@@ -91,7 +91,7 @@ OPTIONS: Mapping[str, Any] = {"micro_batches": 1, "rate": 0.05, "ends": ""}
 
 
 class Trainer(MadeStepSystem):
-    """The training above as a system, with options for its arms."""
+    """The training above as a system. Options of its arms choose how a run ends."""
 
     name = "snapshot"
     arm_options = {  # noqa: RUF012 - as in adapters
