@@ -35,7 +35,7 @@ def test_the_workflows_name_exactly_the_supported_python_versions() -> None:
     assert {version for text in workflows for version in re.findall(r'"(3\.\d+)"', text)} == {*VERSIONS}
 
 
-def test_one_complete_part_of_the_checks_runs_on_the_oldest_and_the_newest_python() -> None:
+def test_one_part_of_the_checks_runs_completely_on_the_oldest_and_the_newest_python() -> None:
     checks = (ROOT / ".github" / "workflows" / "checks.yml").read_text()
     installed = re.findall(r'python-version: "(3\.\d+)"', checks.partition("run: .ci/run newest")[0])
     assert installed[-2:] == [NEWEST, OLDEST]
@@ -54,7 +54,7 @@ def test_no_page_names_an_unsupported_python_version(page: str) -> None:
     assert {*named} <= {*VERSIONS}
 
 
-def test_every_extra_has_the_same_oldest_torch() -> None:
+def test_every_extra_requires_the_same_oldest_torch() -> None:
     extras = PROJECT["optional-dependencies"].values()
     named = {line for extra in extras for line in extra if re.match(r"torch\b", line)}
     assert named == {f"torch>={torch_versions()[0]}"}
@@ -91,6 +91,6 @@ def test_the_newest_installed_python_that_starts_is_used(install: Install, monke
     assert newest_python.newest_python() == str(taken)
 
 
-def test_the_running_python_version_does_not_count_as_newer(install: Install) -> None:
+def test_another_patch_release_of_the_running_python_does_not_count_as_newer(install: Install) -> None:
     install(f"{sys.version_info.major}.{sys.version_info.minor}.99")
     assert newest_python.newest_python() is None

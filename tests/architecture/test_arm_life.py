@@ -78,5 +78,5 @@ def test_each_listed_exception_still_opens_or_records_an_arm(module: str) -> Non
         ("opened = 1\nself.opened = opened", []),
     ],
 )
-def test_a_planted_arm_life_step_outside_its_module_is_found(source: str, taken: list[str]) -> None:
+def test_code_that_opens_or_records_an_arm_outside_its_module_is_found(source: str, taken: list[str]) -> None:
     assert [step for step, _ in steps_taken(source)] == taken

@@ -93,7 +93,7 @@ def _under(name: str, packages: tuple[str, ...]) -> bool:
     return any(package in (name, room(name)) or name.startswith(f"{package}.") for package in packages)
 
 
-def test_sources_keep_the_rules() -> None:
+def test_source_files_import_only_what_the_import_rules_allow() -> None:
     assert len(SOURCES) > 400
     assert [each for path in SOURCES for each in violations(module_name(path), path.read_text(encoding="utf-8"))] == []
 
@@ -174,7 +174,7 @@ def _import_all(*packages: str) -> str:
 
 
 def test_packages_that_must_not_import_torch_load_neither_torch_nor_triton() -> None:
-    """One process for all packages: what one of them loads would be there after it."""
+    """Each package is imported in turn, so that a module loaded for one package is not counted for another package."""
     loaded = _loaded_in_turn([_import_all(package) for package in NO_TORCH], "torch", "triton", "reference_impl")
     assert dict(zip(NO_TORCH, loaded, strict=True)) == {package: [] for package in NO_TORCH}
 

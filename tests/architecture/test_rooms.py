@@ -60,6 +60,6 @@ def test_a_planted_import_of_a_higher_package_is_found(module: str, source: str)
 
 
 def test_only_the_charts_folder_imports_matplotlib() -> None:
-    """What is drawn anywhere has one set of colours, letters and names of marks."""
+    """Plots from a single folder all have the same colours, fonts and names of marks."""
     naming = {name for name, text in ours().items() if "from matplotlib" in text}
     assert {name.rpartition(".")[0] for name in naming} == {"harness.report.charts"}

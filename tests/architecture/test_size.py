@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (350, 70_723), "tests": (644, 92_519), "reference_impl": (149, 17_662), "tools": (54, 6_994)}
+BUDGET = {"harness": (350, 71_458), "tests": (644, 93_052), "reference_impl": (149, 17_793), "tools": (54, 6_994)}
 
 
 def size(folder: str) -> tuple[int, int]:

@@ -106,6 +106,6 @@ def test_the_limit_for_waiting_tests_is_longer_than_any_planted_hang() -> None:
         ("'time.sleep(600)'", []),
     ],
 )
-def test_a_wait_for_a_time_is_found(source: str, found: list[str]) -> None:
+def test_a_test_that_waits_for_a_fixed_time_is_found(source: str, found: list[str]) -> None:
     assert list(hasty(source)) == found
     assert list(hasty(source, loops=True)) == ([] if source.startswith("while") else found)

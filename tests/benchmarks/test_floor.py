@@ -28,7 +28,7 @@ SMALL = ModelConfig(
 
 
 def test_the_operation_count_follows_from_the_number_of_parameters() -> None:
-    """Forward and backward are two products of two operations for each parameter of a matrix, tied head included."""
+    """A parameter of a matrix, tied head included, takes part in two products (forward, backward) of two operations."""
     config = MODEL_PRESETS["qwen2-1.5b"]
     vectors = config.num_layers * (config.qkv_dim + 2 * config.hidden_size) + config.hidden_size
     assert floating_point_operations(config, 3) == 4 * 3 * (parameter_count(config) - vectors)
@@ -44,10 +44,12 @@ def test_a_step_multiplies_forward_and_backward() -> None:
 
 
 def test_a_gemm_floor_without_cuda_reports_that_nothing_was_captured() -> None:
+    """A floor is the time of the step's matrix products alone, below which no step can be."""
     assert not GemmFloor(SMALL, 2, torch.device("cpu")).captured
 
 
 def test_the_fused_floor_multiplies_as_much_in_fewer_products() -> None:
+    """A floor is the time of the step's matrix products alone. The fused floor joins several products into one."""
     for config in (SMALL, MODEL_PRESETS["qwen2-1.5b"]):
         plain, fused = projection_shapes(config), fused_projection_shapes(config)
         assert sum(rows * cols for rows, cols in fused) == sum(rows * cols for rows, cols in plain)
@@ -91,6 +93,7 @@ def test_the_slowest_arm_determines_the_number_of_timed_steps(moved: Callable[[f
 
 @pytest.mark.slow
 def test_the_step_is_reported_with_both_floors() -> None:
+    """A floor is the time of the step's matrix products alone, with separate or with joined products."""
     model = replace(SMALL, vocab_size=256, intermediate_size=128)  # in FP8 rows are of whole blocks
     found = step_and_floors(TrainConfig(model=model, batch_size=2, seq_len=8, device="cpu"))
     described = found.described()

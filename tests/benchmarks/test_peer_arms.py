@@ -59,7 +59,7 @@ def exact_weights() -> Tensor:
     ("dtype", "digest"), [(torch.bfloat16, "bd47b7a7ed6668be"), (torch.float32, "748395ec693a7dbd")]
 )
 def test_the_torchao_quantization_has_the_recorded_digest(dtype: torch.dtype, digest: str) -> None:
-    """The digest is of `to_nf4(weights).get_original_weight()` of torchao 0.15.0, torchtune's."""
+    """The recorded digest is that of `to_nf4(weights).get_original_weight()` in torchao 0.15.0, used by torchtune."""
     found = torchao_nf4(exact_weights().to(dtype))
     assert hashlib.sha256(found.view(torch.uint8).numpy().tobytes()).hexdigest()[:16] == digest
 

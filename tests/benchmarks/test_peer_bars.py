@@ -19,6 +19,7 @@ def found(run: PeerRun) -> dict[str, tuple[float | None, str]]:
 
 
 def test_bars_are_ratios_of_medians_and_interleaved_bars_are_ratios_to_the_matrix_products() -> None:
+    """A bar is a goal or a limit for a measured ratio."""
     assert found(complete_run()) == {
         "faster than hf_eager, 512": (4.0, "met"),
         "faster than unsloth, 512": (1.6, "missed"),
@@ -48,7 +49,7 @@ def test_a_goal_and_a_limit_judge_the_same_measured_figure() -> None:
 
 
 @pytest.mark.parametrize(("figure", "verdict"), [(1.28, "met"), (1.2801, "missed"), (float("nan"), "missed")])
-def test_a_figure_equal_to_its_bar_meets_the_bar(figure: float, verdict: str) -> None:
+def test_a_figure_equal_to_its_goal_or_limit_meets_it(figure: float, verdict: str) -> None:
     assert Bar("times the products", Shape(4, 2048), figure, 1.28).verdict == verdict
 
 
@@ -58,5 +59,5 @@ def test_an_arm_without_a_memory_peak_is_not_measured() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"model": "tiny"}, {"batch_size": 2}])
-def test_a_run_of_a_different_model_or_batch_has_no_bars(changes: dict[str, object]) -> None:
+def test_a_run_of_a_different_model_or_batch_has_no_goals_and_limits(changes: dict[str, object]) -> None:
     assert bars(replace(complete_run(), **changes)) == []  # type: ignore[arg-type]

@@ -27,7 +27,8 @@ def ready_s(plan: list[list[Place]]) -> float:
 
 @pytest.mark.parametrize("memory", [H200, H100])
 @pytest.mark.parametrize("shapes", [("4x128", "4x512"), ("4x2048",), ("4x4096",), ("1x8192",), ("4x2048", "4x4096")])
-def test_every_arm_has_a_place_and_every_sitting_fits(memory: float, shapes: tuple[str, ...]) -> None:
+def test_every_arm_is_in_a_sitting_and_every_sitting_fits_into_memory(memory: float, shapes: tuple[str, ...]) -> None:
+    """A sitting is a group of arms whose processes are open at the same time."""
     asked = places(*shapes)
     plan = sittings(asked, memory, AT_ONCE)
     assert sorted(map(str, asked)) == sorted(str(place) for sitting in plan for place in sitting)
@@ -36,6 +37,7 @@ def test_every_arm_has_a_place_and_every_sitting_fits(memory: float, shapes: tup
 
 
 def test_compiling_arms_get_ready_in_one_sitting_when_memory_allows() -> None:
+    """A sitting is a group of arms whose processes are open at the same time."""
     plan = sittings(places("4x128", "4x512"), H100, AT_ONCE)
     assert len(plan) == 2
     assert {arm for arm, _ in plan[0]} >= {arm for arm, cost in COSTS.items() if cost.ready_s >= 50}
@@ -43,20 +45,26 @@ def test_compiling_arms_get_ready_in_one_sitting_when_memory_allows() -> None:
 
 
 def test_quick_arms_share_a_sitting_and_slow_arms_have_another_sitting() -> None:
-    """At 2048 tokens on an H200 there are two sittings, one of them quick."""
+    """A sitting is a group of arms whose processes are open together.
+
+    Arms at 2048 tokens on an H200 need two sittings.
+    """
     plan = sittings(places("4x2048"), H200, AT_ONCE)
     assert [max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan] == [93, 30]
 
 
 @pytest.mark.parametrize("shapes", [("4x128", "4x512"), ("4x2048", "1x8192")])
 def test_the_captured_step_that_all_arms_are_compared_with_is_in_the_first_sitting(shapes: tuple[str, ...]) -> None:
-    """Regression: on an H100 a ten-minute run ended before its fourth sitting, which had the captured step."""
+    """A sitting is a group of arms that are open together.
+
+    Regression: on an H100 a ten-minute run ended before its fourth sitting, which had the captured step.
+    """
     plan = sittings(places(*shapes), H100, AT_ONCE)
     compared = {place for place in places(*shapes) if place[0] in ("graphed", "graphed_fp8")}
     assert compared <= set(plan[0])
 
 
-def test_an_arm_that_needs_more_memory_than_available_is_tried_in_a_sitting_by_itself() -> None:
+def test_an_arm_that_needs_more_memory_than_available_is_tried_without_other_arms() -> None:
     plan = sittings(places("4x512"), 6.0, AT_ONCE)
     alone = [sitting for sitting in plan if needed(sitting) > 6.0 - DRIVER_GIB]
     assert [len(sitting) for sitting in alone] == [1] * len(alone)
@@ -64,6 +72,7 @@ def test_an_arm_that_needs_more_memory_than_available_is_tried_in_a_sitting_by_i
 
 
 def test_without_a_gpu_only_the_number_of_arms_limits_a_sitting() -> None:
+    """A sitting is a group of arms whose processes are open at the same time."""
     assert [len(sitting) for sitting in sittings(places("4x128", "4x512"), None, AT_ONCE)] == [16, 10]
 
 
@@ -75,7 +84,7 @@ def test_without_a_gpu_only_the_number_of_arms_limits_a_sitting() -> None:
     ],
 )
 def test_extrapolated_memory_covers_the_peak_measured_at_2048_tokens(arm: str, seen_gib: float) -> None:
-    """Peaks of reserved memory in reports/2026-11-30-h200-peers; a process takes more, and not a third more."""
+    """The estimate is above the peak of reserved memory in reports/2026-11-30-h200-peers, by less than a third."""
     assert seen_gib < COSTS[arm].gib(4 * 2048) < 1.3 * seen_gib
 
 

@@ -59,7 +59,7 @@ def test_an_arm_with_a_different_batch_digest_does_not_have_the_same_mathematics
     assert not with_arm(complete_run(), "unsloth", batch_digest="other").same_mathematics
 
 
-def test_batches_of_two_shapes_may_differ() -> None:
+def test_batches_may_differ_between_two_shapes() -> None:
     longer = arm("graphed", 250.0, 12.001, BF16_FACTS, LONG)
     run = joined(complete_run(), later(measured=(replace(longer, batch_digest="of 1 x 8192"),)))
     assert run.same_mathematics
@@ -117,7 +117,7 @@ def test_a_run_of_another_version_is_refused_with_its_file(tmp_path: Path) -> No
         read_run(tmp_path)
 
 
-def test_two_calls_are_joined_to_one_run() -> None:
+def test_two_calls_of_the_benchmark_are_joined_to_one_run() -> None:
     run = joined(complete_run(), later())
     assert [f"{m.arm} {m.shape}" for m in run.measured] == [
         *("graphed 4x512", "hf_eager 4x512", "unsloth 4x512", "gemm_floor 4x512"),
@@ -129,7 +129,7 @@ def test_two_calls_are_joined_to_one_run() -> None:
     assert "| 1x8192 | 26.00 |" in summary(run)
 
 
-def test_a_later_call_removes_measured_arms_from_absent_and_updates_reasons_of_tried_arms() -> None:
+def test_a_later_call_removes_measured_arms_from_the_absent_arms_and_updates_the_reasons_of_failed_arms() -> None:
     before = replace(
         complete_run(),
         absent={
@@ -173,7 +173,7 @@ def test_joining_a_benchmark_run_of_a_different_model_is_refused() -> None:
         joined(complete_run(), later(model="tiny"))
 
 
-def test_a_call_measures_the_arms_that_a_run_lacks() -> None:
+def test_a_call_of_the_benchmark_measures_the_arms_that_a_run_lacks() -> None:
     run = complete_run()
     lacking = [arm for arm, shape in places_of([SHAPE], 4) if run.lacks((arm, shape))]
     assert lacking == [

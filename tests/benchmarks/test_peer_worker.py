@@ -96,7 +96,10 @@ def test_steps_are_timed_one_by_one_and_as_a_block(worker: WorkerProcess, job: J
 def test_a_round_of_a_slow_arm_has_fewer_steps(
     monkeypatch: pytest.MonkeyPatch, job: Job, seconds: float, steps: int, again: int
 ) -> None:
-    """At most 1.2 s of them, but five and a block of five; and one to warm up that takes long is enough."""
+    """A round lasts at most 1.2 s but has at least five single steps and a block of five.
+
+    If a step takes long, one warm-up step is enough.
+    """
     now = 0.0
 
     def step(index: int) -> torch.Tensor:
@@ -130,7 +133,7 @@ def test_an_arm_that_fell_back_from_fp8_fails(monkeypatch: pytest.MonkeyPatch, j
         peer_worker.ArmProcess(replace(job, arm="graphed_fp8"))
 
 
-def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, workers: Workers, job: Job) -> None:
+def test_a_failing_arm_is_recorded_with_its_reason(worker: WorkerProcess, workers: Workers, job: Job) -> None:
     workers.ended(worker)
     running = Running(replace(job, checkpoint="/nowhere"), worker)
     assert running.ask({"do": "open", "job": running.job.as_dict()}, LIMIT_S) == {}
@@ -139,7 +142,7 @@ def test_a_failing_arm_is_remembered_with_its_reason(worker: WorkerProcess, work
     assert running.ask({"do": "measure"}, LIMIT_S) == {}
 
 
-def test_a_killed_worker_names_its_signal(worker: WorkerProcess, workers: Workers) -> None:
+def test_the_error_of_a_killed_worker_names_the_signal(worker: WorkerProcess, workers: Workers) -> None:
     workers.ended(worker)
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(WorkerFailedError, match="SIGKILL"):
@@ -151,7 +154,7 @@ def test_a_worker_that_sends_no_message_is_abandoned(worker: WorkerProcess) -> N
         worker.receive(0.05)
 
 
-def test_measuring_before_opening_is_refused(workers: Workers) -> None:
+def test_measuring_an_arm_before_opening_it_is_refused(workers: Workers) -> None:
     worker = workers.started()
     with pytest.raises(WorkerFailedError, match="'measure' is unknown, or was sent before 'open'"):
         worker.ask({"do": "measure"}, LIMIT_S)
@@ -169,8 +172,8 @@ with WorkerProcess("other", Path(sys.argv[2])) as other, other.alone([worker]):
 """
 
 
-def test_a_stopped_worker_ends_with_a_benchmark_that_is_killed(tmp_path: Path) -> None:
-    """Else it kept its memory of the GPU, and the next call on the machine had none."""
+def test_a_stopped_worker_ends_when_its_benchmark_is_killed(tmp_path: Path) -> None:
+    """Otherwise the worker would keep its GPU memory, and the next call on this machine would have none."""
     command = [sys.executable, "-c", STARTS_A_WORKER, str(tmp_path / "worker"), str(tmp_path / "other")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as benchmark:
         assert benchmark.stdout is not None
@@ -184,7 +187,9 @@ def test_a_stopped_worker_ends_with_a_benchmark_that_is_killed(tmp_path: Path) -
             os.killpg(worker, signal.SIGKILL)
 
 
-def test_other_workers_pause_while_one_worker_is_timed(worker: WorkerProcess, workers: Workers, job: Job) -> None:
+def test_the_other_workers_are_stopped_while_one_worker_is_timed(
+    worker: WorkerProcess, workers: Workers, job: Job
+) -> None:
     other = workers.started()
     other.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
     with worker.alone([worker, other]):

@@ -115,6 +115,7 @@ def names(details: dict[str, Any]) -> list[str]:
 def test_a_run_with_all_arms_of_a_length_and_its_floors_is_complete(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The floors of a sequence length are the times of its matrix products alone."""
     code, details = call(monkeypatch, tmp_path, "--seq-lens", "2048")
     assert (code, details["complete"], details["same_mathematics"]) == (0, True, True)
     assert names(details) == [f"{arm} 4x2048" for arm in COSTS]
@@ -123,9 +124,10 @@ def test_a_run_with_all_arms_of_a_length_and_its_floors_is_complete(
     assert all(len(arm["milliseconds"]) == 25 and len(arm["block_ms"]) == 5 for arm in details["measured"])
 
 
-def test_nothing_is_timed_while_arms_open_and_the_next_sitting_has_only_started(
+def test_nothing_is_timed_while_arms_are_being_opened(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Processes of the next group of arms have started by then, but open no arm yet."""
     call(monkeypatch, tmp_path, "--seq-lens", "2048")
     first, second = machine.did("open")[:8], machine.did("open")[8:]
     order = [line for line in machine.done if line.split()[0] in {"open", "measure", "end", "start"}]
@@ -226,7 +228,7 @@ def test_a_run_of_another_gpu_is_refused_before_anything_is_computed(
     assert after == before
 
 
-def test_when_time_is_up_no_sitting_is_started_and_unmeasured_arms_are_listed(
+def test_when_time_is_up_no_further_arms_are_opened_and_unmeasured_arms_are_listed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine.opening_s = 10.0  # of eight arms

@@ -11,12 +11,13 @@ from benchmarks.peers_report import plot, summary
 
 
 def test_the_report_lists_the_step_between_its_two_floors() -> None:
-    """Of one process, and not of the arms' own processes, where the step takes 25 ms."""
+    """The step and both floors come from one process. In the arm's own process the step takes 25 ms."""
     figures = "26.00 | 1500 | 20.00 | 1500 | 19.50 | 1500 | 19.00 | 1500 | 1.300 | 1.333 | 0.950 | 3.00 | 25 |"
     assert f"| 4x512 | {figures}" in summary(complete_run())
 
 
 def test_a_report_of_floors_without_fp8_shows_a_dash_and_not_measured() -> None:
+    """A floor is the time of the step's matrix products alone."""
     found = {name: value for name, value in floors().items() if name != "fp8_times_floor"} | {"fp8_step": None}
     text = summary(replace(complete_run(), floors={"4x512": found}))
     assert "| 19.50 | 1500 | - | - | 1.300 | 1.333 | - | 3.00 | 25 |" in text
@@ -30,6 +31,7 @@ def test_the_report_states_the_number_of_single_steps_behind_its_percentiles() -
 
 
 def test_the_report_lists_arms_of_different_sittings_on_separate_lines() -> None:
+    """A sitting is a group of arms whose processes are open at the same time."""
     text = summary(with_arm(complete_run(), "unsloth", sitting="2.0"))
     assert "\n- graphed at 4x512, hf_eager at 4x512, gemm_floor at 4x512\n- unsloth at 4x512\n" in text
 
@@ -44,7 +46,7 @@ def test_a_loss_different_from_the_reference_is_reported_as_different_mathematic
     assert "**The mathematics differ**" in summary(with_arm(complete_run(), "hf_eager", loss_step_0=12.12))
 
 
-def test_the_report_shows_each_bar_with_its_verdict() -> None:
+def test_the_report_shows_each_goal_and_limit_with_its_verdict() -> None:
     text = summary(complete_run())
     assert "| faster than hf_eager | 4x512 | 4.000 | >= 3.5 | met |" in text
     assert "| times the products | 4x512 | 1.300 | <= 1.25 | **missed** |" in text

@@ -61,7 +61,9 @@ def test_a_network_request_of_a_page_is_found(browser: Browser, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("variant", [LIGHT, PHONE], ids=lambda variant: variant.name)
-def test_a_wide_element_is_found(browser: Browser, tmp_path: Path, variant: Variant) -> None:
+def test_an_element_that_makes_a_page_scroll_sideways_is_found(
+    browser: Browser, tmp_path: Path, variant: Variant
+) -> None:
     report = planted(tmp_path, "<svg width='1300' height='9'><path d='M0 0h9v9z'/></svg>")
     assert "the page scrolls sideways by" in sole_finding(browser, report, variant)
 
@@ -120,15 +122,20 @@ def test_axe_checks_tools_that_the_comparison_of_words_leaves_out(browser: Brows
     assert found.startswith("planted.html light: axe: color-contrast")
 
 
-def test_words_that_need_javascript_are_found(browser: Browser, tmp_path: Path) -> None:
+def test_words_that_are_shown_only_with_javascript_are_found(browser: Browser, tmp_path: Path) -> None:
     report = planted(tmp_path, "<script>document.body.append('planted')</script>", policy=False)
     _, found = check(browser, report, [WITHOUT])
     assert found == "planted.html no-javascript: other words without JavaScript than with it"
 
 
 @pytest.mark.parametrize("one_of_each", [(), ("light",)])
-def test_low_contrast_is_found(browser: Browser, axe: str, tmp_path: Path, one_of_each: tuple[str, ...]) -> None:
-    """In the second row of a table, too, where it differs from the first by more than its words."""
+def test_text_with_low_contrast_on_a_page_is_found(
+    browser: Browser, axe: str, tmp_path: Path, one_of_each: tuple[str, ...]
+) -> None:
+    """Axe may check only one of several rows with the same shape.
+
+    The second row differs from the first in more than its words, so axe checks it, too.
+    """
     rows = "<tr><td>sound</td></tr><tr><td><font color='#dddddd'>planted</font></td></tr>"
     report = planted(tmp_path, f"<table><caption>planted</caption><tbody>{rows}</tbody></table>")
     [found] = check(browser, report, [LIGHT], axe, one_of_each=one_of_each)
@@ -136,10 +143,13 @@ def test_low_contrast_is_found(browser: Browser, axe: str, tmp_path: Path, one_o
 
 
 @pytest.mark.parametrize("one_of_each", [(), ("light",)])
-def test_a_link_without_words_is_found(
+def test_a_link_without_words_on_a_page_is_found(
     browser: Browser, axe: str, tmp_path: Path, one_of_each: tuple[str, ...]
 ) -> None:
-    """In a row that differs in that alone from the one above, too."""
+    """Axe may check only one of several rows with the same shape.
+
+    The second row differs from the first in the words of its link, so axe checks it, too.
+    """
     rows = "".join(f"<tr><td><a href='#claims'>{words}</a></td></tr>" for words in ("claims", ""))
     report = planted(tmp_path, f"<table><caption>planted</caption><tbody>{rows}</tbody></table>")
     [found] = check(browser, report, [LIGHT], axe, one_of_each=one_of_each)

@@ -55,7 +55,7 @@ def test_the_gate_page_shows_its_result_system_and_device_before_scrolling(brows
         assert told in seen
 
 
-def test_the_gate_page_names_its_parts_without_linking_to_pages_of_them(browser: Browser, gate_page: Path) -> None:
+def test_the_gate_page_names_its_parts_without_links_to_pages_of_the_parts(browser: Browser, gate_page: Path) -> None:
     show(browser, gate_page, SCREENS["light"])
     named = browser.evaluate("[...document.querySelectorAll('.parts tbody th')].map(each => each.textContent)")
     assert [name.strip() for name in named] == [part.name for part in GATE_PARTS]

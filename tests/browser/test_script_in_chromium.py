@@ -123,7 +123,7 @@ def test_the_pointer_reads_each_arm_at_the_nearest_step(opened: Browser) -> None
     assert values(output(opened)) == pytest.approx(expected, abs=0.02)  # two units of the image
 
 
-def test_a_dragged_range_is_zoomed_and_a_double_click_goes_back(opened: Browser) -> None:
+def test_dragging_over_a_plot_zooms_into_the_range_and_a_double_click_undoes_the_zoom(opened: Browser) -> None:
     drawn = f"[...document.querySelectorAll('{LOSSES} [data-s]')].map(one => one.getBBox().width)"
     before = opened.evaluate(drawn)
     start, end = point_at(opened, 20), point_at(opened, 40)
@@ -208,7 +208,7 @@ def seen(browser: Browser) -> tuple[list[str], list[str]]:
         ("Words", "SIGKILL", ["F-GRAPH-BWD-002"]),
     ],
 )
-def test_one_choice_filters_cards_and_rows_of_claims(
+def test_each_filter_of_the_report_page_selects_cards_and_rows_of_claims(
     opened: Browser, label: str, value: str, claims: list[str]
 ) -> None:
     everything = seen(opened)
@@ -260,7 +260,7 @@ def in_state(browser: Browser, state: str) -> None:
 @pytest.mark.parametrize("screen", ["light", "dark", "phone-light", "phone-dark"])
 @pytest.mark.parametrize("state", ["filtered", "nothing left", "zoomed"])
 def test_axe_finds_no_violation_in_any_state(browser: Browser, axe: str, report: Path, state: str, screen: str) -> None:
-    """In the light it sees all of the page, elsewhere one row, table and card of each shape."""
+    """In the light variant axe checks the whole page, in other variants one row, table and card of each shape."""
     others = {variant.name for variant in VARIANTS} - {"light"}
     found = check(browser, report, [SCREENS[screen]], axe, one_of_each=others, then=lambda one: in_state(one, state))
     assert found == []

@@ -88,7 +88,7 @@ def complaints(service: str, path: Path) -> str:
     return done.stdout if done.returncode else ""
 
 
-def test_the_schema_of_each_ci_service_accepts_its_recipe(service: str) -> None:
+def test_the_schema_of_each_ci_service_accepts_the_documented_pipeline(service: str) -> None:
     assert complaints(service, RECIPES[service]) == ""
 
 
@@ -96,14 +96,16 @@ def test_the_schema_of_each_ci_service_accepts_its_recipe(service: str) -> None:
     ("service", "right", "wrong"),
     [("gitlab-ci", "exit_codes: [10]", "exit_codes: {a: 10}"), ("buildkite", "- exit_status: 10", "- exit_status: {}")],
 )
-def test_a_planted_mistake_in_a_ci_recipe_is_found(tmp_path: Path, service: str, right: str, wrong: str) -> None:
+def test_a_planted_mistake_in_a_documented_pipeline_is_found(
+    tmp_path: Path, service: str, right: str, wrong: str
+) -> None:
     text = RECIPES[service].read_text()
     assert right in text
     (tmp_path / "planted.yml").write_text(text.replace(right, wrong))
     assert "planted.yml" in complaints(service, tmp_path / "planted.yml")
 
 
-def test_a_ci_recipe_runs_a_part_and_the_gate_over_it(service: str, folder: Path) -> None:
+def test_a_documented_pipeline_runs_a_part_and_the_gate_over_this_part(service: str, folder: Path) -> None:
     assert run(service, "verify", folder) == 0
     header = json.loads((folder / "parts" / "part-small" / "run.json").read_text())
     assert header["arguments"][:5] == ["verify", "contracts/", "--gate", "--workload", "small"]
@@ -112,7 +114,7 @@ def test_a_ci_recipe_runs_a_part_and_the_gate_over_it(service: str, folder: Path
     assert (folder / "badge.json").exists()
 
 
-def test_in_ci_only_an_undecided_part_is_a_warning(service: str, folder: Path) -> None:
+def test_in_ci_only_an_undecided_part_does_not_fail_the_build(service: str, folder: Path) -> None:
     _, _, allowed = JOBS[service]("verify")
     assert allowed == [ExitCode.UNDECIDED]
     assert run(service, "verify", folder, part_small=int(ExitCode.UNDECIDED)) == ExitCode.UNDECIDED
@@ -127,12 +129,12 @@ def test_a_closed_gate_fails_the_build(service: str, folder: Path, code: ExitCod
 
 
 def test_a_ci_gate_without_parts_is_closed(service: str, folder: Path) -> None:
-    """As for foreign code, which no GPU machine executes."""
+    """The gate has no parts if the code is from a fork, because no GPU machine executes such code."""
     assert run(service, "gate", folder) != 0
 
 
 def test_a_refused_gate_keeps_its_exit_code(service: str, folder: Path) -> None:
-    """A refusal writes no page, so nothing may stand between it and the build's result."""
+    """A refused gate writes no page, so steps that publish the page must not replace the gate's exit code."""
     (folder / "parts").mkdir()
     assert run(service, "gate", folder) == ExitCode.USAGE
 
@@ -149,7 +151,7 @@ def test_copied_pipelines_select_workloads_that_init_writes(name: str, tmp_path:
     assert set(selected) == set(written)
 
 
-def test_the_jenkins_recipe_reads_the_run_directory_that_its_command_names() -> None:
+def test_the_documented_jenkins_pipeline_reads_the_run_directory_that_its_command_names() -> None:
     [block] = re.findall(r"```groovy\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
     [reports, name] = re.findall(r"--reports (\S+) --name \$(\w+)", block)[0]
     assert re.findall(r'^(?:junit|archiveArtifacts) "(.+)"$', block, re.MULTILINE) == [
@@ -168,7 +170,7 @@ def test_buildkite_annotates_with_the_summary(folder: Path) -> None:
     assert (folder / "annotation.md").read_text() == "judged: part-small\n"
 
 
-def test_the_gitlab_recipe_keeps_the_artifacts_that_its_commands_write() -> None:
+def test_the_documented_gitlab_pipeline_keeps_the_artifacts_that_its_commands_write() -> None:
     recipe: dict[str, Any] = yaml.safe_load(RECIPES["gitlab-ci"].read_text())
     kept = {job: recipe[job]["artifacts"] for job in ("verify", "gate", "drill")}
     assert {job: each["paths"] for job, each in kept.items()} == {
@@ -180,7 +182,7 @@ def test_the_gitlab_recipe_keeps_the_artifacts_that_its_commands_write() -> None
 
 
 def test_the_documented_workflow_grants_each_called_workflow_its_inputs_and_permissions() -> None:
-    """GitHub refuses a caller that grants less than the jobs of the called workflow ask for, before any runs."""
+    """GitHub refuses to start a caller that grants fewer permissions than the jobs of the called workflow request."""
     page = (ROOT / "docs" / "ci.md").read_text()
     [_, caller] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(name:.*?)```", page, re.DOTALL)]
     called = []

@@ -62,10 +62,10 @@ def test_the_commands_of_the_readme_install_the_harness(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", FROM_REPOSITORY)
-def test_the_lines_of_the_recipes_install_the_harness_from_its_repository(
+def test_the_install_lines_of_documented_pipelines_install_the_harness_from_its_repository(
     line: str, checkout: Path, new_environment: NewEnvironment, tmp_path: Path
 ) -> None:
-    """Git finds the repository of OWNER here."""
+    """Git is configured to find the repository of OWNER on this machine."""
     author = ["-c", "user.name=a", "-c", "user.email=a@example.invalid", "-c", "commit.gpgsign=false"]
     served = tmp_path / "served"
     for words in (["init", "-q", "-b", "main"], ["add", "-f", "."], [*author, "commit", "-q", "-m", "harness"]):
@@ -127,6 +127,6 @@ def test_an_install_line_that_queries_a_package_index_is_recognized(line: str, a
     assert bool(asks_an_index(line)) == asks
 
 
-def test_each_line_of_the_recipes_is_a_whole_command() -> None:
+def test_each_install_line_of_a_documented_pipeline_is_a_complete_command() -> None:
     assert FROM_REPOSITORY
     assert all(shlex.split(line)[:2] == [".venv/bin/pip", "install"] for line in FROM_REPOSITORY)

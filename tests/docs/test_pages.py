@@ -52,7 +52,7 @@ def test_generated_tables_are_on_the_site_and_not_in_git(page: str, staged: Path
 
 
 def test_every_link_of_the_site_to_a_file_has_an_existing_target(staged: Path) -> None:
-    """mkdocs follows anchors as well, in `make site`."""
+    """Links to headings within a page are checked by mkdocs, in `make site`."""
     dead = [
         f"{page}: {link[0]}"
         for page in write_site.sources(ROOT)

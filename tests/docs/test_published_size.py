@@ -33,14 +33,14 @@ def test_a_published_run_consists_of_pages_one_archive_and_a_manifest() -> None:
     assert set(map(frozenset, unfit.values())) == {frozenset({"report.html"})}
 
 
-def test_runs_without_a_page_are_named() -> None:
-    """The others are trials that statistics count."""
+def test_published_runs_without_a_page_are_listed_in_the_index_of_reports() -> None:
+    """Runs that the index does not list are trials whose results are counted in statistics."""
     assert sorted(_named_without_a_page()) == sorted(str(run.relative_to(REPORTS)) for run in UNSHOWN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", runs_in(REPORTS), ids=lambda run: run.name)
-def test_a_published_run_is_sealed_and_its_archive_too(run: Path) -> None:
+def test_a_published_run_and_its_archive_are_sealed(run: Path) -> None:
     sealed = read_bundle(run).seal
     assert (sealed.missing, sealed.lines()) == ("", [])
     assert read_bundle(run / "run.tar.xz").seal.whole

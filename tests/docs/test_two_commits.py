@@ -13,7 +13,7 @@ from harness.judging.reasons import reason_of
 PAGE = Path(__file__).parents[2] / "docs" / "two-commits.md"
 
 
-def test_the_contract_of_ten_lines_loads(tmp_path: Path) -> None:
+def test_the_ten_line_contract_on_the_page_can_be_loaded(tmp_path: Path) -> None:
     text, accepted = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(text.splitlines()) <= 10
     (tmp_path / "as-main.yaml").write_text(text)

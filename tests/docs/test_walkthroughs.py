@@ -113,7 +113,7 @@ def run(command: Command, environment: dict[str, str], repository: Path, code: i
         assert shows((done.stdout or done.stderr).splitlines(), command.shown), seen
 
 
-def test_the_workflow_of_the_page_is_a_call_that_the_gate_takes() -> None:
+def test_the_workflow_on_the_page_is_a_valid_call_of_the_gate_workflow() -> None:
     [caller] = [block.text for block in followed(PLUGGING_IN) if block.language == "yaml"]
     [job] = yaml.safe_load(caller)["jobs"].values()
     repository, _, path = job["uses"].partition("/.github/")

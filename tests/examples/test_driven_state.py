@@ -106,7 +106,7 @@ def test_an_average_that_replays_do_not_update_ends_different_from_plain_steps()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_driving_by_steps_runs_no_callback_that_updates_an_average() -> None:
+def test_driving_a_trainer_by_steps_does_not_run_the_callback_that_updates_an_average() -> None:
     name, system = "callbacks.Weights.0.average", averaging(in_place)
     assert loose_after(system, drive="loop")[name] != 0
     assert loose_after(system, drive="steps")[name] == 0
@@ -154,7 +154,10 @@ def test_averages_on_lightnings_module_trainer_and_callbacks_are_compared() -> N
 
 
 def test_a_fake_tensor_outside_the_searched_objects_is_an_error_naming_its_holder() -> None:
-    """A logger is an object of the standard library, which is not searched."""
+    """A fake tensor has no values.
+
+    Here a logger of the standard library holds it, and such objects are not searched.
+    """
     weight, logger = torch.ones(2, requires_grad=True), logging.getLogger("kept")
 
     def step() -> Tensor:

@@ -107,7 +107,7 @@ def untouched() -> Callable[[str], Trained]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("drive", sorted(DRIVES))
 @pytest.mark.parametrize("name", slow_but(["lightning_module"], sorted(LIBRARIES)))
-def test_a_driven_trainer_trains_as_the_library_does(
+def test_a_trainer_driven_by_the_harness_trains_as_the_library_does(
     name: str, drive: str, untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -211,7 +211,7 @@ def test_a_non_trainer_or_a_trainer_with_outside_arguments_is_refused(
 def test_a_loader_of_lists_trains_with_the_losses_of_a_loader_of_dictionaries(
     drive: str, untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `TensorDataset` makes them, with which most examples of Lightning begin."""
+    """Most examples of Lightning have such lists, because `TensorDataset` makes them."""
     monkeypatch.chdir(tmp_path)
     expected = untouched("lightning_module")
 
@@ -238,7 +238,7 @@ def test_a_loader_of_lists_trains_with_the_losses_of_a_loader_of_dictionaries(
 def test_a_captured_trainer_trains_as_the_library_does(
     untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a CPU the recording of transformers' steps is equal too, under its schedule and its clip."""
+    """On a CPU, a recording of transformers' steps, with learning rate schedule and clip, is replayed."""
     monkeypatch.chdir(tmp_path)
     expected = untouched("transformers_trainer")
     found = driven("transformers_trainer", {"drive": "steps", "capture": "step"})

@@ -219,7 +219,9 @@ def test_a_short_run_of_each_example_gives_the_documented_verdicts(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", slow_but(["PLAIN-CAPTURE-AS-WRITTEN"], sorted(NAMED)))
-def test_an_obstacle_to_capture_is_named_with_line(claim: str, verdicts: Callable[[str], dict[str, Verdict]]) -> None:
+def test_a_step_that_cannot_be_captured_is_named_with_the_line_that_prevents_the_capture(
+    claim: str, verdicts: Callable[[str], dict[str, Verdict]]
+) -> None:
     [name] = [name for name, claims in EXPECTED.items() if claim in claims]
     named = {  # a statement may begin some lines above what it reads
         "".join(Path(entry).joinpath(file).read_text().splitlines()[int(line) - 1 : int(line) + 3])

@@ -81,7 +81,7 @@ WITH_LIBRARIES = [entry for entry in field_bugs.recorded() if needed_by(entry)]
 @pytest.mark.parametrize("form", field_bugs.FORMS)
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", WITH_LIBRARIES, ids=lambda entry: entry.stem)
-def test_a_field_bug_entry_with_a_library_repeats_its_recorded_verdicts(entry: Path, form: str, ask: Ask) -> None:
+def test_a_field_bug_of_a_library_repeats_its_recorded_verdicts(entry: Path, form: str, ask: Ask) -> None:
     assert_recorded(entry, form, ask)
 
 
@@ -103,7 +103,7 @@ def is_told_by(few_steps: int, said: Said) -> bool:
 @pytest.mark.parametrize("form", field_bugs.FORMS)
 @pytest.mark.parametrize("name", slow_but([QUICK], INSTALLED))
 def test_an_installed_release_repeats_its_recorded_verdicts(name: str, form: str, ask: Ask) -> None:
-    """By the claim that found the bug; those of an entry that a wheel holds are tried where it is installed."""
+    """Only the claim that found the bug is judged again, and only if the affected release is installed."""
     entry = INSTALLED[name]
     missing = [release for release in entry.bug.installed.get(form, []) if not packages.folder_of(release).is_dir()]
     if missing:

@@ -23,7 +23,10 @@ def test_a_correct_field_bug_trainer_passes_every_claim(trainer: str, ask: Ask) 
 
 @pytest.mark.slow
 def test_correct_field_bug_trainers_are_recorded_as_passing_every_claim(field_bug_server: Server) -> None:
-    """The shipped examples are verified elsewhere, by contracts of their own; one is tried again here."""
+    """The shipped examples have their own contracts and are verified by other tests.
+
+    One of them is judged again here.
+    """
     recorded = field_bugs.correct_trainers()
     assert set(recorded) == {*field_bugs.SHIPPED, *TRAINERS}
     assert [name for name, said in recorded.items() if not field_bugs.is_right("mended", said)] == []

@@ -46,7 +46,7 @@ def judged(name: str, folder: Path) -> dict[str, tuple[str, str]]:
         ("experts", "first_rank_only", "EXPERTS-ONE-RANK", "exceeds_tolerance", "end with different values (1.load"),
     ],
 )
-def test_a_ranked_trainer_passes_and_fails_when_its_bug_is_enabled(
+def test_a_trainer_of_several_ranks_passes_and_fails_once_its_bug_is_enabled(
     name: str, bug: str, claim: str, reason: str, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = judged(name, tmp_path / "right")

@@ -55,7 +55,9 @@ def test_the_gpu_of_this_machine_is_recognized_as_hopper() -> None:
 @pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize("swizzle", [0, 128])
 @pytest.mark.parametrize("sizes", [(8, 32), (100, 36), (1, 4), (257, 1000)], ids=str)
-def test_a_cuda_kernel_copies_a_tensor_by_its_tensor_map(sizes: tuple[int, int], swizzle: int, cluster: int) -> None:
+def test_a_cuda_kernel_copies_a_tensor_that_a_tensor_map_describes(
+    sizes: tuple[int, int], swizzle: int, cluster: int
+) -> None:
     x = random(*sizes)
     out, blocks = launched(scaled_copy_spec(*sizes, swizzle=swizzle, cluster=cluster), x)
     assert torch.equal(out, scaled(x))

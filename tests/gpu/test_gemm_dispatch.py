@@ -144,7 +144,7 @@ def test_a_faulty_matrix_product_is_found(fault: str) -> None:
     assert shown
 
 
-def test_gain_sums_in_order_of_arrival_do_not_repeat_but_those_of_the_kernel_do() -> None:
+def test_gain_sums_in_order_of_arrival_differ_between_calls_but_the_kernels_sums_do_not() -> None:
     for fault, repeatable in (("atomic_gain_reduction", False), (None, True)):
         kernels = QLoRASystem().kernel_cases(WORKLOAD, Arm(), fault=fault)
         cases = [compare(case) for case in kernels.comparisons(["rms_norm.gain_gradient"], ["float32"], [1.0])]

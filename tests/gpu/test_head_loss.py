@@ -63,7 +63,7 @@ def test_head_logits_are_rounded_once_and_statistics_belong_to_the_rounded_logit
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_fused_head_loss_and_gradient_match_two_separate_passes(sizes: tuple[int, int, int]) -> None:
-    """A different order of sums changes some gradients of the same logits by one rounding."""
+    """The fused head adds in a different order, which changes some elements of the gradient by one rounding."""
     x, head, targets = inputs(*sizes)
     scale = torch.tensor(0.37, device=CUDA)
     out = torch.empty(sizes[0], sizes[2], device=CUDA, dtype=torch.bfloat16)

@@ -207,7 +207,7 @@ def test_kernels_agree_with_their_naive_twins() -> None:
 
 
 def test_a_launch_compiles_the_kernel_that_the_plan_names() -> None:
-    """Offline PTX of a spec, and PTX of what the device runs, are the same text."""
+    """The PTX that is compiled in advance for the planned kernel equals the PTX that the device runs."""
     major, minor = torch.cuda.get_device_capability()
     rms_norm, clip = registry.load("rms_norm"), registry.load("clip")
     specs = [
@@ -223,7 +223,7 @@ def test_a_launch_compiles_the_kernel_that_the_plan_names() -> None:
 
 
 def test_a_launch_after_warming_compiles_nothing() -> None:
-    """`compile_for_device` fills the very cache that a launch reads: slices and 0-d views included."""
+    """`compile_for_device` fills the cache that a launch reads, also for slices and for tensors without dimensions."""
     import triton
 
     rms_norm, cross_entropy = registry.load("rms_norm"), registry.load("cross_entropy")
@@ -253,7 +253,10 @@ def test_a_launch_after_warming_compiles_nothing() -> None:
 
 
 def test_kernels_replay_from_a_cuda_graph(oracles: ModuleType) -> None:
-    """No host sync inside: norm, its backward and the clip are captured, and replay to the eager bits."""
+    """RMSNorm, its backward pass and the clip make no host sync.
+
+    Their replay gives the bits of the uncaptured kernels.
+    """
     rms_norm, clip = registry.load("rms_norm"), registry.load("clip")
     plan = oracles.clip_plan([[72], [0, 3000]], CUDA)
     x = torch.randn(40, 72, device=CUDA, dtype=torch.bfloat16)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_recording_a_step_never_waits_for_the_device(device: str, tmp_path: Path) -> None:
-    """The device is kept busy for a second before the steps: calls that waited would take as long."""
+    """The device is kept busy for a second before the steps. A call that waited for the device would take as long."""
     total = torch.zeros((), device="cuda")
     batch = [torch.arange(1000, device=each) for each in {device, "cuda"}]
     recorders = [harness.record(tmp_path / name) for name in ("warm", "run")]

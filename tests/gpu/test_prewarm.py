@@ -61,7 +61,10 @@ def test_a_skipped_part_of_the_prewarm_is_reported(fault: str, reason: str, tmp_
 
 
 def test_a_step_with_a_cold_cublas_handle_fails_on_full_memory(tmp_path: Path) -> None:
-    """The handle is late, and with memory full late is never: the step itself fails."""
+    """The cuBLAS handle is created only within the step.
+
+    With full memory its creation fails, so the step fails, too.
+    """
     verdict(tmp_path, fault="cold_cublas")
     (records,) = (tmp_path / "reports").rglob("records.jsonl")
     last = [line for line in records.read_text().splitlines() if '"record":"prewarm"' in line][-1]

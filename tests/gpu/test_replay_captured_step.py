@@ -98,7 +98,7 @@ def test_captured_steps_start_from_the_nonzero_initial_state_of_the_optimizer() 
     assert (record.failure, record.captured, record.replays) == (None, True, 12)
 
 
-def test_two_capture_scopes_share_a_memory_pool_and_train_alike() -> None:
+def test_captures_of_whole_step_and_backward_pass_share_a_memory_pool_and_train_alike() -> None:
     plain, other = Tiny(), Tiny()
     other.prepare(0)
     step = CapturedStep({"forward": other.forward, "backward": other.backward}, other.state, other.static)
@@ -107,7 +107,7 @@ def test_two_capture_scopes_share_a_memory_pool_and_train_alike() -> None:
     assert list(step.raw_graphs()) == ["forward", "backward"]
 
 
-def test_a_captured_step_reports_a_buffer_that_moved() -> None:
+def test_a_captured_step_reports_a_buffer_whose_address_changed() -> None:
     tiny = Tiny()
     step = CapturedStep(tiny.body, tiny.state, tiny.static)
     step.capture()
@@ -134,7 +134,7 @@ def test_repeated_captures_on_one_stream_leak_no_memory() -> None:
     assert sizes[-1][1] <= sizes[1][1]
 
 
-def test_the_census_names_kernels_and_finds_copies_to_the_host() -> None:
+def test_the_list_of_graph_nodes_names_kernels_and_finds_copies_to_the_host() -> None:
     a = torch.ones(1000, device="cuda")
     pinned = torch.zeros(1000, pin_memory=True)
 
@@ -236,7 +236,9 @@ def test_a_paired_run_watches_launches_from_the_first_step(tmp_path: Path) -> No
 
 
 def test_a_replay_updates_the_metric_that_its_step_stores() -> None:
-    """Two shapes take turns, each with a graph of its own, and the attribute is bound anew by every step."""
+    """Batches have two shapes in turn, each with its own graph, and every step assigns the metric to the same
+    attribute.
+    """
     found = {}
     for capture in ("none", "step"):
         system = Measured()

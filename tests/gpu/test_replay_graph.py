@@ -57,7 +57,7 @@ def test_a_graph_can_be_captured_in_every_capture_mode(mode: CaptureMode) -> Non
     assert c.tolist() == [3.0] * 4
 
 
-def test_a_captured_model_trains_like_the_plain_one() -> None:
+def test_a_captured_model_trains_like_the_uncaptured_model() -> None:
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(1)
         model = nn.Linear(4, 2).cuda()
@@ -82,7 +82,7 @@ def test_a_captured_model_trains_like_the_plain_one() -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_a_pool_handle_is_not_zero_and_is_shared() -> None:
+def test_graphs_can_share_a_memory_pool_whose_handle_is_not_zero() -> None:
     pool = graph_pool_handle()
     assert pool != MemPoolId(0, 0)
     a, c, d = on_device(4), on_device(4, value=0.0), on_device(4, value=0.0)
@@ -111,7 +111,7 @@ def test_a_reset_graph_can_be_captured_again() -> None:
     assert c.tolist() == [3.0] * 4
 
 
-def test_an_empty_graph_is_an_error_and_the_previous_stream_is_current_again() -> None:
+def test_capturing_an_empty_graph_is_an_error_and_makes_the_previous_stream_current_again() -> None:
     graph, stream = CudaGraph(), torch.cuda.current_stream()
     graph.capture_begin()
     assert torch.cuda.current_stream() == graph.stream != stream
@@ -175,7 +175,7 @@ SYNC_IN_CAPTURE = """
 
 
 def test_a_sync_inside_a_capture_fails_and_the_process_continues() -> None:
-    """In a process of its own: a failed capture leaves its memory pool behind."""
+    """The test starts its own process, because a failed capture leaves its memory pool behind."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SYNC_IN_CAPTURE)],
         capture_output=True,

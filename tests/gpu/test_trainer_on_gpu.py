@@ -39,7 +39,7 @@ def test_float32_losses_and_gradients_agree_with_the_cpu() -> None:
         assert distance.item() <= 1e-3, name  # five steps of drift on top
 
 
-def test_bfloat16_gradients_follow_float32() -> None:
+def test_bfloat16_gradients_stay_close_to_float32_gradients() -> None:
     low, high = make_trainer("cuda", dtype="bfloat16"), make_trainer("cuda", dtype="float32")
     low.step(0)
     high.step(0)
@@ -79,7 +79,7 @@ def test_a_step_never_waits_for_the_device() -> None:
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.usefixtures("sync_mode_restored")
-def test_the_synchronizing_clip_waits() -> None:
+def test_the_synchronizing_clip_waits_for_the_device() -> None:
     trainer = make_trainer("cuda", clip_mode="synchronizing")
     trainer.step(0)
     torch.cuda.set_sync_debug_mode("error")

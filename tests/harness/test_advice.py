@@ -65,7 +65,7 @@ def test_commands_and_options_that_the_harness_names_exist() -> None:
     assert named == []
 
 
-def test_options_in_backticks_exist_somewhere() -> None:
+def test_options_that_the_harness_names_in_backticks_exist() -> None:
     every = set().union(*options().values())
     quoted = [
         (path.name, line, option)
@@ -91,9 +91,9 @@ def test_advice_with_a_command_that_does_not_exist_is_found() -> None:
 
 
 @pytest.mark.parametrize("reason", [code for code in REASONS if reason_text(code).cause is None])
-def test_a_next_step_without_a_cause_is_for_a_unit_that_was_not_run(reason: str) -> None:
+def test_only_reason_codes_of_units_that_were_not_run_have_a_next_step_without_a_cause(reason: str) -> None:
     assert reason_text(reason).remedy is None or REASONS[reason].status is Status.NOT_RUN
 
 
-def test_kinds_ask_for_capabilities_that_exist() -> None:
+def test_claim_kinds_require_only_capabilities_that_exist() -> None:
     assert {each for kind in kinds().values() for each in kind.capabilities} <= set(CAPABILITIES)

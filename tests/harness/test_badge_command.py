@@ -51,21 +51,21 @@ def badge() -> tuple[str, str]:
     return written["message"], written["color"]
 
 
-def test_a_badge_of_all_parts_is_green_and_of_a_single_part_is_yellow(called: Called, parts: list[str]) -> None:
+def test_the_badge_of_all_parts_is_green_and_that_of_a_single_part_is_yellow(called: Called, parts: list[str]) -> None:
     assert called("judge", "--gate", "--badge", "badge.json", *parts) == 0
     assert badge() == ("HELD · 2 of 2 held", "brightgreen")
     assert called("judge", "--gate", "--badge", "badge.json", parts[0]) == 0
     assert badge() == ("HELD · 1 of 1 held · a part", "yellow")
 
 
-def test_evidence_of_a_contract_that_moved_on_is_not_green(called: Called, parts: list[str]) -> None:
+def test_the_badge_is_not_green_if_the_contract_changed_after_the_run(called: Called, parts: list[str]) -> None:
     path = Path("contracts/scripted-v1.yaml")
     path.write_text(path.read_text().replace("steps: 5,", "steps: 6,"))
     assert called("judge", "--gate", "--contracts", "contracts", "--badge", "badge.json", *parts) == 10
     assert badge() == ("NOT DECIDED · 0 of 2 held", "lightgrey")
 
 
-def test_a_changed_file_is_not_green(called: Called, parts: list[str]) -> None:
+def test_the_badge_of_a_run_with_a_changed_file_is_not_green(called: Called, parts: list[str]) -> None:
     (Path(parts[0]) / "verdicts.json").write_text("[]")
     assert called("judge", "--gate", "--badge", "badge.json", *parts) == 12
     assert badge() == ("ERROR", "red")
@@ -81,7 +81,7 @@ def test_the_badge_option_is_refused_without_printed_verdicts(called: Called, pa
 def test_contracts_are_refused_with_options_that_judge_by_the_runs_own_contracts(
     called: Called, parts: list[str], option: str
 ) -> None:
-    """They were let pass and not read: a gate by the contracts of today was one by those of that day."""
+    """Regression: the contracts were ignored, so a gate by the current contracts was judged by those of the run."""
     path = Path("contracts/scripted-v1.yaml")
     path.write_text(path.read_text().replace("steps: 5,", "steps: 6,"))
     assert called("judge", "--gate", "--contracts", "contracts", *parts) == 10

@@ -50,7 +50,7 @@ def test_validating_nested_mappings_and_lists_stops_early_too() -> None:
     assert found[0] == ("nested", "a", "0", "number")
 
 
-def test_too_many_keys_of_a_mapping_are_one_error() -> None:
+def test_too_many_keys_of_a_mapping_are_reported_as_one_error() -> None:
     text = ", ".join(f'"key {number}": 1' for number in range(MOST_KEYS + 1))
     with pytest.raises(ValidationError, match="101 keys, but at most 100 keys are allowed"):
         _Item.model_validate_json(f"{{{text}}}")
@@ -62,8 +62,8 @@ def test_a_long_mapping_is_read_whole_and_in_its_order() -> None:
     assert list(read.counts.items()) == list(counts.items())
 
 
-def test_every_model_outside_the_language_of_contracts_is_bounded() -> None:
-    """A contract has at most 50,000 values, which its reader counts before pydantic sees them."""
+def test_every_model_outside_the_language_of_contracts_limits_its_number_of_errors() -> None:
+    """A contract has at most 50,000 values, which its reader counts before pydantic validates them."""
     files = [path for path in HARNESS.rglob("*.py") if path.relative_to(HARNESS).parts[0] not in ("contract", "kinds")]
     unbounded = [path.name for path in files if re.search(r"^class \w+\(BaseModel\)", path.read_text(), re.MULTILINE)]
     assert unbounded == ["bounded_model.py"]
@@ -73,8 +73,8 @@ class _Unknown(LateModel):
     number: Caller  # type: ignore[name-defined]  # noqa: F821 - a variable of a caller
 
 
-def test_a_model_is_built_without_the_variables_of_its_caller() -> None:
-    """Reading them crashed Python 3.13.0, where a model was first used within a comprehension."""
+def test_a_pydantic_model_is_built_without_reading_the_variables_of_its_caller() -> None:
+    """Reading them crashed Python 3.13.0 if a model was first used within a comprehension."""
     Caller = int  # noqa: F841
     with pytest.raises(PydanticUserError, match="not fully defined"):
         _Unknown.model_validate({"number": 1})

@@ -42,7 +42,7 @@ def test_caches_of_an_unusable_home_move_to_a_private_folder(home: str, tmp_path
 
 
 def test_a_home_folder_without_write_permission_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is refused to root, so that it is asked for by hand."""
+    """The test replaces `os.access`, because the user root may write everywhere."""
     monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path)
     assert moved_caches({"HOME": str(tmp_path)}).keys() == NAMES
 

@@ -66,7 +66,10 @@ def run_directory(reports: Path = Path("harness-reports")) -> Path:
 
 
 def test_the_command_runs_from_a_source_tree(tmp_path: Path) -> None:
-    """Without installation: only the tree on the path, and a folder of its own to work in."""
+    """The harness is not installed.
+
+    Only the source tree is on the import path, and the working directory is elsewhere.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = started(
         [*HARNESS, "check", str(ROOT / "contracts" / "traced-step-v1.yaml")],
@@ -81,7 +84,7 @@ def test_the_command_runs_from_a_source_tree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["check", "doctor"])
 def test_a_command_that_runs_nothing_does_not_load_torch(command: str) -> None:
-    """Nor what takes as long: pandas, matplotlib, scipy."""
+    """It also does not load other libraries whose import takes long, such as pandas, matplotlib and scipy."""
     heavy = ("torch", "triton", "transformers", "pandas", "matplotlib", "scipy")
     program = (
         f"import sys\nsys.argv = ['harness', {command!r}, {str(ROOT / 'contracts')!r}]\n"
@@ -95,11 +98,11 @@ def test_a_command_that_runs_nothing_does_not_load_torch(command: str) -> None:
 
 @pytest.mark.slow
 def test_check_costs_little_next_to_its_libraries() -> None:
-    """Half a second of processor time is the aim on a quick core. Held are calls, 9.4 times as many as the imports of
-    the three libraries that it cannot do without. Reading drills' records strictly takes 0.15 of these, and reading the
-    contracts that drills of other texts kept takes 1.3, 0.6 more since the texts of all contracts were rewritten, and
-    0.2 more since the drills of seven contracts were published before that.
-    What systems say of themselves is asked in another process.
+    """`check` makes less than 9.5 times the function calls of the imports of the three libraries that it needs.
+
+    The aim is half a second of processor time. Of these 9.5, reading drill records strictly takes 0.15. Reading the
+    contracts as they were at drills, because their texts have changed since, takes 1.4. The description of systems in
+    another process is not counted.
     """
     check = (
         "import sys\nsys.argv = ['harness', 'check', 'contracts']\nimport harness.__main__\n"
@@ -129,7 +132,7 @@ def sleeps_alone() -> bool:
 
 
 def test_workers_that_die_fail_only_their_own_units(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit passes for the run that sleeps alone, and again for its repetition without the arm that slept."""
+    """The time limit passes once for the run with the arm that sleeps, and once for its repetition without this arm."""
     monkeypatch.setattr("harness.execution.watched_worker.time", clock_of_jumps(sleeps_alone, 61.0))
     write_contract(contracts, *MISBEHAVIOURS, "held", "violated")
     done = called("verify", contracts, "--wall-limit", "60", "--json")
@@ -234,7 +237,9 @@ def digest_of(directory: Path) -> str | None:
 
 
 def test_report_says_that_it_sealed_a_run_again(contracts: Path, played: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another version of the harness draws other pages, and a digest that was kept elsewhere fits no more."""
+    """Another version of the harness renders other pages, so a digest of the run that was stored elsewhere no longer
+    matches.
+    """
     write_contract(contracts, "held")
     called("verify", contracts)
     directory = run_directory()
@@ -317,7 +322,7 @@ def test_verify_under_github_actions_writes_summary_and_annotations(
         (("judge", "--gate", "contracts"), 12, ""),
     ],
 )
-def test_an_end_without_results_is_an_annotation_and_in_the_summary_of_the_step(
+def test_a_command_that_ends_without_results_writes_an_annotation_and_a_summary_of_the_step(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, place: str
 ) -> None:
     write_contract(contracts, "held")
@@ -429,7 +434,7 @@ def test_each_command_error_has_its_exit_code_and_a_remedy(
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-def test_a_system_that_exits_with_zero_is_an_error_of_the_command(contracts: Path) -> None:
+def test_a_system_that_exits_with_code_0_makes_the_command_end_with_an_error(contracts: Path) -> None:
     write_contract(contracts, "held")
     Path("leaves_early.py").write_text("raise SystemExit(0)\n")
     path = contracts / "scripted-v1.yaml"

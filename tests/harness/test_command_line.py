@@ -116,14 +116,14 @@ def test_the_help_lists_each_example_on_its_own_line(ended: Ended) -> None:
 
 
 @pytest.mark.parametrize("command", THAT_READ_A_PATH)
-def test_a_missing_path_argument_is_a_usage_error(ended: Ended, command: str) -> None:
+def test_a_path_argument_that_does_not_exist_is_a_usage_error(ended: Ended, command: str) -> None:
     done = ended(command, "nothing-here.yaml", *THAT_READ_A_PATH[command])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("nothing-here.yaml: the path must exist") == 1
 
 
 @pytest.mark.parametrize("option", THAT_NAME_ANOTHER)
-def test_a_missing_path_in_an_option_is_a_usage_error(ended: Ended, option: str) -> None:
+def test_a_path_in_an_option_that_does_not_exist_is_a_usage_error(ended: Ended, option: str) -> None:
     done = ended(*THAT_NAME_ANOTHER[option])
     assert (done.returncode, done.stdout) == (2, "")
     assert len(re.findall(r"nothing-here\.(yaml|py): the path must exist", done.stderr)) == 1
@@ -138,7 +138,7 @@ def test_a_missing_path_is_reported_with_the_nearest_existing_name(tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", ["verify", "drill"])
-def test_a_plan_of_a_run_that_began_earlier_is_refused(ended: Ended, command: str) -> None:
+def test_the_option_plan_is_refused_for_a_run_that_began_earlier(ended: Ended, command: str) -> None:
     done = ended(command, "contracts", "--plan", "--resume", "begun")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--plan cannot be combined with --resume; found --resume begun; leave out one of them" in done.stderr
@@ -188,13 +188,13 @@ FAULT = "this fault; found `stale_bach`; did you mean `stale_batch`?"
         ("verify contracts --claims F-PTX-001", "No such option: --claims (Possible options: --claim)"),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_nearest(ended: Ended, words: str, near: str) -> None:
+def test_a_wrong_name_is_refused_with_the_nearest_existing_name(ended: Ended, words: str, near: str) -> None:
     done = ended(*words.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"{near}\n")
 
 
-def test_a_wrong_tag_is_answered_with_the_nearest(ended: Ended, tmp_path: Path) -> None:
+def test_a_wrong_tag_is_refused_with_the_nearest_existing_tag(ended: Ended, tmp_path: Path) -> None:
     text = (ROOT / "contracts" / "ptx-target-parity-v1.yaml").read_text()
     (tmp_path / "tagged.yaml").write_text(text.replace("claims:", "tags: [kernels]\nclaims:", 1))
     shutil.copytree(ROOT / "contracts" / "shared", tmp_path / "shared")
@@ -209,7 +209,7 @@ def test_an_unknown_name_without_a_near_match_lists_some_names_and_counts_the_re
     assert len(done.stderr) < 600
 
 
-def test_an_unknown_claim_is_answered_with_the_nearest(ended: Ended) -> None:
+def test_an_unknown_claim_is_refused_with_the_nearest_existing_claim(ended: Ended) -> None:
     done = ended("explain", "F-PTX-01")
     assert done.stderr.endswith("no contract has this claim; found 'F-PTX-01'; did you mean 'F-PTX-001'?\n")
 

@@ -154,7 +154,7 @@ def test_a_page_written_elsewhere_refers_its_reader_to_the_run_directory(folder:
     assert "Made from the run directory alone: in it, <code>harness judge .</code>" in html
 
 
-def test_a_unit_of_a_shared_page_is_repeated_by_its_own_contract(folder: Path) -> None:
+def test_the_command_that_repeats_a_unit_of_a_shared_page_names_the_contract_of_this_unit(folder: Path) -> None:
     html = (page_of_two_contracts() / "report.html").read_text()
     found = {command for command in Shown(html).commands() if "--claim" in command}
     assert "harness verify contracts/other-v1.yaml --claim OTHER-001 --workload violated" in found

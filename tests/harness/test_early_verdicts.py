@@ -88,7 +88,7 @@ def test_early_rows_of_a_drill_equal_the_rows_of_its_record(contracts: Path) -> 
     assert [row.fault for row in watch.rows] == ["nan_tail"]
 
 
-def test_a_log_lists_no_unit_before_the_results(contracts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_unit_is_printed_to_a_log_before_the_results(contracts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     application(["verify"])(["verify", str(contracts), "--json"], standalone_mode=False)
     streams = capsys.readouterr()
     assert streams.out.startswith("{")
@@ -129,7 +129,7 @@ def test_a_unit_whose_arm_has_ended_is_judged_while_its_run_continues() -> None:
     assert told == ["plain", "captured"]
 
 
-def test_an_early_judgement_that_fails_does_not_stop_further_judgements() -> None:
+def test_an_error_in_an_early_judgement_does_not_stop_further_judgements() -> None:
     told: list[str] = []
 
     def fails() -> None:

@@ -133,7 +133,7 @@ def test_pytest_exits_by_the_table_of_exit_codes(
     check_pytest(result, verdicts, gate=gate)
 
 
-def test_the_short_table_has_each_exit_code() -> None:
+def test_the_short_table_of_exit_codes_has_each_exit_code() -> None:
     assert {exit_code(verdicts, gate=gate) for verdicts, gate in SHORT_TABLE} == {
         exit_code(verdicts, gate=gate) for verdicts, gate in TABLE
     }

@@ -16,7 +16,7 @@ LOADED = load_contracts([CONTRACTS])
 CLAIMS = [claim for loaded in LOADED for claim in loaded.contract.claims]
 
 
-def test_a_timing_names_the_numbers_that_the_contract_leaves_out() -> None:
+def test_explain_shows_the_default_numbers_of_a_timing_that_the_contract_omits() -> None:
     lines = [line.strip() for line in explanation_of("F-CGT-001", CONTRACTS)]
     assert lines[0] == "F-CGT-001: The captured step is at least 3 times as fast at a launch-bound shape"
     assert "throughput_ratio" in lines
@@ -32,7 +32,7 @@ def test_each_part_of_a_composite_claim_is_explained_separately() -> None:
     assert "               control: arm synchronizing, exactly 6, per_layer true" in lines
 
 
-def test_sequence_lengths_are_taken_in_turn() -> None:
+def test_explain_says_that_several_sequence_lengths_are_taken_in_turn() -> None:
     lines = explanation_of("F-GRAPH-BWD-002-shapes", CONTRACTS)
     assert "  workloads    tiny-shapes: tiny, 4 × 32/64/48 tokens, 300 steps" in lines
 
@@ -48,13 +48,13 @@ def test_every_claim_is_explained_completely_within_the_width(claim: AnyClaim, m
         assert " ".join(words.split()) in said
 
 
-def test_an_unknown_claim_is_answered_with_the_nearest() -> None:
+def test_explain_refuses_an_unknown_claim_with_the_nearest_existing_claim() -> None:
     with pytest.raises(UsageError, match=r"no contract has this claim; found 'F-CGT-009'; did you mean 'F-CGT-006'\?"):
         explanation_of("F-CGT-009", CONTRACTS)
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_a_narrower_terminal_gets_shorter_lines_of_the_same_words(width: int) -> None:
+def test_explain_prints_the_same_words_in_shorter_lines_on_a_narrower_terminal(width: int) -> None:
     narrow = explanation_of("F-CGT-006", CONTRACTS, width)
     _, *lines = narrow
     assert [line for line in lines if len(line) > width and len(line.split()) > 2] == []

@@ -32,7 +32,9 @@ def test_the_install_command_lists_the_packages_of_the_extra_for_the_available_i
     assert shlex.split(extras.command_for("fleet")) == [*program, "install", "submitit>=1.5"]
 
 
-def test_a_source_tree_that_was_never_installed_is_installed_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_install_command_in_a_source_tree_that_was_never_installed_installs_this_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def missing(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 

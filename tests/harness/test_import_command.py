@@ -158,7 +158,7 @@ def test_upstream_files_that_give_no_contract_are_refused(call: Call, text: str,
     assert rule in error
 
 
-def test_an_existing_file_is_kept(call: Call) -> None:
+def test_import_does_not_replace_an_existing_file(call: Call) -> None:
     Path("ours.yaml").write_text("mine")
     code, lines, error = call("up", "--write", "ours.yaml")
     assert (code, lines) == (2, [])
@@ -166,13 +166,13 @@ def test_an_existing_file_is_kept(call: Call) -> None:
     assert Path("ours.yaml").read_text() == "mine"
 
 
-def test_hidden_files_and_waivers_of_a_folder_are_read_too(call: Call) -> None:
+def test_import_also_reads_hidden_files_and_waiver_files_of_a_folder(call: Call) -> None:
     for name in (".hidden.yaml", "waivers.yaml"):
         Path("up", name).write_text(SPEED)
     assert call("up")[1][0].startswith("3 files · 5 items")
 
 
-def test_a_folder_without_files_is_an_error(call: Call) -> None:
+def test_importing_a_folder_without_files_is_an_error(call: Call) -> None:
     Path("empty").mkdir()
     assert call("empty")[::2] == (11, "empty: the folder must contain .yaml or .yml files; found none\n")
 

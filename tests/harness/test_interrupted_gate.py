@@ -105,7 +105,7 @@ NAMES = {name: f"scripted-v1+{name}+paired" for name in ("held", "violated", "er
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_resuming_a_gate_keeps_ended_runs_and_executes_the_rest_once(player: Player, at: int) -> None:
+def test_resuming_a_gate_keeps_ended_runs_and_executes_each_other_run_once(player: Player, at: int) -> None:
     behaviours = ("held", "violated", "error", "undecided")
     interrupted(player, *behaviours, at=at)
     judgement = resumed()
@@ -150,7 +150,7 @@ def test_an_uninterrupted_gate_reports_no_resumption(player: Player) -> None:
 
 
 def test_a_run_that_died_without_the_interruption_stays_an_error(player: Player) -> None:
-    """A gate is no way to try again until it holds: what killed the worker may be gone, and the ERROR stays."""
+    """Resuming must not repeat a run until it passes. What killed the worker may be gone, but the ERROR stays."""
     interrupted(player, "error", "held", at=2)
     death = DIRECTORY / "evidence" / NAMES["error"] / "death.json"
     before = death.read_bytes()
@@ -161,7 +161,10 @@ def test_a_run_that_died_without_the_interruption_stays_an_error(player: Player)
 
 
 def test_a_link_left_by_a_run_is_still_an_error_after_resuming(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no run directory holds is taken out at the end of the run: what is judged later is what was noted then."""
+    """Links are removed from a run directory when the run ends.
+
+    The error was noted before, and is used when judging later.
+    """
     import scripted_system
 
     def leaves_a_link(run: Run, directory: Path, *rest: object, **options: object) -> Death | None:
@@ -182,7 +185,7 @@ def test_a_link_left_by_a_run_is_still_an_error_after_resuming(player: Player, m
 
 
 def test_a_worker_killed_by_the_interruption_is_executed_again(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that is stopped has all of its processes terminated, in whichever order."""
+    """If a service is stopped, all of its processes are terminated, in any order."""
     monkeypatch.setattr("harness.api.execute.noted", [signal.SIGTERM])
     interrupted(player, "error", "held", "violated", at=3)
     monkeypatch.setattr("harness.api.execute.noted", [])
@@ -331,7 +334,7 @@ def test_resuming_on_a_different_gpu_is_refused(player: Player, monkeypatch: pyt
         resumed()
 
 
-def test_resuming_a_complete_or_foreign_directory_is_refused(player: Player) -> None:
+def test_resuming_a_complete_run_or_the_run_of_another_command_is_refused(player: Player) -> None:
     interrupted(player, "held", "violated", at=2)
     refused: list[tuple[Path, str]] = []
     session.verify(CONTRACTS, session.VerifyOptions(name="whole"))
@@ -347,7 +350,7 @@ def test_resuming_a_complete_or_foreign_directory_is_refused(player: Player) -> 
         resumed(resume=Path("nowhere"))
 
 
-def test_resuming_twice_at_once_or_under_a_new_name_is_refused(player: Player) -> None:
+def test_resuming_a_run_that_is_being_resumed_or_under_a_new_name_is_refused(player: Player) -> None:
     interrupted(player, "held", "violated", at=2)
     with alone_in(DIRECTORY), pytest.raises(UsageError, match="only one process at a time may write a run directory"):
         resumed()
@@ -434,7 +437,7 @@ def never_killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, object]
 def test_a_killed_gate_can_be_resumed_with_equal_verdicts(
     folder: Path, number: signal.Signals, awaited: tuple[str, ...], never_killed: tuple[int, object]
 ) -> None:
-    """A real one, of which the last run waits: verdicts are those of a gate that nobody killed."""
+    """The test kills a real command during its last run. The verdicts must be those of a gate that was not killed."""
     write_contract(*ENDED, "waits")
     command = [*HARNESS, "verify", "contracts", "--reports", "reports", "--name", "run"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
@@ -502,7 +505,7 @@ TRAINERS: dict[str, tuple[Callable[[], None], str]] = {
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_resuming_with_a_changed_trainer_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The system's module is the same, and imports another one within a function."""
+    """The module of the system is unchanged, but it imports the changed module within a function."""
     change, found = TRAINERS[name]
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.setattr("scripted_system.CONTRACT", scripted_contract("our_adapter:System"))

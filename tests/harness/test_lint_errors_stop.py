@@ -107,7 +107,7 @@ def test_commands_stop_at_contract_errors_that_check_reports(
     assert not Path("harness-reports").exists()
 
 
-def test_an_error_in_a_file_that_check_skips_stops_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_a_file_that_check_skips_stops_no_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unknown_fault(folder)
     for command, options in (("check", []), ("verify", []), ("drill", ["--plan"])):
         assert harness(capsys, command, "contracts/one.yaml", *options)[0] == 0

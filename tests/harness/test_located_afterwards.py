@@ -76,7 +76,7 @@ def test_evidence_of_a_located_difference_is_sealed(contracts: Path, monkeypatch
 
 
 @pytest.mark.parametrize("error", [IndexError, KeyError, ValueError, MemoryError, OSError])
-def test_an_error_while_locating_a_difference_drops_only_its_answer(
+def test_an_error_while_locating_a_difference_discards_only_the_located_answer(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def locates(_folder: Path) -> None:
@@ -96,7 +96,7 @@ def _socket(folder: Path) -> None:
 @pytest.mark.parametrize(
     "leaves", [lambda folder: (folder / "link").symlink_to("/"), _socket], ids=["a link", "a socket"]
 )
-def test_a_special_file_left_by_the_locating_run_drops_only_its_answer(
+def test_a_special_file_left_by_the_locating_run_discards_only_the_located_answer(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, leaves: Callable[[Path], None]
 ) -> None:
     assert verified(contracts, monkeypatch, leaves).exit_code is ExitCode.VIOLATED
@@ -123,7 +123,9 @@ def test_an_interrupted_locating_run_leaves_the_recorded_run_unchanged(
     assert rejudged(RUN).problems == []
 
 
-def test_evidence_that_changed_meanwhile_is_not_sealed_again(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_that_changed_while_a_difference_was_located_is_not_sealed_again(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def locates(_folder: Path) -> None:
         [records, *_] = sorted(RUN.glob("evidence/*/records.jsonl"))
         records.write_text(records.read_text() + "more")
@@ -133,7 +135,10 @@ def test_evidence_that_changed_meanwhile_is_not_sealed_again(contracts: Path, mo
 
 
 def test_only_differences_that_decided_a_claim_are_located(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses that differ within a tolerance fail no claim; the guard that does has nothing to locate."""
+    """Losses that differ within a tolerance fail no claim.
+
+    A claim that fails by a guard has no difference to locate.
+    """
     text = contracts.read_text().replace("guards: {steps: 5}", "guards: {steps: 6}")
     contracts.write_text(text.replace("steps: 5, needs", "steps: 6, needs"))
     asked = list[Path]()
@@ -151,7 +156,7 @@ def test_an_arm_that_died_while_locating_is_named(contracts: Path, monkeypatch: 
     assert located(found) == "not seen: arm `fast` ended: SIGSEGV"
 
 
-def test_the_wall_limit_is_that_of_the_run(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locating_a_difference_has_the_time_limit_of_the_run(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verified(contracts, monkeypatch, lambda _folder: None, wall_limit_s=7.0)
     [run] = RUN.glob("where/*/0/run.json")
     assert json.loads(run.read_text())["wall_limit_s"] == 7.0

@@ -67,7 +67,7 @@ def commit(message: str) -> None:
 
 
 def test_a_folder_that_contains_its_own_runs_can_be_verified_again(harness: Call) -> None:
-    """Its run directories hold copies of its contracts, with the same ids."""
+    """The run directories in the folder contain copies of the folder's contracts, with the same ids."""
     for name in ("one", "two"):
         assert harness("verify", ".", "--workload", "held", "--name", name)[0] == 0
     code, said = harness("check", ".")
@@ -96,7 +96,7 @@ def test_parts_are_refused_as_a_gate_when_one_part_lacks_a_source_module(harness
 
 
 def test_parts_of_two_known_trainer_commits_are_refused_as_a_gate(harness: Call) -> None:
-    """Of the same files: what else lies in the repository may be read, too."""
+    """The listed source files are equal, but the trainer may read other files of its repository."""
     commit("One")
     run_part(harness, PARTS[0], "held")
     commit("Two")
@@ -109,7 +109,7 @@ def test_parts_of_two_known_trainer_commits_are_refused_as_a_gate(harness: Call)
 
 
 def test_parts_with_different_systems_form_one_gate_when_common_sources_are_equal(harness: Call) -> None:
-    """The second part has a contract more, whose arm is of a system that imports another module."""
+    """The second part has one more contract, with an arm whose system imports a further module."""
     run_part(harness, PARTS[0], "held")
     text = Path("contracts/scripted-v1.yaml").read_text().replace("scripted-v1", "other-v1")
     text = text.replace("plain: {capture: none}", "plain: {capture: none, system: 'our_baseline:System'}")
@@ -147,7 +147,7 @@ def waive(workload: str | None, days: int = 1) -> None:
         ("violated", 1, "violated", 0),
     ],
 )
-def test_a_waiver_applies_only_to_units_that_its_own_part_decides(
+def test_a_waiver_applies_only_to_units_that_are_decided_by_the_part_with_this_waiver(
     harness: Call, deciding: str | None, days: int, other: str | None, code: int
 ) -> None:
     waive(deciding, days)
@@ -162,7 +162,7 @@ def test_a_waiver_applies_only_to_units_that_its_own_part_decides(
         shutil.rmtree("page")
 
 
-def test_a_later_attempt_with_a_waiver_does_not_waive_the_first(harness: Call) -> None:
+def test_a_waiver_in_a_later_attempt_does_not_apply_to_the_first_attempt(harness: Call) -> None:
     run_part(harness, PARTS[0])
     waive("violated")
     run_part(harness, PARTS[1])
@@ -173,7 +173,9 @@ def test_a_later_attempt_with_a_waiver_does_not_waive_the_first(harness: Call) -
 
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_header_is_checked_against_its_directory_even_with_given_contracts(harness: Call, readable: bool) -> None:
-    """`--contracts` let a header pass that says of a waiver's last day, or of its part, what its own files deny."""
+    """Regression: with `--contracts`, a header could contradict the files of its run, about a waiver's last day or
+    about the selected part.
+    """
     waive("violated", -3)
     run_part(harness, PARTS[0])
     by_others = ("judge", "--gate", "--contracts", "contracts", PARTS[0])

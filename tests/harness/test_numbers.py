@@ -22,7 +22,9 @@ from harness.numbers import told_apart
         (math.nan, math.nan, ("nan", "nan")),
     ],
 )
-def test_two_close_numbers_are_printed_with_enough_digits(one: float, other: float, texts: tuple[str, str]) -> None:
+def test_two_close_numbers_are_printed_with_enough_digits_to_differ(
+    one: float, other: float, texts: tuple[str, str]
+) -> None:
     assert told_apart(one, other) == texts
 
 

@@ -78,7 +78,7 @@ def test_commands_refuse_to_write_into_a_sealed_run(within: str, words: Sequence
     assert [rejudged(Path(run)).problems for run in (RUN, PUB)] == [[], []]
 
 
-def test_a_run_is_packed_under_its_own_name(runs: Path) -> None:
+def test_a_run_is_packed_under_the_name_of_its_directory(runs: Path) -> None:
     with contextlib.chdir("runs/run/evidence"):
         assert called("pack", "..", "--out", runs / "first")[0] == ExitCode.HELD
     assert called("pack", "runs/../runs/run/.")[0] == ExitCode.HELD

@@ -135,15 +135,15 @@ def test_a_trial_without_the_run_extra_prints_the_missing_modules_once(posix: Pl
     assert [lines[-2], lines[-1].removesuffix(doubt)] == ["", "NOT DECIDED: Nothing at all was decided."]
 
 
-def test_a_drill_without_the_extra_plants_nothing(posix: PlainInstall, tmp_path: Path) -> None:
+def test_a_drill_without_the_run_extra_plants_nothing(posix: PlainInstall, tmp_path: Path) -> None:
     done = posix.harness("drill", "contracts/traced-step-v1.yaml", "--reports", tmp_path)
     assert (done.returncode, done.stderr) == (10, "")
     assert done.stdout.startswith("0 faults planted · 0 killed")
     assert REMEDY in done.stdout
 
 
-def test_pytest_works_without_the_extra(tmp_path: Path) -> None:
-    """A project's own tests run, and its contract's units are skipped with the remedy."""
+def test_pytest_works_without_the_run_extra(tmp_path: Path) -> None:
+    """The project's tests run, and the units of its contract are skipped with the remedy."""
     (tmp_path / "test_own.py").write_text("def test_own():\n    assert True\n")
     shutil.copy(ROOT / "contracts" / "traced-step-v1.yaml", tmp_path)
     shutil.copytree(ROOT / "contracts" / "shared", tmp_path / "shared")
@@ -162,7 +162,7 @@ def test_pytest_works_without_the_extra(tmp_path: Path) -> None:
     assert REMEDY in done.stdout
 
 
-def test_the_hook_for_pre_commit_checks_the_contracts_of_a_repository(tmp_path: Path) -> None:
+def test_the_pre_commit_hook_checks_the_contracts_of_a_repository(tmp_path: Path) -> None:
     [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     words = [*hook["entry"].split(), *hook["args"]]
     assert (words[0], hook["language"]) == ("harness", "python")

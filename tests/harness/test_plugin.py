@@ -121,7 +121,7 @@ def test_pytest_runs_contracts_only_on_request_and_otherwise_reports_them_as_not
 
 
 def test_a_gate_over_contracts_that_pytest_did_not_collect_is_closed(pytester: pytest.Pytester, project: Write) -> None:
-    """`testpaths` leads pytest past the contracts: nothing of them was judged."""
+    """`testpaths` names another folder, so no unit of the contracts was judged."""
     project("held")
     pytester.mkdir("tests").joinpath("test_other.py").write_text("def test_other():\n    pass\n")
     pytester.makeini("[pytest]\ncontract_paths = contracts\ntestpaths = tests\naddopts = -p harness.pytest_plugin\n")
@@ -221,7 +221,10 @@ def pytest_runtest_setup(item):
 def test_a_unit_skipped_by_a_mark_keeps_the_gate_closed(
     behaviours: tuple[str, ...], gate: list[str], code: int, pytester: pytest.Pytester, project: Write
 ) -> None:
-    """A mark selects nothing: to call the rest a part would open the gate over what it hides."""
+    """A mark is not a selection.
+
+    If the other units counted as a selected part, the gate would ignore the skipped unit.
+    """
     project(*behaviours)
     with (pytester.path / "conftest.py").open("a") as file:
         file.write(SKIPS)
@@ -255,7 +258,7 @@ def test_a_pytest_session_ended_early_with_code_0_counts_as_unfinished(
         result.stdout.fnmatch_lines(["*-gate` stays closed: the session ended before any contract was judged"])
 
 
-def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: Write) -> None:
+def test_pytest_prints_a_violated_unit_like_a_failed_assertion(pytester: pytest.Pytester, project: Write) -> None:
     project("violated")
     result = pytester.runpytest_inprocess("contracts")
     result.stdout.fnmatch_lines(
@@ -323,7 +326,7 @@ def test_undecided_units_are_skipped_by_pytest_with_their_reason(pytester: pytes
     )
 
 
-def test_junit_carries_verdicts_and_figures(pytester: pytest.Pytester, project: Write) -> None:
+def test_pytests_junit_file_contains_verdicts_and_figures(pytester: pytest.Pytester, project: Write) -> None:
     project("held", "violated", "error", "not_run")
     pytester.runpytest_inprocess("contracts", "--junit-xml=junit.xml")
     tree = ET.parse(pytester.path / "junit.xml")  # noqa: S314 - pytest wrote it just now
@@ -366,7 +369,7 @@ def test_an_interrupted_pytest_session_never_passes(drawn: None, pytester: pytes
 def test_a_session_that_stops_at_a_failure_has_not_finished(
     drawn: None, pytester: pytest.Pytester, project: Write, options: tuple[str, ...]
 ) -> None:
-    """The units behind the failure were selected, and never ran: to call the rest narrowed would hide them."""
+    """The units after the failure were selected and never ran. Calling the run narrowed would hide them."""
     project("held", "violated", "also_held")
     result = pytester.runpytest_inprocess("contracts", *options)
     result.assert_outcomes(passed=1, failed=1)
@@ -375,7 +378,7 @@ def test_a_session_that_stops_at_a_failure_has_not_finished(
     assert not (run_directory(pytester) / "manifest.json").exists()
 
 
-def test_a_workload_can_be_selected(pytester: pytest.Pytester, project: Write) -> None:
+def test_pytest_can_select_a_workload(pytester: pytest.Pytester, project: Write) -> None:
     project("held", "violated")
     result = pytester.runpytest_inprocess("contracts", "--contract-workload", "held")
     result.assert_outcomes(passed=1)
@@ -388,7 +391,7 @@ def tagged(folder: Path, tags: str) -> None:
     path.write_text(text.replace("\nsystem:", f"\ntags: [{tags}]\nsystem:", 1))
 
 
-def test_a_tag_can_be_selected(pytester: pytest.Pytester, project: Write) -> None:
+def test_pytest_can_select_a_tag(pytester: pytest.Pytester, project: Write) -> None:
     folder = project("held")
     tagged(folder, "quick, cpu")
     pytester.runpytest_inprocess("contracts", "--contract-tag", "cpu").assert_outcomes(passed=1)
@@ -397,7 +400,7 @@ def test_a_tag_can_be_selected(pytester: pytest.Pytester, project: Write) -> Non
 
 
 def test_a_tag_selects_a_part_of_a_pytest_gate(pytester: pytest.Pytester, project: Write) -> None:
-    """A contract without the tag is no more left out by mistake than with `-k` or `--contract-workload`."""
+    """A contract without the tag is left out on purpose, as with `-k` or `--contract-workload`."""
     from scripted_system import contract_text
 
     folder = project("held")
@@ -423,7 +426,7 @@ def test_a_failing_ordinary_test_fails_pytest_though_units_passed(pytester: pyte
 def test_a_failing_ordinary_test_takes_precedence_over_undecided_units_in_the_exit_code(
     pytester: pytest.Pytester, project: Write
 ) -> None:
-    """As in the table of exit codes: CI may let 10 pass as a warning."""
+    """The table of exit codes requires this, because CI may treat exit code 10 as a warning."""
     project("held", "not_run")
     pytester.makepyfile("def test_fails():\n    assert False\n")
     assert pytester.runpytest_inprocess("--contract-gate").ret == 1
@@ -440,10 +443,10 @@ def test_a_collection_error_fails_pytest_though_all_units_passed(pytester: pytes
     ("identity", "said"),
     [("scripted-v1", "'scripted-v1' again; *"), ("Scripted-v1", "'Scripted-v1'; *upper and lower case*")],
 )
-def test_two_contracts_of_one_id_are_refused(
+def test_two_contract_files_with_one_id_are_refused_by_pytest(
     identity: str, said: str, claim: str, pytester: pytest.Pytester, project: Write
 ) -> None:
-    """As by the commands: a violated unit of the second was no unit of the first, and the session ended with 0."""
+    """Regression: a violated unit of the second contract was ignored, and the session ended with exit code 0."""
     from scripted_system import contract_text
 
     folder = project("held")
@@ -453,7 +456,7 @@ def test_two_contracts_of_one_id_are_refused(
     assert result.ret == 11
 
 
-def test_a_link_to_a_contract_is_that_contract_once(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_contract_and_a_link_to_it_are_collected_once(pytester: pytest.Pytester, project: Write) -> None:
     folder = project("held")
     (folder / "the-link.yaml").symlink_to("scripted-v1.yaml")
     result = pytester.runpytest_inprocess("--contract-gate")
@@ -467,7 +470,7 @@ def test_without_contract_items_the_exit_code_is_pytests_own(pytester: pytest.Py
     assert not (pytester.path / "harness-reports").exists()
 
 
-def test_a_broken_contract_is_an_error_of_collection(pytester: pytest.Pytester, project: Write) -> None:
+def test_an_invalid_contract_is_a_collection_error_of_pytest(pytester: pytest.Pytester, project: Write) -> None:
     folder = project("held")
     (folder / "broken.yaml").write_text("schema: contract/v1\nid: x\n")
     result = pytester.runpytest_inprocess("contracts")
@@ -517,14 +520,14 @@ def run_test(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("test_mine.py", *options)
 
 
-def test_a_test_verifies_a_claim(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_test_can_verify_a_claim_with_the_fixture(pytester: pytest.Pytester, project: Write) -> None:
     project("held")
     write_test(pytester, "assert verify_contract().denominators['steps'] == 5")
     run_test(pytester, "-m", "contract").assert_outcomes(passed=1)
 
 
 def test_a_system_given_to_the_fixture_replaces_the_contracts_system(pytester: pytest.Pytester, project: Write) -> None:
-    """The contract's system cannot even be imported: the test's own takes its place."""
+    """The system of the contract cannot even be imported, so the system that the test names must be used."""
     folder = project("held")
     path = folder / "scripted-v1.yaml"
     path.write_text(path.read_text().replace("system: scripted_system:", "system: nobody_has_this:"))
@@ -532,7 +535,9 @@ def test_a_system_given_to_the_fixture_replaces_the_contracts_system(pytester: p
     run_test(pytester).assert_outcomes(passed=1)
 
 
-def test_a_violated_claim_fails_the_test_at_its_own_line(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_violated_claim_fails_the_test_at_the_line_that_calls_verify_contract(
+    pytester: pytest.Pytester, project: Write
+) -> None:
     project("violated")
     write_test(pytester, "verify_contract()")
     result = run_test(pytester)
@@ -556,14 +561,16 @@ def test_verify_contract_uses_the_first_workload_that_can_be_decided(pytester: p
     run_test(pytester).assert_outcomes(passed=1)
 
 
-def test_an_undecided_claim_skips_and_fails_under_the_gate(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_test_of_an_undecided_claim_is_skipped_and_fails_under_the_gate(
+    pytester: pytest.Pytester, project: Write
+) -> None:
     project("undecided")
     write_test(pytester, "verify_contract()")
     run_test(pytester).assert_outcomes(skipped=1)
     run_test(pytester, "--contract-gate").assert_outcomes(failed=1)
 
 
-def test_overrides_change_the_workload(pytester: pytest.Pytester, project: Write) -> None:
+def test_options_of_the_fixture_verify_contract_change_the_workload(pytester: pytest.Pytester, project: Write) -> None:
     project("held")
     write_test(pytester, "verify_contract(workload='held', options={'behaviour': 'violated'})")
     run_test(pytester).assert_outcomes(failed=1)
@@ -600,7 +607,7 @@ def test_a_fixture_call_without_a_claim_explains_how_to_name_it(pytester: pytest
 
 
 def test_an_inner_pytest_session_unloads_only_its_own_modules(pytester: pytest.Pytester, project: Write) -> None:
-    """Libraries must stay loaded, because importing them again would create different classes."""
+    """Libraries must stay loaded, because importing a library again would create different classes."""
     project("held")
     pytester.makepyfile(own="value = 1")
     pytester.makepyfile("def test_it():\n    import own\n    import wave\n")

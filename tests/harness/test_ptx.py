@@ -31,18 +31,18 @@ PTX = """\
 """
 
 
-def test_a_module_shows_target_version_and_entries_but_no_comments() -> None:
+def test_target_version_and_entries_of_a_ptx_module_are_read_and_comments_ignored() -> None:
     module = read_module(PTX)
     assert module.targets == ["sm_90a"]
     assert module.versions == ["8.7"]
     assert module.entries == ["gemm_kernel", "$clip"]
 
 
-def test_a_module_without_target_line_has_none() -> None:
+def test_a_ptx_module_without_a_target_line_has_no_target() -> None:
     assert read_module(".version 8.7\n.address_size 64\n").targets == []
 
 
-def test_every_target_line_of_joined_modules_is_found() -> None:
+def test_every_target_line_of_joined_ptx_modules_is_found() -> None:
     joined = ".version 8.0\n.target sm_80\n.version 8.7\n\t.target compute_90a;\n"
     assert read_module(joined).targets == ["sm_80", "compute_90a"]
 
@@ -73,7 +73,7 @@ def test_invalid_ptx_versions_are_refused(text: str) -> None:
         parse_version(text)
 
 
-def test_versions_compare_by_number() -> None:
+def test_ptx_versions_are_compared_by_number() -> None:
     assert parse_version("8.10") > parse_version("8.9")
 
 

@@ -26,7 +26,7 @@ def contract(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 @pytest.mark.parametrize("fault", ["drill", "fault", "verify"])
-def test_a_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_planted_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verified = CliRunner().invoke(application([]), ["verify", str(contract), "--fault", fault, "--name", "planted"])
     directory = Path("harness-reports/planted")
     assert verified.exit_code == 1, verified.output
@@ -43,7 +43,7 @@ def test_a_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("plan", [[], ["--plan"]])
 def test_a_gate_with_a_planted_fault_is_refused(plan: list[str], contract: Path) -> None:
-    """Regression: the gate was open when the fault survived, although `judge --gate` refuses the directory."""
+    """Regression: if the fault survived, the gate was open, although `judge --gate` refuses the directory."""
     planted = CliRunner().invoke(application([]), ["verify", str(contract), "--gate", "--fault", "one_batch", *plan])
     assert isinstance(planted.exception, UsageError)
     assert str(planted.exception) == (
@@ -56,7 +56,7 @@ def test_a_gate_with_a_planted_fault_is_refused(plan: list[str], contract: Path)
     "command", [["verify", "--fault", "one_batch"], ["drill"]], ids=["a fault that survived", "a drill"]
 )
 def test_a_run_with_a_planted_fault_is_not_an_open_gate_in_json(command: list[str], contract: Path) -> None:
-    """`judge --gate` refuses it, and `gate.open` said true."""
+    """Regression: `gate.open` was true, although `judge --gate` refuses such a run."""
     assert CliRunner().invoke(application([]), [*command, str(contract), "--name", "planted"]).exit_code == 0
     judged = CliRunner().invoke(application([]), ["judge", "harness-reports/planted", "--json"])
     assert json.loads(judged.stdout)["gate"] == {"open": False}

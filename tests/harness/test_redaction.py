@@ -122,7 +122,7 @@ def verified(contracts: Path, **options: bool | None) -> Path:
     return Path("harness-reports/run")
 
 
-def test_a_redacted_run_has_no_name_anywhere_and_is_judged_the_same(contracts: Path) -> None:
+def test_a_redacted_run_contains_no_private_name_and_is_judged_the_same(contracts: Path) -> None:
     directory = verified(contracts, redact=True)
     assert names_in(directory) == []
     assert rejudged(directory).problems == []
@@ -133,7 +133,7 @@ def test_a_redacted_run_has_no_name_anywhere_and_is_judged_the_same(contracts: P
     assert NOTE in (directory / "report.html").read_text()
 
 
-def test_a_run_that_is_not_redacted_contains_the_names(contracts: Path) -> None:
+def test_a_run_that_is_not_redacted_contains_private_names(contracts: Path) -> None:
     directory = verified(contracts, redact=False)
     assert {"death.json", "run.json", "stderr.txt", "report.html"} <= set(names_in(directory))
     assert json.loads((directory / "run.json").read_text())["environment"]["redacted"] is None
@@ -144,7 +144,7 @@ def test_runs_in_ci_are_redacted_by_default(contracts: Path, monkeypatch: pytest
     assert names_in(verified(contracts)) == []
 
 
-def test_a_drill_is_redacted_and_rechecked_the_same(contracts: Path) -> None:
+def test_a_redacted_drill_is_judged_the_same_again(contracts: Path) -> None:
     from scripted_system import contract_text
 
     text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
@@ -171,7 +171,7 @@ def test_pytest_redacts_only_runs_in_ci(
     assert bool(names_in(judgement.run_directory)) is not bool(ci)
 
 
-def test_a_run_that_was_cut_off_is_redacted_too(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_redacted(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     execute = supervisor.execute
 
     def interrupted(run: Run, directory: Path, *rest: object, **options: object) -> None:
@@ -254,7 +254,7 @@ def test_a_run_is_packed_with_its_names_unless_redaction_is_requested(contracts:
     assert "report.html" in names_in(_packed(contracts, redact=False))
 
 
-def test_a_drill_is_packed_without_names(contracts: Path) -> None:
+def test_a_redacted_drill_is_packed_without_private_names(contracts: Path) -> None:
     from scripted_system import contract_text
 
     text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
@@ -266,10 +266,10 @@ def test_a_drill_is_packed_without_names(contracts: Path) -> None:
     assert (names_in(out), rejudged(out).problems) == ([], [])
 
 
-def test_a_run_that_redaction_would_change_the_verdicts_of_is_not_packed(
+def test_a_run_is_not_packed_if_redaction_would_change_its_verdicts(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a name is a word that evidence and contract must agree in, and the contract does not show it."""
+    """Redaction changes verdicts if a private name is also a word in which evidence and contract must agree."""
 
     def too_much(_: Redaction, directory: Path) -> None:
         for path in directory.rglob("death.json"):

@@ -73,7 +73,9 @@ def test_a_folder_that_cannot_be_written_is_a_usage_error(folder: Path, monkeypa
     )
 
 
-def test_init_writes_no_file_when_one_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_no_file_if_one_of_its_files_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("harness.cli.init._measured", lambda draft, *_: (draft, "", []))  # nothing is trained
     (folder / "contracts-long").write_text("a file")
     before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
@@ -138,7 +140,7 @@ def unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--gate"], ["--json"], ["--check"]], ids="-".join)
-def test_unreadable_evidence_is_a_garbage_death_and_an_altered_run(options: list[str], unreadable: Path) -> None:
+def test_a_run_with_unreadable_evidence_counts_as_dead_and_as_altered(options: list[str], unreadable: Path) -> None:
     code, said = called("judge", str(unreadable), *options)
     assert (code, "Traceback" in said, "error:" in said) == (ExitCode.ERROR, False, False), said
     [bundle], judgement = judged([unreadable])

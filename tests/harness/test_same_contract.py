@@ -175,7 +175,7 @@ EDITS: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_evidence_that_contradicts_its_own_contract_is_an_evidence_error(text: str, name: str) -> None:
+def test_evidence_that_contradicts_the_contract_of_its_run_is_an_evidence_error(text: str, name: str) -> None:
     change, said = EDITS[name]
     edit(PAIRED, change)
     [verdict] = own_verdicts()
@@ -194,7 +194,7 @@ def test_a_run_with_a_planted_fault_is_judged_with_its_fault(text: str) -> None:
     assert verdict.reason == "evidence_of_another_contract"
 
 
-def test_a_run_that_no_part_of_the_claim_reads_is_refused_as_its_evidence(text: str) -> None:
+def test_a_run_that_no_part_of_a_composite_claim_reads_is_refused_as_evidence_of_the_claim(text: str) -> None:
     def add(header: Any) -> None:
         header["units"][0]["runs"].insert(0, "stray")
         header["runs"]["stray"] = "paired"

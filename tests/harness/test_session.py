@@ -73,13 +73,13 @@ def test_an_unknown_name_in_the_options_is_refused_before_anything_runs(
     assert not Path("harness-reports").exists()
 
 
-def test_a_run_directory_is_written_once(contracts: Path) -> None:
+def test_a_run_directory_is_never_written_a_second_time(contracts: Path) -> None:
     session.verify([contracts], session.VerifyOptions(name="run"))
     with pytest.raises(UsageError, match="a run directory can be written only once"):
         session.verify([contracts], session.VerifyOptions(name="run"))
 
 
-def test_the_wall_limit_reaches_every_run(contracts: Path) -> None:
+def test_the_time_limit_of_the_options_applies_to_every_run(contracts: Path) -> None:
     loaded = load_contracts([contracts])
     planned = session.plan_contracts(loaded, session.VerifyOptions())
     limited = session.plan_contracts(loaded, session.VerifyOptions(wall_limit_s=7.0))
@@ -113,7 +113,7 @@ def test_an_error_during_a_session_keeps_the_evidence_and_names_its_place(
 def test_a_system_that_removes_the_run_directory_loses_only_the_evidence_written_before(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs that end before lose their evidence; those that come later do not, and everything is written to its end."""
+    """Runs that ended before the removal lose their evidence. Later runs keep it, and all other files are written."""
     import scripted_system
 
     def removes_at_the_second(run: Run, directory: Path, *rest: object, **options: object) -> None:
@@ -142,7 +142,7 @@ def test_a_system_that_removes_the_reports_folder_at_the_end_still_gets_a_run_di
 
 
 def test_runs_started_in_the_same_second_get_different_names(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second begins and ends while the first runs; a third begins when both are there."""
+    """A second run begins and ends while the first runs, and a third run begins when both directories exist."""
     monkeypatch.setattr("harness.api.session.directory_name", lambda *_: "2026-11-22-100000-cpu")
     execute = supervisor.execute
 

@@ -194,7 +194,7 @@ def test_runs_with_different_sources_on_one_page_never_count_as_a_passed_gate(sh
     assert (OUT / "summary.md").read_text().count("**HELD SEPARATELY**") == 1
 
 
-def test_a_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) -> None:
+def test_a_unit_judged_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) -> None:
     from scripted_system import contract_text
 
     shards("held", "violated")
@@ -234,7 +234,7 @@ def test_invalid_output_folders_of_a_page_are_refused(shards: Shards, command: l
     assert called("judge", "--check", A).returncode == 0
 
 
-def test_an_empty_folder_is_written_into(shards: Shards) -> None:
+def test_a_shared_page_is_written_into_an_existing_empty_folder(shards: Shards) -> None:
     shards("held", "repeated")
     OUT.mkdir()
     assert called("report", A, B, "--out", OUT).returncode == 0
@@ -264,7 +264,7 @@ def test_invalid_options_of_shared_pages_are_refused(shards: Shards, arguments: 
     assert not OUT.exists()
 
 
-def test_a_run_and_its_drill_have_one_page(shards: Shards) -> None:
+def test_a_run_and_a_drill_of_its_contract_can_have_one_page(shards: Shards) -> None:
     shards("held", "repeated")
     called("drill", "contracts", "--name", "drill")
     drill = Path("harness-reports/drill")

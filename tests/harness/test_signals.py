@@ -65,7 +65,9 @@ MOMENTS = (*BEFORE_IT_HOLDS, "harness.cli.application", "yaml", "reference_impl.
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_signal_at_the_start_of_a_command_has_its_code(number: signal.Signals, moment: str, tmp_path: Path) -> None:
+def test_a_signal_at_the_start_of_a_command_determines_the_exit_code(
+    number: signal.Signals, moment: str, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "harness", "check", str(CONTRACT)]
     variables = {**os.environ, "PYTHONPATH": f"{HELD_START}:{ROOT}", "HOLD_AT": moment}
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
@@ -101,7 +103,7 @@ def test_a_signal_caught_by_user_code_still_sets_the_exit_code(number: signal.Si
     assert ended(program) == (CODES[number], "")
 
 
-def test_nothing_is_judged_after_a_swallowed_signal() -> None:
+def test_nothing_is_judged_after_a_signal_whose_exception_was_swallowed() -> None:
     swallow = "try:\n        os.kill(os.getpid(), 15); time.sleep(600)\n    except BaseException: pass"
     program = f"with interruption.interruptible():\n    {swallow}\nprint('HELD')"
     assert ended(program) == (143, "")
@@ -121,7 +123,7 @@ def test_a_command_that_does_not_end_after_a_signal_is_killed() -> None:
 
 
 def test_an_ignored_hangup_signal_stays_ignored() -> None:
-    """`nohup harness verify …`"""
+    """A user can start `nohup harness verify`, which ignores this signal."""
     ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert ended("os.kill(os.getpid(), 1); print('on')", before=ignored) == (0, "on\n")
 
@@ -146,7 +148,7 @@ def ended_early(number: signal.Signals, *, before: str = "", later: str = LATER)
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 def test_a_signal_during_the_first_imports_ends_the_command_with_its_code(number: signal.Signals) -> None:
-    """It raises nothing there: what an import raises in the callback of a weak reference is ignored."""
+    """The signal raises no exception there, because an exception during an import may be ignored in a callback."""
     assert ended_early(number) == (CODES[number], "")
 
 
@@ -174,7 +176,9 @@ def test_the_first_signal_while_a_command_ends_sets_its_exit_code_silently(numbe
 
 
 def test_the_command_holds_signals_before_it_imports_the_application() -> None:
-    """`python -m harness`, and the command that is installed: `signal` and `typing` take 10 ms."""
+    """Both `python -m harness` and the installed command must do this early: importing `signal` and `typing` already
+    takes 10 ms.
+    """
     watch = "import sys, harness.__main__\nprint([name for name in ('signal', 'typing') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-S", "-c", watch], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "[]\n"
@@ -186,7 +190,7 @@ def test_the_command_holds_signals_before_it_imports_the_application() -> None:
 def test_pytest_ended_by_a_signal_keeps_its_own_code_and_leaves_no_process(
     number: signal.Signals, scripted: Path, tmp_path: Path, command_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a worker sleeps; all are forks. `.ci/long kills` sends signals at random moments of every phase."""
+    """The signal comes while a worker sleeps. `.ci/long kills` sends signals at random moments of every phase."""
     monkeypatch.setenv(warm_start.COMMANDS, command_server)
     from scripted_system import contract_text
 

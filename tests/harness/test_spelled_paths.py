@@ -42,7 +42,7 @@ def newest_mkdtemp(made: Callable[..., str]) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_each_command_takes_every_spelling_of_a_path(
+def test_each_command_accepts_relative_absolute_and_other_spellings_of_a_path(
     spelling: str, run_that_held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: None
 ) -> None:
     folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
@@ -63,8 +63,8 @@ def test_each_command_takes_every_spelling_of_a_path(
     assert [*unfinished, *elsewhere.glob("[!il]*")] == []
 
 
-def test_only_output_paths_creates_temporary_folders_next_to_named_paths() -> None:
-    """`mkdtemp(dir=...)` spells that path as it likes; `temporary_folder` spells it as its user did."""
+def test_only_one_module_creates_temporary_folders_next_to_paths_that_users_named() -> None:
+    """`mkdtemp(dir=...)` changes the spelling of a path, and `temporary_folder` keeps the user's spelling."""
     sources = (Path(__file__).parents[2] / "harness").rglob("*.py")
     found = [
         path.name for path in sources if re.search(r"mk[ds]temp\(.*\bdir=|Temporary.*\(.*\bdir=", path.read_text())

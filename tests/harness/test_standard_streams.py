@@ -105,8 +105,8 @@ def test_printing_to_a_full_disk_is_reported() -> None:
     assert done.stderr.decode().splitlines()[-1] == ("stdout: No space left on device: all further output is lost")
 
 
-def test_a_file_that_is_opened_later_does_not_become_stdout(tmp_path: Path) -> None:
-    """With descriptor 1 closed, the next file would get its number."""
+def test_a_file_opened_after_stdout_was_closed_does_not_become_stdout(tmp_path: Path) -> None:
+    """With descriptor 1 closed, the next opened file would get descriptor 1."""
     source = (
         "from harness.platform.standard_streams import print_line, surviving_streams\n"
         "with surviving_streams():\n"

@@ -36,6 +36,6 @@ def test_a_module_that_ends_the_process_gives_no_verdict(tmp_path: Path, name: s
     assert (done.returncode, done.stderr.endswith(said)) == (12, True), done.stderr
 
 
-def test_an_error_at_the_start_is_one_line(tmp_path: Path) -> None:
+def test_an_error_at_the_start_of_a_command_is_printed_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text(r"raise RuntimeError('a\x1b[31m\n::error::b')" + "\n")
     assert checked(tmp_path).stderr == r"error: the harness cannot start: RuntimeError: a\x1b[31m\n::error::b" + "\n"

@@ -84,7 +84,7 @@ def test_the_steadiest_gpu_is_listed_first(gpus: list[tuple[str, Run]]) -> None:
     assert [line.split()[0] for line in lines] == ["GPU-b", "GPU-a", "GPU-c"]
 
 
-def test_steady_watches_each_gpu_with_a_worker_that_sees_only_that_gpu(gpus: list[tuple[str, Run]]) -> None:
+def test_the_command_steady_watches_each_gpu_with_a_worker_that_sees_only_that_gpu(gpus: list[tuple[str, Run]]) -> None:
     steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
     assert sorted(gpu for gpu, _ in gpus) == sorted(CLOCKS)
     [run] = {run.model_dump_json(): run for _, run in gpus}.values()
@@ -92,7 +92,9 @@ def test_steady_watches_each_gpu_with_a_worker_that_sees_only_that_gpu(gpus: lis
     assert run.workload.steps == steady.STEPS
 
 
-def test_a_worker_that_dies_is_an_error(gpus: list[tuple[str, Run]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_of_the_command_steady_that_dies_is_an_error(
+    gpus: list[tuple[str, Run]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     show_gpus(monkeypatch, "GPU-a", "GPU-z")
     with pytest.raises(
         HarnessError, match="GPU-z: the worker must run until its GPU is measured; found signal: SIGKILL"
@@ -112,7 +114,10 @@ def test_steady_without_a_gpu_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_steady_probe_alternates_both_arms_untimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same steps for both, in the order candidate, baseline, baseline, candidate; no record but the phases."""
+    """Both arms take the same steps, in the order candidate, baseline, baseline, candidate.
+
+    Only the phases are recorded.
+    """
     seen: list[int] = []
     monkeypatch.setattr(Regression, "before_update", lambda _system, _loss, model: seen.append(id(model)))
     quarters = count(step=0.25)  # a round takes one

@@ -54,7 +54,7 @@ def run(pytester: pytest.Pytester, arguments: str, *options: str) -> tuple[dict[
         ([HELD, OPEN], ("--contract-gate",), "failed", "undecided  never waits for the device they disagree"),
     ],
 )
-def test_the_verdicts_of_a_step_check_decide_the_test(
+def test_the_verdicts_of_the_fixture_check_step_decide_whether_the_test_passes(
     verdicts: list[Verdict],
     options: tuple[str, ...],
     outcome: str,
@@ -81,7 +81,7 @@ def test_the_verdicts_of_a_step_check_decide_the_test(
         ('"train.py:make_step", baseline="main"', "not a git repository"),
     ],
 )
-def test_a_step_check_that_cannot_run_fails_the_test(
+def test_a_test_whose_step_check_cannot_run_fails(
     arguments: str, told: str, pytester: pytest.Pytester, project: Path
 ) -> None:
     outcomes, printed = run(pytester, arguments)
@@ -92,7 +92,7 @@ def test_a_step_check_that_cannot_run_fails_the_test(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_step_is_compared_with_a_commit(pytester: pytest.Pytester, project: Path) -> None:
+def test_the_fixture_check_step_can_compare_a_step_with_a_commit(pytester: pytest.Pytester, project: Path) -> None:
     def git(*arguments: str) -> Any:
         return subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=n@example.org", *arguments], check=True)
 

@@ -90,7 +90,7 @@ def test_an_expired_waiver_is_reported_and_its_unit_is_violated_again(harness: C
 
 
 def test_judging_a_run_later_applies_waivers_by_the_day_of_the_run(harness: Call) -> None:
-    """A waiver that held when the run began holds for it for ever; only a new run is too late."""
+    """A waiver that was valid when the run began stays valid for this run. It has no effect on later runs."""
     write_waiver(days=0)
     harness("verify", "contracts")
     forge(run_directory() / "run.json", lambda header: header.update(started_at="2020-01-01T00:00:00+00:00"))

@@ -50,7 +50,7 @@ def test_micro_batches_are_the_rows_of_the_batch_in_their_order() -> None:
 
 
 @pytest.mark.slow
-def test_a_traced_step_of_micro_batches_is_the_plain_one_in_bits() -> None:
+def test_a_traced_step_of_micro_batches_equals_the_plain_step_in_bits() -> None:
     plain, traced = (CapturingTrainer(Trainer(config(4)), scope) for scope in ("none", "step"))
     for index in range(4):
         assert torch.equal(plain.step(index), traced.step(index))

@@ -87,7 +87,7 @@ def test_gradients_match_those_of_huggingface(max_norm: float) -> None:
     assert max(worst.values()) <= GRADIENT_BOUND, worst
 
 
-def test_a_trajectory_of_twenty_steps_matches() -> None:
+def test_the_losses_of_twenty_steps_match_those_of_huggingface() -> None:
     trainer = make_trainer()
     model, twin_step = build_twin(trainer)
     twin_parameters = trainable_parameters(model, SHAPE.num_layers)
@@ -117,7 +117,7 @@ def test_weight_decay_matches_one_parameter_group_of_huggingface() -> None:
     assert relative_distance(flattened(trainer.parameters()), expected) <= 3 * GRADIENT_BOUND
 
 
-def test_the_tiny_checkpoint_reads_as_transformers_reads_it() -> None:
+def test_the_tiny_checkpoint_is_read_as_transformers_reads_it() -> None:
     from transformers import Qwen2ForCausalLM
 
     trainer = Trainer(TrainConfig.preset("tiny", weights="full", device="cpu"))

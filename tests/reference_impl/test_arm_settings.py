@@ -22,7 +22,7 @@ def test_the_seed_of_an_arm_overrides_the_seed_of_the_workload(settings: dict[st
 
 
 def test_a_run_states_whether_its_weights_are_random() -> None:
-    """Only a checkpoint that was loaded from a directory has other weights than random ones."""
+    """Weights are random unless a checkpoint was loaded from a directory."""
     tiny = TrainConfig.preset("tiny", batch_size=1, seq_len=8, device="cpu")
     runs = [QLoRARun(config, [8], "none", None) for config in (tiny, replace(tiny, model=SHAPE))]
     stated = [run.facts()["random_weights"] for run in runs]
@@ -35,7 +35,10 @@ def first_loss(trainer: Trainer) -> torch.Tensor:
 
 
 def test_without_adapters_the_value_of_lora_b_does_not_change_the_loss() -> None:
-    """B is zero at first; set to something, it changes the loss of a model that has LoRA, and of no other."""
+    """LoRA's B starts at zero.
+
+    Another value changes the loss of a model with LoRA, and not that of a model without LoRA.
+    """
     losses = {}
     for adapters in (True, False):
         for value in (0.0, 0.5):

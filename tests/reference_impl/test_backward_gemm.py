@@ -42,7 +42,7 @@ def assert_within_rounding(got: Tensor, left: Tensor, right: Tensor, path: str, 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
 @pytest.mark.parametrize("path", PATHS)
-def test_both_products_are_within_rounding_of_fp64(path: GemmPath, scale: float) -> None:
+def test_both_products_of_the_backward_pass_are_within_rounding_of_fp64(path: GemmPath, scale: float) -> None:
     gemm, (a, b, grad_c) = BackwardGemm(path), operands(scale)
     cached = gemm.cache_weight(b)
     grad_a = gemm.grad_a(grad_c, cached)
@@ -81,13 +81,13 @@ def test_every_gemm_path_agrees_with_every_other_path(path: GemmPath, other: Gem
 
 
 def test_half_precision_gemm_paths_really_round_their_operands() -> None:
-    """fp16 and bf16 really round: a path that quietly kept fp32 operands would pass every bound."""
+    """A path that kept its operands in fp32 would pass every bound."""
     a, _, grad_c = operands()
     exact, fp16, bf16 = (BackwardGemm(path).grad_b(a, grad_c) for path in ("cublas", "fp16", "bf16"))
     assert 1e-5 < (fp16 - exact).abs().max() / exact.abs().max() < (bf16 - exact).abs().max() / exact.abs().max()
 
 
-def test_half_operands_are_stored_in_fp32_without_rounding_in_between() -> None:
+def test_products_of_half_precision_operands_are_stored_in_fp32_without_a_rounding_in_between() -> None:
     gemm, (a, _, grad_c) = BackwardGemm("cublas"), operands()
     a16, grad16 = a.bfloat16(), grad_c.bfloat16()
     got = gemm.grad_b(a16, grad16, torch.full((K, N), math.nan))
@@ -104,7 +104,9 @@ def test_an_fp16_gradient_of_zeros_and_of_the_largest_number_stays_finite() -> N
 
 
 @pytest.mark.parametrize(("path", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_a_cached_weight_takes_half_the_bytes_and_rounds_once(path: GemmPath, dtype: torch.dtype) -> None:
+def test_a_weight_cached_in_half_precision_takes_half_the_bytes_and_is_rounded_once(
+    path: GemmPath, dtype: torch.dtype
+) -> None:
     b = operands()[1]
     cached = BackwardGemm(path).cache_weight(b)
     assert (cached.dtype, cached.numel() * cached.element_size()) == (dtype, b.numel() * 2)
@@ -139,7 +141,7 @@ def bad_a() -> dict[str, tuple[str, dict[str, Tensor]]]:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("what", bad_a())
-def test_a_bad_argument_is_named_and_nothing_is_written(what: str, path: GemmPath) -> None:
+def test_a_product_with_an_invalid_argument_names_the_argument_and_writes_nothing(what: str, path: GemmPath) -> None:
     argument, changed = bad_a()[what]
     given = {"grad_c": torch.ones(M, N), "b": torch.ones(K, N), "out": torch.full((M, K), 7.0), **changed}
     before = given["out"].clone()
@@ -160,7 +162,9 @@ def test_a_bad_argument_is_named_and_nothing_is_written(what: str, path: GemmPat
     ],
     ids=["nothing to accumulate into", "other rows", "rank 0", "wrong out shape"],
 )
-def test_a_bad_argument_of_the_backward_gemm_is_named(argument: str, call: Callable[[BackwardGemm], Tensor]) -> None:
+def test_an_invalid_argument_of_the_backward_gemm_is_named(
+    argument: str, call: Callable[[BackwardGemm], Tensor]
+) -> None:
     with pytest.raises(ReferenceImplError) as raised:
         call(BackwardGemm("tiled"))
     assert raised.value.argument == argument
@@ -173,7 +177,7 @@ def test_cublas_products_of_two_different_dtypes_are_refused() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_trainer_computes_lora_gradients_by_its_gemm_path(path: GemmPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step by each path: gradients within the path's rounding of the default's, through the path's own product."""
+    """Gradients agree with those of the default path within rounding, and the product of the path was called."""
     calls: list[str] = []
     product = BackwardGemm.grad_b
 

@@ -45,7 +45,7 @@ def test_the_qlora_system_offers_resume_and_evaluate() -> None:
 
 
 def test_loading_a_checkpoint_fills_the_existing_tensors(checkpoint: Path) -> None:
-    """Captures hold their addresses."""
+    """Captured graphs contain the addresses of these tensors."""
     with opened() as saved, opened() as run:
         for index in range(3):
             saved.step(index)
@@ -86,7 +86,7 @@ def test_an_evaluation_uses_the_last_batches_of_the_text_and_changes_no_state() 
         assert all(torch.equal(tensor, inputs[name]) for name, tensor in run.inputs().items())
 
 
-def test_a_lost_schedule_begins_with_the_first_rate(checkpoint: Path) -> None:
+def test_after_the_lost_schedule_fault_training_resumes_with_the_first_learning_rate(checkpoint: Path) -> None:
     rates = []
     for fault in (None, "lost_schedule"):
         with opened(fault=fault) as run:
@@ -105,7 +105,7 @@ def test_the_orphaned_moments_fault_replaces_the_moment_tensors_at_the_load(chec
         assert not torch.equal(run.trainer.optimizer.exp_avg, before)
 
 
-def test_an_evaluation_by_the_training_step_trains() -> None:
+def test_the_replayed_training_step_fault_trains_during_an_evaluation() -> None:
     with opened(fault="replayed_training_step") as run:
         run.step(0)
         before = run.trainer.trainable.flat.clone()

@@ -71,7 +71,7 @@ def test_the_global_clip_has_one_group_for_all_tensors(mode: ClipMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_gradients_below_the_threshold_stay_as_they_are(mode: ClipMode) -> None:
+def test_the_clip_does_not_change_gradients_below_the_threshold(mode: ClipMode) -> None:
     flat, clip = gradient(), make_clip(1e6, mode=mode)
     before = flat.clone()
     clip.apply_(flat)
@@ -80,7 +80,7 @@ def test_gradients_below_the_threshold_stay_as_they_are(mode: ClipMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_epsilon_is_added_to_the_norm(mode: ClipMode) -> None:
+def test_the_clip_adds_epsilon_to_the_norm(mode: ClipMode) -> None:
     flat = torch.zeros(sum(SIZES))
     flat[0] = 1e-6
     clip = make_clip(1e-6, mode=mode)
@@ -89,7 +89,7 @@ def test_epsilon_is_added_to_the_norm(mode: ClipMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_nan_gradient_affects_only_its_own_layer(mode: ClipMode) -> None:
+def test_a_nan_gradient_makes_only_the_gradients_of_its_layer_nan(mode: ClipMode) -> None:
     flat, clip = gradient(), make_clip(1.0, mode=mode)
     flat[0] = math.nan
     clip.apply_(flat)
@@ -106,7 +106,7 @@ def test_an_empty_tensor_has_no_partial_sum_in_the_clip() -> None:
     assert plan.starts.tolist() == [0, 1024, 2048, 2524, 2525, 3549, 4573, 5525]
 
 
-def test_a_layer_of_empty_tensors_has_norm_zero() -> None:
+def test_the_clip_computes_a_norm_of_zero_for_a_layer_of_empty_tensors() -> None:
     config = dataclasses.replace(TrainConfig(), max_norm=1.0)
     clip = GradientClip((0, 3), (0, 1), config, CPU)
     flat = torch.tensor([0.0, 3.0, 4.0])

@@ -157,7 +157,9 @@ def test_a_kernel_without_clusters_has_only_the_early_start_attribute(stand_in: 
     assert stand_in.launches[0]["attributes"] == [EARLY]
 
 
-def test_launching_the_same_tensors_again_reuses_their_maps_and_follows_the_stream(stand_in: StandIn) -> None:
+def test_launching_the_same_tensors_again_reuses_their_tensor_maps_and_uses_the_current_stream(
+    stand_in: StandIn,
+) -> None:
     spec = scaled_copy_spec(100, 36)
     first, second = tensors(spec), tensors(spec)
     for stream, given in ((1, first), (2, first), (1, second), (2, first)):
@@ -180,7 +182,9 @@ def test_the_launch_parameter_cache_drops_its_oldest_entries_beyond_its_limit(
     assert [encoded["address"] for encoded in stand_in.maps] == [sets[place][0].data_ptr() for place in (0, 1, 2, 0)]
 
 
-def test_one_module_serves_every_grid_and_constants_of_a_different_type_get_their_own_kernel(stand_in: StandIn) -> None:
+def test_launches_with_different_grids_share_a_module_but_constants_of_another_type_need_another_kernel(
+    stand_in: StandIn,
+) -> None:
     spec = scaled_copy_spec(100, 36)
     for other in (spec, replace(spec, grid=(4, 13)), replace(spec, constexprs={**spec.constexprs, "BOX_ROWS": 8.0})):
         registry.launch(other, *tensors(spec))

@@ -91,7 +91,9 @@ def test_constants_of_a_kernel_spec_are_passed_as_macros(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("number", "bits"), [(0.1, "3DCCCCCD"), (-1e-6, "B58637BD"), (1 / 3, "3EAAAAAB"), (2.0, "40000000")]
 )
-def test_a_float_is_the_fp32_number_that_it_rounds_to(number: float, bits: str, tmp_path: Path) -> None:
+def test_a_python_float_in_a_kernel_spec_means_the_fp32_number_that_it_rounds_to(
+    number: float, bits: str, tmp_path: Path
+) -> None:
     ptx = ptx_of(source_spec(tmp_path, storing("FACTOR"), FACTOR=number))
     assert stored(ptx) == [int.from_bytes(bytes.fromhex(bits), signed=True)]
 
@@ -136,7 +138,7 @@ def with_map(spec: KernelSpec, **fields: Any) -> KernelSpec:
 
 
 @pytest.mark.parametrize("difference", IDENTITIES)
-def test_a_difference_that_changes_results_changes_the_identity_and_collides_in_the_cache(difference: str) -> None:
+def test_kernels_with_one_key_that_compute_different_results_are_refused_by_the_cache(difference: str) -> None:
     spec = scaled_copy_spec(100, 36)
     other = IDENTITIES[difference](spec)
     assert spec.identity == scaled_copy_spec(100, 36).identity != other.identity
@@ -147,7 +149,7 @@ def test_a_difference_that_changes_results_changes_the_identity_and_collides_in_
         cache.load(other)
 
 
-def test_a_described_kernel_is_rebuilt_and_compiles_in_another_process_to_the_same() -> None:
+def test_a_kernel_description_can_be_compiled_to_the_same_kernel_in_another_process() -> None:
     spec = scaled_copy_spec(100, 36, cluster=2)
     again = rebuild(describe(spec))
     assert (again, again.identity, again.grid) == (spec, spec.identity, spec.grid)

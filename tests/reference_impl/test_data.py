@@ -26,7 +26,7 @@ def counting(length: int = 401, seed: int = 0) -> TextBatches:
     return TextBatches(torch.arange(length, dtype=torch.int32), 1000, seed)
 
 
-def test_targets_are_the_next_tokens() -> None:
+def test_targets_of_a_batch_are_its_tokens_shifted_by_one() -> None:
     tokens, targets = counting().batch(0, 4, 10)
     assert tokens.shape == (4, 10)
     assert torch.equal(targets, tokens + 1)
@@ -56,7 +56,7 @@ def test_text_bytes_are_used_as_tokens() -> None:
     assert tokenize("né".encode(), None).tolist() == [110, 195, 169]
 
 
-def test_a_tokenizer_file_is_used(tmp_path: Path) -> None:
+def test_a_tokenizer_file_determines_the_tokens(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"))  # noqa: S106
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

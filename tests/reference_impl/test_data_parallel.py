@@ -100,7 +100,9 @@ def test_ranks_read_the_rows_of_the_batch_in_their_order(by_rank: list[dict[str,
             assert torch.equal(rows, step["tokens"]), (run, index)
 
 
-def test_the_mean_of_the_ranks_losses_is_that_of_the_joined_batch(by_rank: list[dict[str, Seen]], joined: Seen) -> None:
+def test_the_mean_of_the_ranks_losses_equals_the_loss_of_one_batch_with_all_rows(
+    by_rank: list[dict[str, Seen]], joined: Seen
+) -> None:
     for run in RUNS:
         for index, step in enumerate(joined["steps"]):
             losses = [seen[run]["steps"][index]["loss"].item() for seen in by_rank]
@@ -109,7 +111,7 @@ def test_the_mean_of_the_ranks_losses_is_that_of_the_joined_batch(by_rank: list[
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_data_parallel_gradients_and_norms_equal_those_of_the_joined_batch(
+def test_data_parallel_gradients_and_norms_equal_those_of_one_batch_with_all_rows(
     by_rank: list[dict[str, Seen]], joined: Seen, run: str
 ) -> None:
     for step, theirs in zip(by_rank[0][run]["steps"], joined["steps"], strict=True):
@@ -128,7 +130,7 @@ def test_replicas_are_equal_in_bits_after_every_step(by_rank: list[dict[str, See
 
 
 @pytest.mark.parametrize("run", ["traced", "traced backward"])
-def test_a_recorded_step_is_the_plain_one_in_bits(by_rank: list[dict[str, Seen]], run: str) -> None:
+def test_a_recorded_step_of_two_ranks_equals_the_plain_step_in_bits(by_rank: list[dict[str, Seen]], run: str) -> None:
     for seen in by_rank:
         assert seen[run]["failure"] is None
         for step, plain in zip(seen[run]["steps"], seen["plain"]["steps"], strict=True):
@@ -136,11 +138,11 @@ def test_a_recorded_step_is_the_plain_one_in_bits(by_rank: list[dict[str, Seen]]
                 assert torch.equal(step[kept], plain[kept]), kept
 
 
-def test_a_step_has_one_sum_over_ranks_which_its_recording_repeats(by_rank: list[dict[str, Seen]]) -> None:
+def test_a_step_sums_over_the_ranks_once_and_its_recording_repeats_this_sum(by_rank: list[dict[str, Seen]]) -> None:
     for seen in by_rank:
         for run in RUNS:
             assert seen[run]["sums"] == [["all_reduce_", "wait_tensor"]] * STEPS, run
 
 
-def test_a_single_rank_sums_nothing(joined: Seen) -> None:
+def test_a_training_with_a_single_rank_sums_nothing_over_ranks(joined: Seen) -> None:
     assert joined["sums"] == [[]] * STEPS

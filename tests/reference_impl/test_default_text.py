@@ -63,7 +63,7 @@ def test_reading_the_default_text_opens_only_its_own_file(environment: dict[str,
     assert batches == BATCHES
 
 
-def test_a_changed_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_text_with_changed_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = tmp_path / "python-topics.txt"
     changed.write_bytes(data.DEFAULT_TEXT.read_bytes().replace(b"\n", b"\r\n"))
     monkeypatch.setattr(data, "DEFAULT_TEXT", changed)

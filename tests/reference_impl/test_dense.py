@@ -35,20 +35,20 @@ def test_quantized_codes_of_joined_matrices_are_stored_once() -> None:
         assert len(storages) == 1, name
 
 
-def test_full_matrices_are_passed_through() -> None:
+def test_full_precision_matrices_are_used_without_dequantization() -> None:
     weights = [random(2, 3, seed) for seed in range(2)]
     dense = MatrixGroup([FullMatrix(weight) for weight in weights]).dense(torch.float32)
     assert [one is other for one, other in zip(dense, weights, strict=True)] == [True, True]
 
 
-def test_weight_groups_are_taken_in_order_even_if_prefetched_ahead() -> None:
+def test_weight_groups_are_used_in_their_order_even_if_prefetched_ahead() -> None:
     weights = [random(2, 2, seed) for seed in range(3)]
     dense = DenseWeights([MatrixGroup([FullMatrix(w)]) for w in weights], torch.float32, StepStreams(CPU))
     dense.ahead(5)  # more than there are
     assert [dense.take()[0] is weight for weight in weights] == [True] * 3
 
 
-def test_without_a_second_stream_branches_run_immediately_and_values_when_taken() -> None:
+def test_without_a_second_stream_side_branches_run_immediately_and_prefetched_values_when_used() -> None:
     streams, done = StepStreams(CPU), []
     branch = streams.branch(lambda: done.append("branch"))
     value = streams.beside(lambda: done.append("value"))

@@ -100,14 +100,14 @@ def test_a_hopper_kernel_waits_for_the_previous_kernel_before_it_accesses_memory
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("spec", [*qwen2_specs(), *gemm_specs(), long_attention()], ids=lambda spec: spec.key)
-def test_kernels_compiled_for_older_gpus_than_hopper_contain_no_wait(spec: KernelSpec) -> None:
+def test_kernels_compiled_for_gpus_older_than_hopper_do_not_wait_for_the_previous_kernel(spec: KernelSpec) -> None:
     compiled: Any = registry.offline_compile(spec, 80)
     assert (compiled.metadata.launch_pdl, "griddepcontrol" in compiled.asm["ptx"]) == (False, False)
 
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("sm", "early"), [(80, False), (86, False), (90, True), (100, True), (120, True)])
-def test_kernels_compiled_for_hopper_and_later_start_early(sm: int, early: bool) -> None:
+def test_kernels_compiled_for_hopper_or_later_may_start_before_the_previous_kernel_ends(sm: int, early: bool) -> None:
     compiled: Any = registry.offline_compile(registry.load("softmax").backward_spec(2, 8, "fp32"), sm)
     assert (compiled.metadata.launch_pdl, WAIT in compiled.asm["ptx"]) == (early, early)
 
@@ -126,7 +126,7 @@ KERNELS_OF_TRITON = [
 
 
 @pytest.mark.parametrize("kernel", KERNELS_OF_TRITON)
-def test_every_kernel_in_triton_begins_with_the_wait(kernel: TritonFunction) -> None:
+def test_every_triton_kernel_begins_with_the_wait_for_the_previous_kernel(kernel: TritonFunction) -> None:
     # kernels that no list here has are held to it, too
     [function] = ast.parse(textwrap.dedent(inspect.getsource(kernel.jit.fn))).body
     assert isinstance(function, ast.FunctionDef)
@@ -197,7 +197,7 @@ def test_a_launch_starts_early_when_the_device_supports_it_and_matches_the_compi
     ("capability", "interpreted", "early"),
     [((8, 0), "0", False), ((9, 0), "0", True), ((12, 0), "0", True), ((9, 0), "1", False), (None, "0", False)],
 )
-def test_a_device_starts_early_from_hopper_on_unless_kernels_are_interpreted(
+def test_launches_start_early_on_hopper_and_later_devices_unless_kernels_are_interpreted(
     capability: tuple[int, int] | None, interpreted: str, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", interpreted)

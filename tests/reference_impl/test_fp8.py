@@ -62,7 +62,7 @@ def test_fp8_quantization_keeps_powers_of_two_exactly() -> None:
     assert torch.equal(dense(ScaledRows(*rows.quantize(x))), x)
 
 
-def test_a_weight_from_nf4_errs_by_one_rounding_in_both_forms() -> None:
+def test_a_weight_converted_from_nf4_to_fp8_has_an_error_of_one_rounding_also_transposed() -> None:
     matrix = QuantizedMatrix.from_dense(random(96, 192) * 0.02)
     weight, fp8 = matrix.dense(torch.float32), Fp8Matrix.of(matrix)
     for value, exact in ((dense(fp8.rows()), weight), (dense(fp8.transposed()), weight.t())):
@@ -72,7 +72,7 @@ def test_a_weight_from_nf4_errs_by_one_rounding_in_both_forms() -> None:
         assert 0.02 < ((value - exact).norm() / exact.norm()).item() < 0.03
 
 
-def test_small_probabilities_outlive_the_rounding_of_the_logits_gradient() -> None:
+def test_small_probabilities_do_not_vanish_when_the_logits_gradient_is_rounded() -> None:
     logits = torch.zeros(1, 4096)
     logits[0, 0] = 17.0  # the others' probabilities are 4e-8
     _, gradient = loss.forward_backward(logits, torch.tensor([0]))
@@ -95,7 +95,7 @@ def test_only_nf4_weights_with_whole_blocks_can_be_converted_to_fp8() -> None:
         Fp8Matrix.of(QuantizedMatrix.from_dense(random(64, 32)))
 
 
-def test_every_product_of_a_step_is_counted() -> None:
+def test_every_fp8_product_of_a_step_is_counted() -> None:
     trainer = Trainer(TINY)
     facts = precision_facts(trainer)
     assert facts == {
@@ -111,7 +111,7 @@ def test_every_product_of_a_step_is_counted() -> None:
 
 
 @pytest.mark.slow
-def test_products_of_micro_batches_and_chunks_are_counted() -> None:
+def test_fp8_products_of_micro_batches_and_of_logit_chunks_are_counted() -> None:
     trainer = Trainer(replace(TINY, micro_batches=2, loss_chunk=64))
     assert precision_facts(trainer)["fp8_products"] == 2 * (8 * 4 + 2 * 2)
 
@@ -132,14 +132,14 @@ def test_a_fault_that_bypasses_fp8_changes_the_reported_precision(fault: str) ->
     assert trainer.step(0).isfinite()
 
 
-def test_fp8_on_cuda_is_bfloat16_outside_of_products() -> None:
+def test_a_training_in_fp8_on_cuda_must_use_bfloat16_outside_of_products() -> None:
     shape, source, _ = model_source(TINY, torch.device("cpu"))
     with pytest.raises(ReferenceImplError, match="choose bfloat16"):
         Fp8Model(shape, TINY, source, torch.device("cuda"), torch.float32)
 
 
 @pytest.mark.slow
-def test_a_recorded_step_trains_as_the_plain_one() -> None:
+def test_a_recorded_step_in_fp8_trains_as_the_plain_step() -> None:
     ends: list[Tensor] = []
     for scope in ("none", "step", "backward"):
         capturing = CapturingTrainer(Trainer(TINY), scope)

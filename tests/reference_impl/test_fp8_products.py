@@ -119,7 +119,7 @@ def along_the_weight(matrix: QuantizedMatrix) -> Tensor:
 
 @pytest.mark.parametrize("size", [1e-20, 1.0, 1e12])
 @pytest.mark.parametrize("aligned", [False, True])
-def test_no_fp8_row_exceeds_its_bound(size: float, *, aligned: bool) -> None:
+def test_no_value_of_an_fp8_row_exceeds_the_bound_of_its_row(size: float, *, aligned: bool) -> None:
     mlp = Mlp(twice=aligned)  # gate and up alike: both factors are as large as they can be
     x = with_norm((along_the_weight(mlp.up) if aligned else random(T, H)) * size)
     gate_up, data, scale = mlp.forward(x)
@@ -177,7 +177,7 @@ def test_fp8_norm_kernels_return_the_norms_of_their_rows() -> None:
     torch.testing.assert_close(norm, grad.norm(dim=1))
 
 
-def test_a_device_without_the_fused_kernels_takes_the_same_steps_separately() -> None:
+def test_a_device_without_fused_fp8_kernels_makes_the_same_operations_separately() -> None:
     mlp, x, made = Mlp(), with_norm(random(T, H)), Fp8Products(torch.float32)
     weight = Fp8Matrix.of(mlp.up).rows()
     gate_up, act = made.up_swiglu(x, weight, mlp.limits)

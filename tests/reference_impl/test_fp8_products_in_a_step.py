@@ -53,7 +53,9 @@ def distance(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-def test_a_recorded_step_of_micro_batches_is_the_plain_one_over_changing_lengths(made_within: list[int]) -> None:
+def test_a_recorded_fp8_step_of_micro_batches_equals_the_plain_step_over_changing_lengths(
+    made_within: list[int],
+) -> None:
     ends: list[Tensor] = []
     for scope in ("none", "step"):
         capturing = CapturingTrainer(Trainer(replace(TINY, model=_SMALL, micro_batches=2)), scope)
@@ -83,8 +85,8 @@ def test_fp8_gradients_are_close_to_float32_gradients_at_every_sequence_length(m
         assert made_within == ([4 * length] * (2 * BLOCKS) if 4 * length >= SERVED else [])
 
 
-def test_micro_batches_have_the_gradient_of_their_batch(made_within: list[int]) -> None:
-    """A row's scale is of that row alone, so what is left is the order in which fp32 adds."""
+def test_micro_batches_in_fp8_have_the_gradient_of_the_whole_batch(made_within: list[int]) -> None:
+    """The scale of a row depends only on this row, so only the order of sums in fp32 differs."""
     whole, parts = (Trainer(replace(TINY, micro_batches=each)) for each in (1, 2))
     for index in range(3):
         whole.step(index)

@@ -70,6 +70,7 @@ def test_a_step_launches_exactly_the_planned_kernels(precision: str, expected: l
 
 
 def test_a_panel_of_head_statistics_has_the_width_of_a_tile() -> None:
+    """A panel is a group of columns of the logits, for which maximum and sum are computed."""
     spec = products.head_spec(512, 1536, 151936)
     assert spec.constexprs["COLUMNS"] == naive.PANEL
     assert spec.constexprs["GROUP"] == 2  # all pairs of tiles: a panel of the head is read once
@@ -115,6 +116,7 @@ def test_head_logit_statistics_are_those_of_the_stored_logits() -> None:
 
 
 def test_a_logit_panel_of_only_minus_infinity_adds_nothing() -> None:
+    """A panel is a group of columns of the logits, for which maximum and sum are computed."""
     x, head = torch.ones(1, 1), torch.zeros(384, 1)
     head[:192] = -torch.inf
     maxima, totals = naive.head_logits(x, head, torch.empty(1, 384))

@@ -59,7 +59,7 @@ class StandIn:
         ("// .target sm_90\n" + HOPPER.replace(".target sm_90a", ""), "has no .target line"),
     ],
 )
-def test_ptx_of_another_or_no_target_is_never_loaded(ptx: str, message: str) -> None:
+def test_ptx_for_another_target_or_without_a_target_is_never_loaded(ptx: str, message: str) -> None:
     stand_in = StandIn(ptx)
     cache = KernelCache(stand_in.device())
     with pytest.raises(PtxTargetError, match=f"F-PTX-001: the PTX .*{message}"):
@@ -70,7 +70,7 @@ def test_ptx_of_another_or_no_target_is_never_loaded(ptx: str, message: str) -> 
     assert cache.asked_for() == [spec()]
 
 
-def test_ptx_of_the_devices_own_target_may_load() -> None:
+def test_ptx_for_the_target_of_the_device_can_be_loaded() -> None:
     check_target(Kernel("key", "name", HOPPER), "sm_90")
     check_target(Kernel("key", "name", HOPPER.replace("sm_90a", "compute_90")), "sm_90")
 
@@ -102,7 +102,7 @@ def test_a_kernel_under_the_key_of_a_different_kernel_is_refused() -> None:
     assert len(stand_in.loaded) == 1
 
 
-def test_keys_differ_by_target_shape_dtype_eps_and_warps() -> None:
+def test_kernel_keys_contain_target_shape_dtype_epsilon_and_warps() -> None:
     rms_norm = registry.load("rms_norm")
     base: KernelSpec = rms_norm.forward_spec(6, 64, 1e-6, "bf16")
     specs = [
@@ -136,7 +136,7 @@ def test_threads_that_request_the_same_kernel_compile_it_once() -> None:
     assert len(stand_in.loaded) == 5
 
 
-def test_a_launch_loads_a_cold_kernel_and_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_of_a_kernel_that_is_not_loaded_loads_it_and_records_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[str] = []
     monkeypatch.setattr(registry, "jit_launch", lambda spec, _arguments: launches.append(spec.key))
     stand_in = StandIn()
@@ -173,7 +173,7 @@ def test_the_ledger_separates_compiles_from_disk_hits_by_phase(tmp_path: Any, mo
 
 
 def test_a_second_key_for_a_loaded_module_is_recorded_as_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of rows is the grid's alone: Triton has one kernel for both keys, and reports it once."""
+    """The number of rows only changes the grid, so Triton has one kernel for both keys and reports it once."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     stand_in = StandIn()
     cache = KernelCache(stand_in.device())

@@ -104,7 +104,7 @@ def test_interpreted_kernel_cases_cover_the_grid_and_compile_the_planned_kernels
     assert answer["constants"] == {"tile": 16, "unroll": 4}
 
 
-def test_a_process_that_has_already_imported_triton_refuses_to_interpret_kernels(answers: Answers) -> None:
+def test_kernels_cannot_be_interpreted_in_a_process_that_has_already_imported_triton(answers: Answers) -> None:
     assert "new process" in str(answers["compile first"]["error"])
 
 
@@ -117,7 +117,7 @@ def test_incomparable_kernel_cases_are_refused(answers: Answers) -> None:
     assert answer["path"] == "ValueError: the path fp16 keeps its weights in float16, not in float32"
 
 
-def test_a_workload_for_a_gpu_is_not_available_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_cases_for_a_gpu_workload_are_not_available_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     workload = Workload(model="tiny", batch_size=1, seq_len=5, steps=1, needs=Needs(device="cuda"))
     with pytest.raises(NotAvailable, match="device"):
@@ -139,7 +139,9 @@ def test_a_failing_compile_process_reports_its_reason(monkeypatch: pytest.Monkey
     assert OfflineCompilation([], 90).kernels() == []
 
 
-def test_output_of_a_compiling_process_keeps_its_answer_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_output_of_a_compiling_process_does_not_damage_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noise = "threading.Thread(target=lambda: [os.write(1, b'x') for _ in iter(lambda: sleep(1e-4), 0)], daemon=True)"
     (tmp_path / "sitecustomize.py").write_text(f"import os, threading\nfrom time import sleep\n{noise}.start()\n")
     [spec, _] = registry.load("gemm").specializations(m=5, k=20, n=3)

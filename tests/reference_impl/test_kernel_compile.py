@@ -69,7 +69,9 @@ def test_clip_scale_keeps_nan_and_rounds_as_ieee() -> None:
 
 
 @pytest.mark.parametrize(("seq_len", "sm", "described"), [(2048, 90, True), (2048, 86, False), (512, 90, False)])
-def test_long_attention_reads_its_tiles_by_the_copy_engine(seq_len: int, sm: int, described: bool) -> None:
+def test_attention_for_long_sequences_reads_its_tiles_with_the_copy_engine(
+    seq_len: int, sm: int, described: bool
+) -> None:
     spec = registry.load("attention").forward_spec(4, seq_len, 12, 2, 128, "bf16")
     assert ("cp.async.bulk.tensor" in ptx_of(spec, sm)) == described
 
@@ -85,7 +87,7 @@ def test_dequantization_reads_no_table_from_memory_and_writes_16_bytes(double: b
     assert len(re.findall(r"ld\.shared\.b32", ptx)) == 32
 
 
-def test_bf16_data_moves_in_16_byte_vectors() -> None:
+def test_kernels_move_bf16_data_in_vectors_of_16_bytes() -> None:
     data = (
         "rms_norm.forward",
         "rms_norm.add_forward",
@@ -100,7 +102,7 @@ def test_bf16_data_moves_in_16_byte_vectors() -> None:
         assert widths == {"v4.b32"}, spec.key
 
 
-def test_fp8_is_rounded_to_nearest_by_one_instruction_a_pair() -> None:
+def test_one_instruction_rounds_a_pair_of_values_to_the_nearest_fp8_values() -> None:
     for spec in fp8_specs():
         ptx, kind = ptx_of(spec, 90), "e5m2x2" if spec.op.startswith("fp8_loss") else "e4m3x2"
         conversions = set(re.findall(r"cvt\.\S*e[45]m[23]x2\S*", ptx))

@@ -119,7 +119,7 @@ def test_planned_keys_are_exactly_the_keys_that_wrappers_launch(dtype: str, laun
     assert {spec.key for spec in launched} == {spec.key for spec in planned_specs(dtype)}
 
 
-def test_every_kernel_module_is_planned() -> None:
+def test_every_module_with_kernels_is_part_of_the_plan() -> None:
     # `test_products.py` and `test_fp8_products.py` have those of products, which serve larger shapes alone
     assert {spec.op.partition(".")[0] for spec in planned_specs()} == set(KERNELS) - {"products", "fp8_products"}
 
@@ -138,7 +138,7 @@ def test_each_kernel_key_belongs_to_one_kernel_identity() -> None:
 
 
 @pytest.mark.parametrize("spec", planned_specs(), ids=lambda spec: spec.op)
-def test_spec_describes_the_kernel_arguments(spec: KernelSpec) -> None:
+def test_a_kernel_spec_describes_the_arguments_of_its_kernel(spec: KernelSpec) -> None:
     if not isinstance(spec.function, TritonFunction):
         pytest.skip("its arguments are named by its `CudaFunction`")
     parameters = spec.function.jit.params
@@ -152,7 +152,7 @@ def test_spec_describes_the_kernel_arguments(spec: KernelSpec) -> None:
     assert exempt == [pointer.name for pointer in spec.pointers if not pointer.aligned]
 
 
-def test_eps_and_sequence_length_are_part_of_the_key() -> None:
+def test_epsilon_and_sequence_length_are_part_of_a_kernel_key() -> None:
     rms_norm, rope = registry.load("rms_norm"), registry.load("rope")
     assert rms_norm.forward_spec(6, 64, 1e-6, "bf16").key == "rms_norm.forward/6x64/bf16/eps=1e-06/w1s1"
     assert rms_norm.forward_spec(6, 64, 1e-5, "bf16").key == "rms_norm.forward/6x64/bf16/eps=1e-05/w1s1"
@@ -176,7 +176,7 @@ def test_a_kernel_without_fused_multiply_add_has_a_key_of_its_own() -> None:
     assert dataclasses.replace(spec, enable_fp_fusion=True).key == "nf4.dequantize/8x64/bf16/-/w4s1"
 
 
-def test_the_last_launcher_added_launches_until_it_is_removed() -> None:
+def test_the_launcher_that_was_added_last_launches_kernels_until_it_is_removed() -> None:
     spec = registry.load("softmax").backward_spec(2, 8, "fp32")
     tensors = [torch.zeros(2, 8) for _ in range(3)]
     launches: list[str] = []
@@ -198,7 +198,7 @@ def test_the_last_launcher_added_launches_until_it_is_removed() -> None:
         registry.remove_launcher(second)
 
 
-def test_a_fake_tensor_is_as_aligned_as_its_offset(launched: list[KernelSpec]) -> None:
+def test_the_alignment_of_a_fake_tensor_follows_from_its_offset(launched: list[KernelSpec]) -> None:
     softmax = registry.load("softmax")
     with FakeTensorMode():
         softmax.backward(torch.zeros(4, 8), torch.zeros(4, 8))
@@ -208,7 +208,7 @@ def test_a_fake_tensor_is_as_aligned_as_its_offset(launched: list[KernelSpec]) -
     assert [spec.shape for spec in launched] == [(4, 8)]
 
 
-def test_an_empty_grid_launches_nothing(launched: list[KernelSpec]) -> None:
+def test_a_launch_with_an_empty_grid_launches_no_kernel(launched: list[KernelSpec]) -> None:
     registry.load("softmax").backward(torch.zeros(0, 8), torch.zeros(0, 8))
     assert launched == []
 
@@ -266,7 +266,9 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("case", ARGUMENT_ERRORS)
-def test_a_tensor_no_kernel_was_planned_for_is_refused(case: str, launched: list[KernelSpec]) -> None:
+def test_a_launch_with_a_tensor_for_which_no_kernel_was_planned_is_refused(
+    case: str, launched: list[KernelSpec]
+) -> None:
     call, message = ARGUMENT_ERRORS[case]
     with pytest.raises(KernelArgumentError, match=message):
         call()

@@ -82,7 +82,7 @@ def test_rms_norm_rounds_bf16_once() -> None:
     assert torch.equal(y, exact.bfloat16())
 
 
-def test_rope_equals_rotating_complex_numbers() -> None:
+def test_naive_rope_equals_a_rotation_of_complex_numbers() -> None:
     seq_len, heads, head_dim, theta = 6, 3, 8, 1e4
     cos, sin = rope.tables(seq_len, head_dim, theta, torch.device("cpu"))
     qkv = random(2 * seq_len, 4 * head_dim)
@@ -98,7 +98,7 @@ def test_rope_equals_rotating_complex_numbers() -> None:
     assert torch.equal(qkv[:, 3 * head_dim :], before[:, 3 * head_dim :])  # the value head stays
 
 
-def test_rope_adds_lora_before_it_rotates() -> None:
+def test_naive_rope_adds_lora_before_the_rotation() -> None:
     cos, sin = rope.tables(6, 8, 1e4, torch.device("cpu"))
     qkv, low_rank, b = random(12, 32), random(12, 4, seed=1), random(32, 4, seed=2)
     expected = qkv + low_rank @ b.t()
@@ -107,7 +107,7 @@ def test_rope_adds_lora_before_it_rotates() -> None:
     assert_equal(qkv, expected)
 
 
-def test_rope_inverse_is_the_transpose() -> None:
+def test_the_inverse_of_naive_rope_is_its_transpose() -> None:
     cos, sin = rope.tables(6, 8, 1e4, torch.device("cpu"))
     x, grad = random(12, 16), random(12, 16, seed=1)
     rotated, pulled_back = x.clone(), grad.clone()
@@ -193,7 +193,7 @@ def test_naive_gemm_backward_equals_autograd(accumulate: bool) -> None:
 
 
 def test_naive_lora_gradients_equal_autograd() -> None:
-    """Of qkv = n A^T B^T with n = x * rstd, and of the sums of gains."""
+    """The forward pass is qkv = n A^T B^T with n = x * rstd. The sums for the gains of RMSNorm are compared as well."""
     grad_qkv, x, rstd = random(5, 7), random(5, 12, seed=1), random(5, seed=2).abs()
     a, b = random(4, 12, seed=3, grad=True), random(7, 4, seed=4, grad=True)
     low_rank = (x * rstd[:, None]) @ a.t()

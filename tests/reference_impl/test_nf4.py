@@ -70,7 +70,7 @@ def test_a_value_halfway_between_two_nf4_codes_takes_the_lower_code() -> None:
     assert codes[0].item() == 15 * 16 + 0  # high nibble first
 
 
-def test_chunked_quantization_equals_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantization_in_chunks_equals_quantization_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = normal(32, 128)
     whole = quantize(weight)
     monkeypatch.setattr("reference_impl.nf4._CHUNK", 192)
@@ -78,7 +78,7 @@ def test_chunked_quantization_equals_one_pass(monkeypatch: pytest.MonkeyPatch) -
     assert all(torch.equal(one, other) for one, other in zip(whole, parts, strict=True))
 
 
-def test_dequantize_writes_into_out() -> None:
+def test_dequantize_writes_into_the_tensor_passed_as_out() -> None:
     weight = normal(4, 64)
     codes, absmax = quantize(weight)
     out = torch.full((4, 64), float("nan"))
@@ -106,14 +106,17 @@ def test_error_of_a_round_trip_is_at_most_half_the_widest_gap() -> None:
     assert bool(((matrix.dense(torch.float32) - weight).abs() <= bound).all())
 
 
-def test_a_partial_block_is_refused() -> None:
+def test_weights_that_do_not_fill_whole_blocks_are_refused() -> None:
     with pytest.raises(ReferenceImplError, match=r"weight: \(3, 40\) has 120 elements; NF4 needs a multiple of 64"):
         quantize(torch.zeros(3, 40))
 
 
 @pytest.mark.usefixtures("bitsandbytes")
 def test_correct_nf4_errs_by_more_than_an_eighth_of_absmax() -> None:
-    """Upstream's FALSIFY-NF4-003 bounds the error by 2 * absmax / 16; half of the widest gap, below -0.7, is 0.152."""
+    """The upstream claim FALSIFY-NF4-003 bounds the error by 2 * absmax / 16.
+
+    The true bound, half of the widest gap below -0.7, is 0.152.
+    """
     weight = torch.zeros(1, 64)
     weight[0, :2] = torch.tensor([1.0, (-1.0 - 0.6961928009986877) / 2])
     theirs = torch.ops.bitsandbytes.dequantize_4bit(
@@ -125,13 +128,16 @@ def test_correct_nf4_errs_by_more_than_an_eighth_of_absmax() -> None:
 
 
 def test_the_upstream_formula_for_the_nf4_table_gives_a_different_table() -> None:
-    """Its quantiles of (i + 0.5) / 16 have no zero, which the same contract demands: NF4's halves are made apart."""
+    """The formula's quantiles of (i + 0.5) / 16 have no zero, which the same contract requires.
+
+    The two halves of the true table are made separately.
+    """
     quantiles = torch.special.ndtri((torch.arange(16, dtype=torch.float64) + 0.5) / 16)
     assert (quantiles / quantiles.max())[7].item() == pytest.approx(-0.0421, abs=1e-4)
 
 
 def test_the_first_element_of_a_byte_is_in_its_high_half() -> None:
-    """Upstream's FALSIFY-NF4-006, byte 0xAB."""
+    """The upstream claim FALSIFY-NF4-006 requires this for the byte 0xAB."""
     codes = torch.full((32,), 0xAB, dtype=torch.uint8)
     values = dequantize(codes, torch.ones(1), 1, 64, torch.float32)
     assert values[0, :4].tolist() == [CODEBOOK[0xA].item(), CODEBOOK[0xB].item()] * 2

@@ -42,7 +42,7 @@ def test_a_kernel_compiled_earlier_is_read_from_disk(events: list[str], monkeypa
     assert events == ["compile kernel", "disk_hit kernel"]
 
 
-def test_source_included_files_options_and_version_are_the_key(
+def test_the_cache_key_of_a_compilation_consists_of_source_included_files_options_and_version(
     events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled()
@@ -80,7 +80,7 @@ def test_a_missing_nvrtc_is_reported_with_the_install_command(missing: str, monk
         compiled()
 
 
-def test_the_ledger_names_a_planned_cuda_kernel_and_an_unplanned_one() -> None:
+def test_the_ledger_of_kernels_names_a_planned_and_an_unplanned_cuda_kernel() -> None:
     asked, behind = scaled_copy_spec(100, 36), scaled_copy_spec(8, 36)
     for phase, event in (("prewarm", "compile"), ("train", "disk_hit")):
         cache = KernelCache(named_target("sm_90"))

@@ -86,7 +86,7 @@ def test_a_synchronizing_clip_has_no_kernel() -> None:
     assert [spec.op for spec in plan(TINY, config, (64,)) if spec.op.startswith("clip")] == []
 
 
-def test_a_kernel_is_planned_once_for_equal_lengths() -> None:
+def test_a_kernel_is_planned_once_for_equal_sequence_lengths() -> None:
     kernels = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64, 64))
     assert keys(kernels.plan()) == keys(plan(kernels.model, kernels.config, (64,)))
 
@@ -117,7 +117,7 @@ def test_a_hopper_kernel_is_planned_and_launched_only_for_hopper(
 
 @pytest.mark.parametrize("precision", ["dtype", "fp8"])
 def test_recording_kernels_leaves_no_state_in_the_process(precision: Any) -> None:
-    """Nor what a step would keep for later ones of the process, made of tensors without values."""
+    """It also leaves no cached tensors without values, which later steps of the process would use."""
     import torch
 
     from reference_impl import fp8, kernel_recording, ops

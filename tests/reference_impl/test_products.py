@@ -94,7 +94,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("key", SPECS)
-def test_kernels_compiled_for_hopper_spill_no_registers(key: str, tmp_path: Path) -> None:
+def test_product_kernels_compiled_for_hopper_spill_no_registers(key: str, tmp_path: Path) -> None:
     # what the assembler warns of, such as products that it had to serialize, is an error of this suite
     compiled: Any = registry.offline_compile(SPECS[key], 90)
     assert re.findall(r"^\.target (\S+)$", compiled.asm["ptx"], re.MULTILINE) == ["sm_90a"]
@@ -133,7 +133,7 @@ def test_naive_products_with_sums_equal_their_formulas() -> None:
     torch.testing.assert_close(both, x @ weight.t() + extra @ weight_extra)
 
 
-def test_on_a_cpu_fused_products_run_as_separate_rounded_steps() -> None:
+def test_on_a_cpu_fused_products_run_as_separate_operations_with_a_rounding_each() -> None:
     x, weight, grad, down_weight = (tensor.bfloat16() for tensor in inputs((5, 8), (12, 8), (5, 8), (8, 6)))
     gate_up, act = ops.up_swiglu(x, weight)
     assert torch.equal(gate_up, x @ weight.t())

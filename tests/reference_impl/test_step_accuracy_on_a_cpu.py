@@ -53,7 +53,7 @@ def judged(contract: Contract, fault: str | None, directory: Path) -> Verdict:
 
 
 @pytest.mark.slow
-def test_the_unfaulted_step_has_no_larger_error_than_transformers(contract: Contract, tmp_path: Path) -> None:
+def test_the_step_without_a_fault_meets_the_bounds_relative_to_transformers(contract: Contract, tmp_path: Path) -> None:
     verdict = judged(contract, None, tmp_path / "run")
     assert verdict.reason == "held", verdict.message
     assert (verdict.denominators["tensors"], verdict.denominators["gradients"]) == (24, 96)
@@ -72,6 +72,8 @@ def test_the_unfaulted_step_has_no_larger_error_than_transformers(contract: Cont
         pytest.param("constant_learning_rate", "loss_ratio_at_most", marks=pytest.mark.slow),
     ],
 )
-def test_each_bound_is_exceeded_by_a_fault(fault: str, bound: str, contract: Contract, tmp_path: Path) -> None:
+def test_each_bound_of_step_accuracy_is_exceeded_by_some_fault(
+    fault: str, bound: str, contract: Contract, tmp_path: Path
+) -> None:
     verdict = judged(contract, fault, tmp_path / "run")
     assert (verdict.reason, verdict.figures["exceeded_bound"].value) == ("exceeds_tolerance", bound), verdict.message

@@ -34,7 +34,7 @@ def of(operation: str, setting: Setting = SETTING) -> list[KernelComparison]:
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 0.0), (torch.bfloat16, 0.0), (torch.float64, 1e-15)])
 def test_heads_are_rotated_as_transformers_does(dtype: torch.dtype, bound: float) -> None:
-    """In bits where transformers is the peer; in fp64, where complex numbers are the reference, to its rounding."""
+    """In the data types in which transformers is the peer, every bit is equal. In fp64, only rounding differs."""
     modeling = pytest.importorskip("transformers.models.qwen2.modeling_qwen2")
     heads = Heads(2, 7, 4, 2, 6)
     qkv, angles = normal(heads.tokens, heads.width).to(dtype), 3 * normal(7, 3)
@@ -71,7 +71,10 @@ def test_the_nf4_table_of_the_paper_equals_that_of_bitsandbytes() -> None:
 
 
 def test_the_nf4_table_of_the_paper_consists_of_quantiles_of_a_normal_distribution() -> None:
-    """QLoRA's appendix E: eight quantiles below zero, nine from zero on, scaled so that the outermost are 1 and -1."""
+    """QLoRA's appendix E uses eight quantiles below zero, and nine from zero on.
+
+    They are scaled so that the outermost are 1 and -1.
+    """
     outermost = 0.9677083
 
     def quantiles(count: int) -> Tensor:
@@ -117,7 +120,7 @@ def test_kernel_cases_have_different_shapes_and_different_random_inputs(operatio
 @pytest.mark.parametrize("operation", ON_A_CPU)
 @pytest.mark.parametrize("magnitude", [1e-4, 1e5])
 def test_the_terms_of_a_kernel_case_bound_every_value_and_are_of_similar_size(operation: str, magnitude: float) -> None:
-    """Terms far above the values would let any error pass; those of a peaked softmax's exponents are."""
+    """Terms far above the values would let any error pass. Only the terms of a peaked softmax may be far above them."""
     for case in of(operation, replace(SETTING, magnitude=magnitude)):
         assert case.terms is not None
         terms, exact = case.terms(), case.reference()

@@ -87,7 +87,7 @@ def test_a_step_outside_of_an_overlapped_block_uses_one_stream(monkeypatch: pyte
     assert (stand_ins.side.recorded, stand_ins.side.joined) == (0, [])
 
 
-def test_the_halves_of_a_split_step_wait_for_their_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_half_of_a_split_step_waits_for_the_work_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(CONFIG)
     stand_ins = StandIns(monkeypatch)
     trainer.prepare(0)

@@ -85,8 +85,8 @@ def test_a_step_split_into_forward_and_backward_equals_the_unsplit_step() -> Non
     assert_same_state(whole, split)
 
 
-def test_the_split_step_does_not_change_its_activations() -> None:
-    """A captured backward may be replayed on them again."""
+def test_the_backward_half_of_a_split_step_does_not_change_the_activations() -> None:
+    """A captured backward pass may be replayed again on the same activations."""
     trainer = Trainer(small_config())
     trainer.prepare(0)
     trainer.forward_body()
@@ -135,7 +135,7 @@ def test_a_backward_pass_before_any_forward_pass_is_refused() -> None:
         Trainer(small_config()).backward_body()
 
 
-def test_restoring_the_state_tensors_of_a_trainer_undoes_its_steps() -> None:
+def test_restoring_a_trainers_state_tensors_undoes_its_steps() -> None:
     trainer = Trainer(small_config())
     trainer.step(0)
     saved = snapshot(trainer)
@@ -144,7 +144,7 @@ def test_restoring_the_state_tensors_of_a_trainer_undoes_its_steps() -> None:
     assert losses(trainer, 4) == first
 
 
-def test_state_tensors_are_all_that_a_step_changes() -> None:
+def test_a_step_changes_no_tensors_except_the_state_tensors() -> None:
     trainer = Trainer(small_config())
     frozen = {name: tensor.clone() for name, tensor in trainer.frozen_tensors().items()}
     before = snapshot(trainer)
@@ -156,7 +156,7 @@ def test_state_tensors_are_all_that_a_step_changes() -> None:
     assert unchanged == {"lora_b", "lora_grad_a", "skipped_steps"}
 
 
-def test_every_trainable_tensor_gets_a_gradient_and_moves() -> None:
+def test_every_trainable_tensor_gets_a_gradient_and_changes_in_a_step() -> None:
     trainer = Trainer(small_config())
     before = {name: tensor.clone() for name, tensor in trainer.parameters().items()}
     losses(trainer, 2)  # in the first step B is zero, and with it the gradient of A
@@ -166,7 +166,7 @@ def test_every_trainable_tensor_gets_a_gradient_and_moves() -> None:
         assert not torch.equal(tensor, before[name]), name
 
 
-def test_a_batch_is_read_while_the_step_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_read_while_the_previous_step_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(small_config())
     batch = trainer.batch
     read = Mock(side_effect=batch)
@@ -180,7 +180,7 @@ def test_a_batch_is_read_while_the_step_before_it_runs(monkeypatch: pytest.Monke
         assert all(map(torch.equal, (static.tokens, static.targets), batch(1)))
 
 
-def test_a_recorded_body_replays_bit_for_bit() -> None:
+def test_a_recorded_step_body_is_replayed_with_every_bit_equal() -> None:
     plain, recorded = Trainer(small_config()), Trainer(small_config())
     recorded.prepare(0)
     saved = snapshot(recorded)
@@ -194,13 +194,13 @@ def test_a_recorded_body_replays_bit_for_bit() -> None:
     assert_same_state(plain, recorded)
 
 
-def test_the_body_runs_on_fake_tensors() -> None:
+def test_the_step_body_runs_on_fake_tensors() -> None:
     trainer = Trainer(small_config())
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert trainer.body().shape == ()
 
 
-def test_the_synchronizing_clip_fails_on_fake_tensors() -> None:
+def test_a_step_with_the_synchronizing_clip_fails_on_fake_tensors() -> None:
     trainer = Trainer(small_config(clip_mode="synchronizing"))
     with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(DataDependentOutputException):
         trainer.body()

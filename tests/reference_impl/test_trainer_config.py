@@ -50,13 +50,13 @@ def test_invalid_model_shapes_are_refused(fields: dict[str, Any], message: str) 
         dataclasses.replace(MODEL_PRESETS["tiny"], **fields)
 
 
-def test_a_configuration_error_has_the_argument_and_the_found_value() -> None:
+def test_a_configuration_error_names_the_argument_and_the_value_found() -> None:
     with pytest.raises(ReferenceImplError) as caught:
         TrainConfig(rank=0)
     assert (caught.value.argument, caught.value.found) == ("rank", "got 0")
 
 
-def test_learning_rate_warms_up_and_falls_to_a_tenth() -> None:
+def test_the_learning_rate_warms_up_and_then_falls_to_a_tenth() -> None:
     config = TrainConfig(learning_rate=1.0, warmup_steps=4, steps=104)
     assert [learning_rate_at(config, index) for index in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert math.isclose(learning_rate_at(config, 54), 0.55)  # half-way down the cosine: (1 + 0.1) / 2
@@ -64,7 +64,7 @@ def test_learning_rate_warms_up_and_falls_to_a_tenth() -> None:
     assert math.isclose(learning_rate_at(config, 1000), 0.1)
 
 
-def test_presets_override_the_defaults_and_are_overridden() -> None:
+def test_presets_override_the_defaults_and_arguments_override_the_presets() -> None:
     config = TrainConfig.preset("tiny", seed=3)
     assert (config.rank, config.seq_len, config.seed) == (8, 64, 3)
     assert TrainConfig.preset("tiny", rank=2).rank == 2

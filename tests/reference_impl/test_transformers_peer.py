@@ -45,7 +45,7 @@ def reference() -> Iterator[PeerRun]:
         yield run
 
 
-def test_a_peer_computes_in_bfloat16_and_trains_in_float32(peer: PeerRun) -> None:
+def test_the_transformers_peer_computes_in_bfloat16_and_trains_in_float32(peer: PeerRun) -> None:
     assert {tensor.dtype for tensor in peer.frozen().values()} == {torch.bfloat16}
     assert {tensor.dtype for tensor in peer.parameters().values()} == {torch.float32}
     # in bfloat16 the rotation's angles would be wrong by whole turns
@@ -61,7 +61,7 @@ def test_a_float64_reference_has_only_float64_tensors_and_records_no_tf32(refere
     assert (facts["dtype"], facts["tf32"]) == ("float64", False)
 
 
-def test_the_matmul_precision_is_restored_after_the_reference() -> None:
+def test_torchs_matmul_precision_is_restored_after_a_reference_run() -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -72,7 +72,7 @@ def test_the_matmul_precision_is_restored_after_the_reference() -> None:
         torch.set_float32_matmul_precision(before)
 
 
-def test_a_restarted_reference_trains_like_one_opened_with_that_seed(reference: PeerRun) -> None:
+def test_a_reference_restarted_with_a_seed_trains_like_a_reference_opened_with_this_seed(reference: PeerRun) -> None:
     def trained(run: PeerRun) -> list[float]:
         return [float(run.step(index)) for index in range(3)]
 
@@ -109,7 +109,10 @@ def test_an_evaluation_uses_the_passed_parameters_and_changes_none(reference: Pe
 
 
 def test_products_of_the_peer_equal_those_of_the_bitsandbytes_layer(peer: PeerRun) -> None:
-    """So that a dense copy of the weights, which is faster, errs as the library's own 4-bit layer does."""
+    """The peer uses a dense copy of the weights, which is faster.
+
+    Its errors must be those of the library's 4-bit layer.
+    """
     bitsandbytes = pytest.importorskip("bitsandbytes")
     projection = peer._model.base_model.model.model.layers[1].mlp.down_proj
     with opened("float32") as wide:

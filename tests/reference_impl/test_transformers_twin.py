@@ -66,7 +66,7 @@ def test_both_implementations_of_nf4_quantization_give_the_same_weights() -> Non
 
 
 @pytest.mark.parametrize("warm_up", [0, 1, 5])
-def test_the_schedule_is_the_documented_one(warm_up: int) -> None:
+def test_the_learning_rate_schedule_of_the_transformers_twin_is_the_documented_schedule(warm_up: int) -> None:
     told = declared(changed(WORKLOAD, warmup_steps=warm_up), ARM, None, None)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=told.learning_rate)
     scheduler, config = schedule(optimizer, told), TrainConfig.preset("tiny", warmup_steps=warm_up, device="cpu")
@@ -76,7 +76,7 @@ def test_the_schedule_is_the_documented_one(warm_up: int) -> None:
         scheduler.step()
 
 
-def test_the_config_is_read_from_the_directory(tmp_path: Path) -> None:
+def test_the_transformers_twin_reads_its_config_from_the_directory(tmp_path: Path) -> None:
     shutil.copytree(TINY_CHECKPOINT, tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     config = json.loads(path.read_text())
@@ -112,7 +112,7 @@ def test_a_twin_setting_that_the_contract_does_not_declare_is_refused(left_out: 
         declared(WORKLOAD.model_copy(update={"options": options}), Arm.model_validate(settings), None, None)
 
 
-def test_a_schedule_of_lengths_is_refused() -> None:
+def test_the_transformers_twin_refuses_several_sequence_lengths() -> None:
     with pytest.raises(ValueError, match="sequences of several lengths"):
         declared(WORKLOAD.model_copy(update={"seq_len": [32, 64]}), ARM, None, None)
 

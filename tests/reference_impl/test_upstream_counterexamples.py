@@ -42,8 +42,8 @@ def masked(tokens: Tensor) -> Tensor:
     return torch.cat([torch.full((1, PROMPT), IGNORED), tokens[:, PROMPT:]], dim=1)
 
 
-def test_gradients_change_with_the_order_of_the_prompt_though_its_loss_is_masked(lora: torch.nn.Module) -> None:
-    """Upstream's FALSIFY-QT-003 wants them unchanged; the response attends to the prompt."""
+def test_gradients_change_with_the_order_of_the_prompt_although_its_loss_is_masked(lora: torch.nn.Module) -> None:
+    """The upstream claim FALSIFY-QT-003 requires unchanged gradients. But the response attends to the prompt."""
     tokens = torch.arange(10, 10 + LENGTH).view(1, LENGTH)
     permuted = torch.cat([tokens[:, :PROMPT].flip(1), tokens[:, PROMPT:]], dim=1)
     labels = masked(tokens)
@@ -54,8 +54,10 @@ def test_gradients_change_with_the_order_of_the_prompt_though_its_loss_is_masked
     assert min(changes) > 0.05
 
 
-def test_a_right_mask_keeps_the_prompts_labels_out_of_the_loss(lora: torch.nn.Module) -> None:
-    """The counterexample's mask is one: at a prompt's positions the loss has no gradient, at the others it has."""
+def test_a_correct_mask_keeps_the_prompts_labels_out_of_the_loss(lora: torch.nn.Module) -> None:
+    """The loss has no gradient at the prompt's positions, and a gradient at all others, so the mask of the
+    counterexample is correct.
+    """
     tokens = torch.arange(10, 10 + LENGTH).view(1, LENGTH)
     logits = lora(input_ids=tokens).logits.detach().requires_grad_()
     loss = nn.cross_entropy(logits[0, :-1], masked(tokens)[0, 1:], ignore_index=IGNORED)
@@ -64,15 +66,17 @@ def test_a_right_mask_keeps_the_prompts_labels_out_of_the_loss(lora: torch.nn.Mo
     assert counted.tolist() == [False] * (PROMPT - 1) + [True] * (LENGTH - PROMPT) + [False]
 
 
-def test_the_first_gradient_of_a_is_zero_while_b_is(lora: torch.nn.Module) -> None:
-    """Upstream's FALSIFY-QT-008 wants both to have one in the first step; its FALSIFY-QT-002 has B begin at zero."""
+def test_while_loras_b_is_zero_the_gradient_of_loras_a_is_zero(lora: torch.nn.Module) -> None:
+    """The upstream claim FALSIFY-QT-008 requires a gradient of both in the first step, but FALSIFY-QT-002 has B start
+    at zero.
+    """
     tokens = torch.arange(10, 10 + LENGTH).view(1, LENGTH)
     norms = {name: gradient.norm().item() for name, gradient in gradients(lora, tokens, tokens).items()}
     assert {norm for name, norm in norms.items() if "lora_A" in name} == {0.0}
     assert min(norm for name, norm in norms.items() if "lora_B" in name) > 0
 
 
-def test_torchs_clip_does_not_end_exactly_at_the_threshold() -> None:
+def test_a_gradient_clipped_by_torch_does_not_have_exactly_the_threshold_as_its_norm() -> None:
     weight = Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3e-3, 4e-3])
     torch.nn.utils.clip_grad_norm_([weight], 1e-3)
@@ -80,8 +84,8 @@ def test_torchs_clip_does_not_end_exactly_at_the_threshold() -> None:
     assert weight.grad.norm().item() < 0.9999 * 1e-3
 
 
-def test_a_bias_correction_is_one_in_floating_point() -> None:
-    """Upstream's FALSIFY-AW-003 wants it above 1 for t up to 10000."""
+def test_adams_bias_correction_becomes_exactly_one_in_floating_point() -> None:
+    """The upstream claim FALSIFY-AW-003 requires it to be above 1 for t up to 10000."""
     assert 1 / (1 - 0.9**10000) == 1.0
     assert (1 / (1 - torch.tensor(0.9) ** 200)).item() == 1.0
 
@@ -99,7 +103,9 @@ def stepped(*gradients: float) -> tuple[float, torch.optim.AdamW, Parameter]:
 
 
 def test_a_zero_gradient_still_moves_parameters_by_their_momentum() -> None:
-    """Upstream's FALSIFY-AW-006 wants decay alone, which is true of the first step only."""
+    """The upstream claim FALSIFY-AW-006 requires that only weight decay moves them, which is true only in the first
+    step.
+    """
     first, _, _ = stepped(0.0)
     assert first == pytest.approx(-0.01 * 0.1, rel=1e-3)
     later, _, _ = stepped(1.0, 0.0)
@@ -107,13 +113,16 @@ def test_a_zero_gradient_still_moves_parameters_by_their_momentum() -> None:
 
 
 def test_a_second_moment_overflows_at_a_finite_gradient() -> None:
-    """Upstream's third obligation of AdamW wants moments finite wherever gradients are; the parameter stays finite."""
+    """The third obligation of upstream's AdamW requires finite moments for finite gradients.
+
+    The parameter stays finite.
+    """
     _, optimizer, weight = stepped(1e30)
     assert optimizer.state[weight]["exp_avg_sq"].isinf().all()
     assert weight.isfinite().all()
 
 
-def test_a_norm_with_an_epsilon_is_not_scale_invariant() -> None:
+def test_rms_norm_with_an_epsilon_is_not_scale_invariant() -> None:
     values = torch.tensor([1.0, -2.0, 2.0])
     usual, small = (nn.rms_norm(scale * values, (3,), eps=1e-6) for scale in (1.0, 1e-4))
     assert usual.square().mean().item() == pytest.approx(1.0, abs=1e-5)
@@ -122,7 +131,7 @@ def test_a_norm_with_an_epsilon_is_not_scale_invariant() -> None:
 
 
 def test_silu_has_equal_values_at_neighbouring_inputs() -> None:
-    """Upstream's FALSIFY-SI-003 wants SiLU(x) > SiLU(y) wherever x > y > 0."""
+    """The upstream claim FALSIFY-SI-003 requires SiLU(x) > SiLU(y) for all x > y > 0."""
     inputs = torch.linspace(0.01, 2.0, 10_000)
     neighbours = torch.nextafter(inputs, torch.tensor(10.0))
     assert bool((neighbours > inputs).all())
@@ -130,5 +139,5 @@ def test_silu_has_equal_values_at_neighbouring_inputs() -> None:
 
 
 def test_a_softmax_can_underflow_to_zero_and_reach_one() -> None:
-    """Upstream wants every value strictly between 0 and 1, and the order of all inputs kept."""
+    """Upstream requires that every value is strictly between 0 and 1, and that the order of all inputs is kept."""
     assert torch.softmax(torch.tensor([200.0, 0.0, -1.0]), dim=0).tolist() == [1.0, 0.0, 0.0]

@@ -45,7 +45,7 @@ def test_a_written_checkpoint_is_read_back_in_bfloat16(biased: bool, tmp_path: P
         assert torch.equal(weights.tensor(name), source.tensor(name).bfloat16()), name
 
 
-def test_a_model_with_a_checkpoint_is_read_in_place(tmp_path: Path) -> None:
+def test_a_model_that_already_has_a_checkpoint_is_not_written_again(tmp_path: Path) -> None:
     system = QLoRASystem()
     assert isinstance(system, HasCheckpoint)
     assert system.checkpoint(workload("tiny"), tmp_path) == TINY_CHECKPOINT
@@ -53,7 +53,7 @@ def test_a_model_with_a_checkpoint_is_read_in_place(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_random_weights_are_written_as_the_workloads_seed_draws_them(
+def test_a_checkpoint_of_random_weights_contains_what_the_workloads_seed_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MODEL_PRESETS, "qwen2-1.5b", SMALL)

@@ -52,7 +52,9 @@ def commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [base, commit()]
 
 
-def test_a_commit_equals_itself(commits: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparing_a_commit_with_itself_finds_no_difference(
+    commits: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert compare_commits.main([commits[0], commits[0], "--only", "exit-codes"]) == 0
     assert capsys.readouterr().out == "exit-codes: 8 equal, 0 different, 0 new\n"
 
@@ -108,7 +110,7 @@ def test_comparing_commits_ignores_line_numbers_inside_the_harness() -> None:
     assert values[0] == values[1] == {"death.json › stack": 'Traceback:\n  File "own.py", line 2, in g\n    h()\n'}
 
 
-def test_order_errors_and_missing_entries_are_differences() -> None:
+def test_comparing_commits_finds_changed_order_errors_and_missing_entries() -> None:
     base = {"a": {"order": ["x", "y"]}, "b": {snapshot.ERROR: "ValueError"}, "c": 1}
     found = compare_commits.compare("judge", base, {"a": {"order": ["y", "x"]}, "b": base["b"]}, base)
     assert {place for place, _, _ in found.different} == {"a › order › 0", "a › order › 1", "b", "c"}

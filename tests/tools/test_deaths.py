@@ -46,26 +46,28 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
         return verified(deaths.groups(part, len(part)), {"device": "cpu"}, steps=deaths.STEPS, describe_s=DESCRIBE_S)
 
 
-def test_the_short_table_of_deaths_covers_every_cause_and_every_phase() -> None:
+def test_the_short_table_of_workers_deaths_covers_every_cause_and_every_phase() -> None:
     assert {phase for phase, _ in PART} == {*STRANGER_PHASES, *deaths.PHASES}
     assert {cause for _, cause in PART} == set(deaths.NAMED)
 
 
 @pytest.mark.slow
-def test_each_death_is_named_and_fails_only_its_own_claim(outcomes: list[Outcome]) -> None:
-    """So are those that the first outcome answers for: exit code, neighbours, processes left, `judge --check`."""
+def test_the_death_of_a_worker_is_named_and_fails_only_its_own_claim(outcomes: list[Outcome]) -> None:
+    """Each outcome also includes the exit code, other claims, remaining processes and `judge --check`."""
     assert {outcome.combination.name: outcome.problems for outcome in outcomes} == {
         f"{phase}_{cause}": [] for phase, cause in PART
     }
 
 
 @pytest.mark.slow
-def test_each_planted_death_gives_an_error_verdict(outcomes: list[Outcome]) -> None:
+def test_each_worker_that_is_made_to_die_gives_the_verdict_error(outcomes: list[Outcome]) -> None:
     assert {str(outcome.verdict.status) for outcome in outcomes} == {"ERROR"}
 
 
 @pytest.mark.slow
-def test_a_death_with_a_wrong_outcome_is_counted(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_counts_each_planted_death_of_a_worker_with_a_wrong_outcome(
+    outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
     wrong = Outcome(outcomes[0].combination, outcomes[0].verdict, ["a process is left"])
     assert deaths.print_outcomes([wrong, *outcomes[1:]], 0.0) == 1
     printed = capsys.readouterr().out.splitlines()
@@ -73,6 +75,6 @@ def test_a_death_with_a_wrong_outcome_is_counted(outcomes: list[Outcome], capsys
     assert f"{len(PART)} combinations of cause and phase, 0 false PASS, 1 wrong" in printed[-1]
 
 
-def test_the_whole_table_of_deaths_has_at_least_a_hundred_entries() -> None:
+def test_the_whole_table_of_workers_deaths_has_at_least_a_hundred_entries() -> None:
     names = [one.name for one in deaths.table()]
     assert len(set(names)) == len(names) >= 100

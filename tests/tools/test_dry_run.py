@@ -89,7 +89,7 @@ def test_bash_accepts_the_syntax_of_every_workflow_block(name: str) -> None:
     assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
 
 
-def test_every_step_with_a_script_is_a_block() -> None:
+def test_every_workflow_step_with_a_script_is_a_block_that_can_be_run() -> None:
     written = sum(path.read_text().count(" run: ") for path in (*WORKFLOWS.glob("*.yml"), ROOT / "action.yml"))
     assert len(BLOCKS) == written > 20
 
@@ -101,13 +101,13 @@ def test_a_workflow_block_ends_with_the_code_of_its_first_failure(tmp_path: Path
     assert "-e" in BASH[3]
 
 
-def test_an_expression_without_a_value_is_refused(tmp_path: Path) -> None:
+def test_a_workflow_expression_without_a_given_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no value for secrets\.TOKEN; give each as EXPRESSION=VALUE"):
         Block("touch made", {"TOKEN": "${{ secrets.TOKEN }}"}).run(tmp_path, {})
     assert not (tmp_path / "made").exists()
 
 
-def test_the_command_lists_blocks_and_runs_one(folder: Path) -> None:
+def test_the_dry_run_command_lists_the_blocks_of_workflows_and_runs_one_of_them(folder: Path) -> None:
     script = [sys.executable, str(Path(sys.modules["dry_run"].__file__ or "")), str(WORKFLOWS / "gate.yml")]
     listed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     assert "verify.contracts github.workspace= inputs.contracts=\n" in listed
@@ -120,7 +120,7 @@ def test_the_command_lists_blocks_and_runs_one(folder: Path) -> None:
     assert "no block verify.none" in refused.stderr
 
 
-def test_the_gate_verifies_a_part_and_judges_all(run: Run, folder: Path) -> None:
+def test_the_gate_workflow_verifies_each_part_and_judges_all_parts(run: Run, folder: Path) -> None:
     assert (run("gate.yml verify.contracts"), run("gate.yml verify.gate")) == (0, 0)
     header = json.loads((folder / "parts" / "part-0" / "run.json").read_text())
     assert header["arguments"] == [
@@ -157,7 +157,7 @@ def jobs(name: str) -> dict[str, Any]:
 
 
 def test_code_from_forks_runs_only_on_hosted_runners() -> None:
-    """The conditions as written; actionlint knows their grammar."""
+    """The test compares the conditions of the jobs as text, and actionlint checks their grammar."""
     gate, ours, drill = jobs("gate.yml"), jobs("gpu-gate.yml"), jobs("drill.yml")["drill"]
     by_a_person = "github.triggering_actor != 'dependabot[bot]'"
     assert gate["verify"]["if"] == (f"inputs.forks || ({by_a_person} && (!github.event.pull_request || {OF_OURS}))")
@@ -171,7 +171,7 @@ def test_code_from_forks_runs_only_on_hosted_runners() -> None:
 
 
 def test_only_code_of_this_repository_may_comment_and_sign() -> None:
-    """A fork's branch may be called `main`, too."""
+    """A branch of a fork may also be called `main`, so the repository is compared."""
     run = "github.event.workflow_run"
     assert jobs("comment.yml")["comment"]["if"] == f"github.event.pull_request && {OF_OURS}"
     assert jobs("attest.yml")["attest"]["if"] == (
@@ -202,7 +202,7 @@ def test_a_statement_is_signed_with_the_manifest_digest_as_its_subject(run: Run,
     assert (folder / "subjects.txt").read_text() == f"{'0' * 64}  manifest.json\n"
 
 
-def test_a_drill_leaves_its_summary(run: Run, folder: Path) -> None:
+def test_the_drill_workflow_publishes_the_summary_of_the_drill(run: Run, folder: Path) -> None:
     assert run("drill.yml drill.drill", drill=1) == 1
     assert run("drill.yml drill.summary") == 0
     assert (folder / "step-summary.md").read_text() == "drilled\n"
@@ -216,7 +216,7 @@ def test_a_drill_leaves_its_summary(run: Run, folder: Path) -> None:
         ("v1.2.4", "## 1.2.3 (2026-12-01)", 1, 1),
     ],
 )
-def test_a_release_is_of_its_tag_and_has_a_dated_section(
+def test_a_release_has_the_version_of_its_tag_and_a_dated_section_in_the_changelog(
     tmp_path: Path, tag: str, heading: str, version: int, notes: int
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
@@ -306,7 +306,7 @@ def test_the_gate_comment_is_rewritten_and_other_comments_are_kept(run: Run, fol
         )
 
 
-def test_a_long_summary_is_cut_between_lines(run: Run, folder: Path) -> None:
+def test_a_long_summary_in_the_gates_comment_is_cut_between_lines(run: Run, folder: Path) -> None:
     [comment] = commented(run, folder, f"{'x' * 999}\n" * 100)
     head, *lines = comment["body"].split("\n\n", 1)[1].splitlines()
     assert (head, lines[-1], {*lines[:-3]}) == ("x" * 999, "The rest is on the page.", {"x" * 999})

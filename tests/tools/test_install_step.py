@@ -36,7 +36,7 @@ def absent_modules(workspace: Path, modules: set[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_the_install_step_installs_the_command_and_every_module_that_contracts_need(tmp_path: Path) -> None:
-    """Nothing is installed before, and pip finds stand-ins in place of an index."""
+    """The test starts with an empty environment, and pip finds replacement packages instead of an index."""
     (tmp_path / "source").mkdir()
     variables = offline_checkout(ROOT, tmp_path / "source")
     variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -51,8 +51,8 @@ def test_the_install_step_installs_the_command_and_every_module_that_contracts_n
 @pytest.mark.parametrize(
     "path", [*sorted(WORKFLOWS.glob("*.yml")), ROOT / "docs" / "ci.md", ROOT / "Makefile"], ids=str
 )
-def test_extras_that_are_installed_exist(path: Path) -> None:
-    """pip only warns of an extra that there is not, and installs the rest."""
+def test_extras_that_workflows_and_pages_install_exist(path: Path) -> None:
+    """If an extra does not exist, pip only warns and installs the other packages."""
     existing = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {name for extras in INSTALLED_WITH_EXTRAS.findall(path.read_text()) for name in extras.split(",")}
     assert named <= existing.keys()

@@ -44,7 +44,7 @@ def result(**changes: Any) -> dict[str, Any]:
 
 
 def test_every_path_configured_for_the_mutation_run_exists() -> None:
-    """A pattern of a file that was moved would mutate nothing, or what is left out."""
+    """A path of a moved file would match nothing, so files would be mutated, or left out, by mistake."""
     configured = mutation_run.CONFIGURED
     tests = [each.removeprefix("--ignore=") for each in configured["pytest_add_cli_args_test_selection"]]
     patterns = [*mutation_run.COPIED, *configured["only_mutate"], *configured["do_not_mutate"], *tests]
@@ -53,7 +53,7 @@ def test_every_path_configured_for_the_mutation_run_exists() -> None:
     assert [each for each in judges if not any(map(PurePath(each).match, configured["only_mutate"]))] == []
 
 
-def test_the_copy_has_every_module_that_the_tests_import() -> None:
+def test_the_copied_tree_for_mutations_has_every_module_that_the_tests_import() -> None:
     selected, *ignored = mutation_run.CONFIGURED["pytest_add_cli_args_test_selection"]
     files = {path for path in (ROOT / selected).glob("*.py") if f"--ignore={path.relative_to(ROOT)}" not in ignored}
     texts = [path.read_text(encoding="utf-8") for path in files]

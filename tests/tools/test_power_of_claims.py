@@ -22,7 +22,7 @@ def timing(claim: str) -> Any:
     return SimpleNamespace(contract="c", claim=claim, workload="small", run="one-run", part=part, recorded=Recorded())
 
 
-def test_each_unit_has_a_power_row_and_a_unit_without_a_run_says_none_published() -> None:
+def test_each_unit_has_a_row_of_its_power_or_the_note_that_no_run_is_published() -> None:
     rows = power_of_claims.chances([timing("A")], [("c", "A", "small"), ("c", "B", "small")]).splitlines()
     assert rows[2:] == [
         "| A | small | 2 | 8 | one-run | 0 % | 100 % | 100 % |",

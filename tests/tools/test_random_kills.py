@@ -43,7 +43,7 @@ def test_a_killed_command_leaves_no_open_gate_and_no_process(
 
 
 def test_a_gate_opened_by_an_unfinished_run_is_reported(whole: tuple[dict[str, float], bytes], tmp_path: Path) -> None:
-    """As one is that has other verdicts than those of a whole run."""
+    """A gate with other verdicts than those of a complete run is reported in the same way."""
     random_kills.prepare(tmp_path)
     command = random_kills.Command("verify", tmp_path, f"{random_kills.MARK}=told")
     assert command.process.wait(LIMIT_S) == 0

@@ -78,14 +78,14 @@ def test_every_id_of_the_source_files_has_a_row(decisions: Decisions) -> None:
     assert SEED_IDS - named == set()
 
 
-def test_a_claim_without_a_row_is_an_error(decisions: Decisions, excerpts: Path) -> None:
+def test_an_upstream_claim_without_a_row_is_an_error(decisions: Decisions, excerpts: Path) -> None:
     path = excerpts / GRAPH
     path.write_text(path.read_text().replace("falsification_tests:\n", "falsification_tests:\n- {id: F-NEW-001}\n"))
     with pytest.raises(ContractError, match=rf"^{GRAPH}: every upstream claim .* must have a row; found F-NEW-001$"):
         joined(decisions, excerpts)
 
 
-def test_a_file_without_a_decision_is_an_error(decisions: Decisions, excerpts: Path) -> None:
+def test_an_upstream_file_without_a_decision_is_an_error(decisions: Decisions, excerpts: Path) -> None:
     (excerpts / "new-v1.yaml").write_text("invariants: [It holds]\n")
     with pytest.raises(ContractError, match=r"^new-v1\.yaml: every upstream file must be decided or out of scope"):
         joined(decisions, excerpts)
@@ -127,13 +127,13 @@ def test_a_row_state_without_its_required_proof_is_an_error(
     assert message in str(raised.value)
 
 
-def test_a_row_that_names_a_missing_claim_is_an_error() -> None:
+def test_a_row_of_the_upstream_table_that_names_a_missing_claim_is_an_error() -> None:
     with pytest.raises(ContractError, match=r"^here: a row names claims of ours; found GONE-001$"):
         table.checked("here", Outcome(state="decided", by=["CGB-EQ-001", "GONE-001"]), {"CGB-EQ-001": OURS})
 
 
 @pytest.mark.parametrize("test", ["tests/none.py::test_it", "tests/tools/test_upstream_table.py::test_none"])
-def test_a_row_that_names_a_missing_test_is_an_error(test: str) -> None:
+def test_a_row_of_the_upstream_table_that_names_a_missing_test_is_an_error(test: str) -> None:
     with pytest.raises(ContractError, match=rf"^here: a row names a test; found {test}$"):
         table.checked("here", Outcome(state="refuted", tests=[test], why="So."), {})
 
@@ -152,7 +152,7 @@ def published(name: str, purpose: str, *statuses: Status) -> Published:
     return Published(name, header(purpose=purpose), verdict_file(units), None, "report.html")
 
 
-def test_the_last_run_that_has_a_claim_gives_its_verdicts() -> None:
+def test_the_upstream_table_shows_the_verdicts_of_the_last_run_that_has_the_claim() -> None:
     runs = [published("1", "verify", Status.PASS), published("2", "verify", Status.FAIL, Status.PASS, Status.PASS)]
     later = published("3", "verify")
     found = _verdicts("cuda-graph-backward-v1", "F-GRAPH-BWD-001", [*runs, later])

@@ -13,7 +13,7 @@ def test_the_picture_of_a_published_run_shows_its_page(published_page: PageOf) -
 
 
 @pytest.mark.parametrize("name", write_pictures.SIZES)
-def test_a_picture_has_its_size_and_its_words(name: str) -> None:
+def test_a_committed_picture_has_the_stated_size_and_words(name: str) -> None:
     picture = (write_pictures.DOCS / f"{name}.png").read_bytes()
     size = tuple(int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert size == write_pictures.SIZES[name]

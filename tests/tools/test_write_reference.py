@@ -24,7 +24,7 @@ def pages() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_page_is_current(name: str, pages: dict[str, str]) -> None:
+def test_every_generated_reference_page_is_up_to_date(name: str, pages: dict[str, str]) -> None:
     written = (write_reference.FOLDER / name).read_text(encoding="utf-8")
     assert written == pages.get(name), "run tools/docs/write_reference.py"
 
@@ -42,7 +42,7 @@ def test_exactly_the_generated_pages_are_in_the_reference_folder(pages: dict[str
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_a_section_has_a_row_for_every_field_of_its_kind(kind: str) -> None:
+def test_a_section_of_the_page_of_claim_kinds_has_a_row_for_every_field_of_its_kind(kind: str) -> None:
     section = reference_of_kinds.text().partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
     fields = part_model(kind).model_fields
@@ -59,5 +59,5 @@ def test_a_field_is_shown_with_its_values_its_default_and_its_docstring() -> Non
     assert row == f"| `of` | `allocated`, `reserved` | `allocated` | {meaning} |"
 
 
-def test_a_table_cell_is_escaped_into_one_line_and_one_column() -> None:
+def test_text_in_a_table_cell_is_escaped_to_stay_in_one_line_and_one_column() -> None:
     assert page_tables.table(("a",), [("one\n  |two|",)]).splitlines() == ["| a |", "| --- |", "| one \\|two\\| |"]

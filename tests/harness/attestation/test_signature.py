@@ -101,7 +101,7 @@ def test_a_changed_byte_of_the_directory_is_refused(signed: Path, name: str) -> 
 
 
 def test_a_changed_byte_of_the_envelope_is_refused(signed: Path) -> None:
-    """But for the spaces between, and what no reader of base64 reads: its last digits may have bits to spare."""
+    """Only changed white space is accepted, and a changed last digit of base64, which may have unused bits."""
     whole, accepted = FILE.read_bytes(), []
     for place in range(0, len(whole), 7):
         changed = bytearray(whole)

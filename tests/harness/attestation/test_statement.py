@@ -42,7 +42,7 @@ def said(directory: Path) -> Any:
         (("undecided",), "FAILED", [], ["undecided"]),
     ],
 )
-def test_only_an_open_gate_passed(
+def test_only_an_open_gate_is_attested_as_passed(
     folder: Path, behaviours: tuple[str, ...], result: str, passed: list[str], failed: list[str]
 ) -> None:
     predicate = said(verified(*behaviours))["predicate"]
@@ -52,7 +52,7 @@ def test_only_an_open_gate_passed(
     assert predicate["warnedTests"] == []
 
 
-def test_a_gate_that_a_waiver_keeps_open_is_warned(folder: Path) -> None:
+def test_a_gate_that_a_waiver_keeps_open_is_attested_with_a_warning(folder: Path) -> None:
     Path("waivers.yaml").write_text(
         "schema: waivers/v1\nwaivers:\n  - {contract: scripted-v1, claim: SCRIPT-001, workload: violated, "
         "owner: ada, reason: known, expires: 2099-01-01}\n"
@@ -103,7 +103,7 @@ def test_an_incomplete_or_changed_run_is_not_attested(folder: Path) -> None:
         statement_of(directory)
 
 
-def test_verdicts_that_the_evidence_does_not_give_are_not_attested(folder: Path) -> None:
+def test_verdicts_that_do_not_follow_from_the_evidence_are_not_attested(folder: Path) -> None:
     directory = verified("undecided")
     forge(directory / "verdicts.json", lambda verdicts: verdicts["gate"].update(open=True))
     with pytest.raises(EvidenceError, match="the evidence gives other verdicts"):
@@ -115,7 +115,9 @@ def test_a_run_with_a_planted_fault_is_not_attested(folder: Path) -> None:
         statement_of(verified("held", fault="nan_tail"))
 
 
-def test_an_unsigned_statement_is_written_for_another_signer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsigned_statement_can_be_written_for_another_program_to_sign(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = verified("held")
     attest(directory, unsigned=True)
     place = Path("harness-reports/run.intoto.json")

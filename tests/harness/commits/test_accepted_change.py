@@ -91,7 +91,7 @@ def statuses(judgement: Judgement) -> dict[str, Status]:
     return {verdict.claim: verdict.status for verdict in judgement.verdicts}
 
 
-def test_an_accepted_change_holds_for_its_claim_and_fails_for_another(accepted: Accepted) -> None:
+def test_an_accepted_change_passes_for_its_claim_and_fails_for_a_different_claim(accepted: Accepted) -> None:
     assert statuses(accepted.judgement) == {"SAME": Status.PASS, "GRADIENTS": Status.FAIL}
     assert accepted.repository.worktrees() == 1
 
@@ -107,7 +107,7 @@ def test_a_second_change_fails_and_is_located_against_the_accepted_commit(accept
 
 
 @pytest.mark.slow
-def test_an_expired_acceptance_has_no_effect_and_the_advice_names_its_end(accepted: Accepted) -> None:
+def test_an_expired_acceptance_has_no_effect_and_the_advice_names_its_last_day(accepted: Accepted) -> None:
     with accepted.changed_file(FILE, accepted_by_ada(accepted.changed, expires="2020-01-31")):
         judgement = accepted.verify("expired")
     verdict = judgement.verdicts[0]
@@ -181,7 +181,7 @@ def test_shards_that_accept_different_baselines_of_a_contract_are_refused(accept
         session.judge_bundles([other, read_bundle(accepted.directory)], accepted.contracts)
 
 
-def test_shards_of_different_contracts_are_joined_with_the_accepted_baselines_of_each(
+def test_joined_shards_of_different_contracts_keep_the_accepted_baselines_of_each_contract(
     accepted: Accepted, tmp_path: Path
 ) -> None:
     path = shutil.copytree(accepted.directory, tmp_path / "copy")
@@ -193,7 +193,7 @@ def test_shards_of_different_contracts_are_joined_with_the_accepted_baselines_of
     assert statuses(judgement)["SAME"] is Status.PASS
 
 
-def test_a_header_of_before_accepted_baselines_compares_with_the_baseline(accepted: Accepted) -> None:
+def test_a_run_header_from_before_accepted_baselines_existed_is_judged_against_the_baseline(accepted: Accepted) -> None:
     commits = read_bundle(accepted.directory).header.commits
     assert commits is not None
     old = json.loads(commits.model_dump_json(exclude={"accepted"}))

@@ -70,7 +70,7 @@ def test_baselines_of_different_commits_do_not_share_a_run() -> None:
     assert [commits_of(run)["main"] for run in builder.runs()] == [ACCEPTED, COMMIT]
 
 
-def test_each_process_has_arms_of_one_commit_and_readers_wait_for_the_baseline() -> None:
+def test_each_process_has_arms_of_one_commit_and_compared_arms_wait_for_the_baseline() -> None:
     [run] = runs_of(SAME, {**GRADIENTS, "id": "GRADIENTS", "steps": [0]})
     baseline, repetition, others = lanes(run)
     assert (list(baseline.arms), list(repetition.arms)) == (["main"], ["main"])
@@ -94,7 +94,9 @@ def obstacle(repository: UserRepository) -> Obstacle:
     return unit.obstacle
 
 
-def test_an_arm_setting_unknown_to_the_baseline_commit_is_an_obstacle(repository: UserRepository) -> None:
+def test_an_arm_setting_unknown_to_the_baseline_commit_prevents_the_unit_from_running(
+    repository: UserRepository,
+) -> None:
     trainer = repository.folder / "trainer.py"
     trainer.write_text(
         trainer.read_text().replace("    def build", "    arm_options = {'rank': int}\n    def build", 1)
@@ -109,7 +111,7 @@ def test_an_arm_setting_unknown_to_the_baseline_commit_is_an_obstacle(repository
     assert "learning_rate" in found.message.removeprefix(said)
 
 
-def test_a_module_missing_at_the_baseline_commit_is_an_obstacle(repository: UserRepository) -> None:
+def test_a_module_missing_at_the_baseline_commit_prevents_the_unit_from_running(repository: UserRepository) -> None:
     repository.git("rm", "--quiet", "trainer.py")
     repository.commit("No trainer yet")
     repository.write("trainer.py", TRAINER.format(package=""))
@@ -119,7 +121,9 @@ def test_a_module_missing_at_the_baseline_commit_is_an_obstacle(repository: User
     assert "No module named 'trainer'" in found.message
 
 
-def test_a_module_of_the_working_tree_imported_by_the_baseline_is_an_obstacle(repository: UserRepository) -> None:
+def test_a_module_of_the_working_tree_imported_by_the_baseline_prevents_the_unit_from_running(
+    repository: UserRepository,
+) -> None:
     line = f"import sys; sys.path.insert(0, {str(repository.root)!r}); import helper\n"
     repository.write("trainer.py", line + TRAINER.format(package=""))
     repository.write("helper.py", "")
@@ -143,7 +147,7 @@ def described(**changes: object) -> Baseline:
     return Baseline(COMMIT, {"toy:Toy": described})
 
 
-def test_a_capability_missing_at_the_baseline_commit_is_an_obstacle_that_names_it() -> None:
+def test_a_capability_missing_at_the_baseline_commit_prevents_the_unit_from_running_and_is_named() -> None:
     contract = make_contract(SAME, system="toy:Toy", arms=ARMS)
     [claim] = contract.claims
     assert commit_obstacle(contract, claim, described()) is None
@@ -172,7 +176,7 @@ def test_a_kind_that_needs_both_arms_in_one_process_refuses_two_commits(monkeypa
     assert found.message.startswith("trajectory_match executes its arms in one process")
 
 
-def test_a_claim_without_a_baseline_has_no_obstacle_when_two_commits_are_compared() -> None:
+def test_a_claim_without_a_baseline_can_run_when_two_commits_are_compared() -> None:
     again = {**SAME, "kind": "repeatability", "guards": {"steps": 3}}
     del again["baseline"]
     contract = make_contract(again, system="toy:Toy", arms=ARMS)

@@ -24,7 +24,7 @@ DAY = date(2026, 6, 15)
 def test_a_repository_owned_by_another_user_is_reported_with_gits_message(
     repository: UserRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """git's last line is the command that would trust it."""
+    """The last line of git's message would be a command that trusts the repository, so another line is quoted."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     with pytest.raises(UsageError, match="found fatal: detected dubious ownership in repository at"):
         Repository.around(repository.root)
@@ -63,8 +63,8 @@ def test_uncommitted_changes_are_counted(repository: UserRepository) -> None:
         assert "changed" not in (Path(checkout.import_path.tree) / "update.py").read_text()
 
 
-def test_files_of_earlier_runs_are_no_uncommitted_changes(repository: UserRepository) -> None:
-    """A trial keeps its run elsewhere, so the folder of the project's reports is not the one of this command."""
+def test_files_of_earlier_runs_do_not_count_as_uncommitted_changes(repository: UserRepository) -> None:
+    """A folder with a run directory's files does not count, whatever the folder of reports of this command is."""
     for folder in ("harness-reports/first/evidence/a", "notes"):
         (repository.root / folder).mkdir(parents=True)
     repository.write("harness-reports/first/run.json", "{}")
@@ -119,7 +119,7 @@ def refusal(name: str, *systems: str) -> str:
 def test_an_unknown_baseline_commit_is_refused_with_a_command_that_fetches_it(
     repository: UserRepository, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In CI a checkout has one commit of one branch."""
+    """In CI a checkout often has only one commit of one branch, so the baseline must be fetched."""
     name = repository.git("rev-parse", "HEAD") if name == "hash" else name
     repository.git("config", "uploadpack.allowAnySHA1InWant", "true")
     repository.git("checkout", "--quiet", "-b", "faster")
@@ -174,7 +174,9 @@ def test_a_system_module_that_does_not_exist_is_refused(repository: UserReposito
     assert "found no module `nowhere`; run from the folder that holds" in refusal("main", "nowhere:System")
 
 
-def test_the_import_path_is_the_same_within_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_import_path_in_the_worktree_corresponds_to_that_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root, tree = tmp_path / "root", tmp_path / "tree"
     environment, outside = root / ".venv" / "lib" / "site-packages", tmp_path / "outside"
     for folder in (root / "src", root / "tools", root / "new", tree / "src", tree / "tools", environment, outside):
@@ -196,7 +198,7 @@ def test_the_import_path_is_the_same_within_the_worktree(tmp_path: Path, monkeyp
 def test_checkout_in_a_git_hook_ignores_the_callers_git_dir(
     repository: UserRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a git hook GIT_DIR names another repository."""
+    """Within a git hook, the variable GIT_DIR may name another repository."""
     UserRepository.make(tmp_path / "other").commit("Another")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
@@ -230,14 +232,16 @@ def recorded(accepted: AcceptedBaseline) -> AcceptedRecord:
     return record
 
 
-def test_a_commit_between_baseline_and_head_is_in_force_on_its_last_day(repository: UserRepository) -> None:
+def test_an_accepted_commit_between_baseline_and_head_is_still_valid_on_its_last_day(
+    repository: UserRepository,
+) -> None:
     repository.git("checkout", "--quiet", "-b", "change")
     changed = repository.commit("A change")
     record = recorded(entry(changed))
     assert (record.state, record.commit.subject) == ("in_force", "A change")
 
 
-def test_an_acceptance_has_expired_on_the_day_after_its_last_one(repository: UserRepository) -> None:
+def test_an_acceptance_has_expired_on_the_day_after_its_last_day(repository: UserRepository) -> None:
     repository.git("checkout", "--quiet", "-b", "change")
     record = recorded(entry(repository.commit("A change"), date(2026, 6, 14)))
     assert record.line() == (
@@ -246,11 +250,13 @@ def test_an_acceptance_has_expired_on_the_day_after_its_last_one(repository: Use
     )
 
 
-def test_an_expired_acceptance_of_an_unknown_commit_is_no_error(repository: UserRepository) -> None:
+def test_an_expired_acceptance_of_an_unknown_commit_causes_no_error(repository: UserRepository) -> None:
     assert recorded(entry("c0ffee" * 6 + "beef", date(2026, 6, 14))).state == "expired"
 
 
-def test_a_baseline_that_contains_the_accepted_commit_makes_the_entry_superfluous(repository: UserRepository) -> None:
+def test_an_entry_whose_accepted_commit_the_baseline_already_contains_is_superfluous(
+    repository: UserRepository,
+) -> None:
     first = repository.git("rev-parse", "HEAD")
     repository.commit("Later")
     assert recorded(entry(first)).line() == (f"the run's; it contains {first[:12]}, accepted by ada: remove this entry")

@@ -44,7 +44,10 @@ def executed(directory: Path, process: int = 0) -> tuple[RunEvidence, Death | No
 
 @pytest.mark.slow
 def test_each_arm_is_timed_in_a_process_at_its_own_commit(repository: UserRepository, tmp_path: Path) -> None:
-    """The same steps of both, in turn; the tree's other rate shows in its losses."""
+    """Two processes time the same steps in turn.
+
+    The working tree has another learning rate, which shows in its losses.
+    """
     repository.write("update.py", OTHER_UPDATE)
     evidence, death = executed(tmp_path / "run", process=1)
     assert death is None
@@ -100,7 +103,7 @@ def seen(arm: str, **changes: object) -> TimingEvidence:
     return TimingEvidence.model_validate(values | changes)
 
 
-def test_joined_timing_is_blind_where_one_process_observed_nothing() -> None:
+def test_joined_timings_lack_what_one_of_their_processes_did_not_observe() -> None:
     run = make_run("c0ffee", process=3)
     joined = joined_timing(run, [block("here")], [seen("main"), seen("here")])
     assert (joined.process, joined.own_processes, len(joined.blocks)) == (3, True, 1)

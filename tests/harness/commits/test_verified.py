@@ -162,7 +162,10 @@ def test_a_commit_that_trains_differently_fails_at_the_first_differing_step(repo
 
 @pytest.mark.slow
 def test_end_states_are_compared_with_a_control_of_the_baseline_commit(repository: UserRepository) -> None:
-    """The last update is another in the tree: were the control of the tree, it would be as far off, and excuse it."""
+    """The working tree changes only the last update.
+
+    A control arm of the working tree would change as much, and would wrongly excuse the difference.
+    """
     repository.contract(equality=NEAR)
     repository.commit("Ends within a hundredth")
     contract = repository.root / "as-main.yaml"
@@ -185,7 +188,7 @@ def test_an_interrupted_comparison_of_commits_leaves_no_worktree(repository: Use
     assert repository.worktrees() == 1
 
 
-def test_without_a_commit_equal_arms_are_not_compared(repository: UserRepository) -> None:
+def test_without_a_baseline_commit_two_arms_with_equal_settings_are_not_compared(repository: UserRepository) -> None:
     [unit] = session.plan_contracts(load_contracts([repository.root]), VerifyOptions()).units
     assert unit.obstacle is not None
     assert (unit.obstacle.reason, unit.runs) == ("needs_baseline", [])

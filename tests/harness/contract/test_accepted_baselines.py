@@ -90,7 +90,7 @@ def test_an_invalid_file_is_refused_at_its_position(tmp_path: Path, text: str, m
     ],
     ids=["claim", "contract", "time", "no baseline"],
 )
-def test_an_accepted_baseline_of_a_missing_or_unfit_claim_is_reported(
+def test_an_accepted_baseline_for_a_missing_or_unsuitable_claim_is_reported(
     tmp_path: Path, changes: dict[str, str], found: str
 ) -> None:
     path = write(tmp_path, HEAD + entry(**changes))
@@ -109,7 +109,7 @@ def test_check_warns_of_an_expired_accepted_baseline(
     assert "warning: the accepted baseline of SAME was valid until 2020-01-31: renew or remove it" in said
 
 
-def test_a_waiver_file_of_another_name_is_no_file_of_accepted_baselines(tmp_path: Path) -> None:
+def test_a_waiver_file_with_another_name_is_not_read_as_accepted_baselines(tmp_path: Path) -> None:
     path = write(tmp_path, HEAD + entry())
     (tmp_path / "waivers.yaml").write_text("schema: waivers/v1\nwaivers: []\n")
     assert [type(each) for each in find_accepted([tmp_path, path])] == [AcceptedBaseline]

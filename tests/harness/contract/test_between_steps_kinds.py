@@ -47,7 +47,9 @@ def test_the_uninterrupted_arm_of_a_resume_claim_defaults_to_the_candidate() -> 
         ),
     ],
 )
-def test_a_save_point_must_leave_the_demanded_steps_to_train(changes: dict[str, Any], broken: list[Any]) -> None:
+def test_a_save_after_which_fewer_steps_follow_than_the_claim_requires_is_refused(
+    changes: dict[str, Any], broken: list[Any]
+) -> None:
     assert list(resume(**changes).beyond(10)) == broken
 
 
@@ -63,11 +65,11 @@ def test_invalid_save_steps_are_refused(saves: Any) -> None:
 
 
 def test_a_single_save_step_is_read_as_a_list_and_stored_as_written() -> None:
-    """The settings of a run that is recorded hold what its contract says."""
+    """The recorded settings of a run contain the number or the list that is in the contract."""
     assert (resume().saves, resume().save_at, resume(save_at=[6]).save_at) == ([6], 6, [6])
 
 
-def test_a_resume_claim_demands_either_equal_bits_or_its_bound() -> None:
+def test_a_resume_claim_requires_either_equal_bits_or_its_bound() -> None:
     assert set(resume().demanded()) == {"equality", "steps"}
     assert set(resume(equality="within").demanded()) == {"max_abs_difference", "steps"}
 

@@ -53,7 +53,9 @@ def decided(path: Path, field: str = "guards.training_effect.at_least", **situat
         ({"gpu": "NVIDIA A100", "capability": "8.0"}, 0.2),
     ],
 )
-def test_the_first_case_whose_conditions_hold_decides(toy: Toy, situation: dict[str, str], value: float) -> None:
+def test_of_several_cases_of_a_bound_the_first_case_whose_conditions_hold_is_used(
+    toy: Toy, situation: dict[str, str], value: float
+) -> None:
     path = bounded(
         toy,
         'workload: long, capability: "9.0", dtype: bfloat16, value: 3',
@@ -64,7 +66,7 @@ def test_the_first_case_whose_conditions_hold_decides(toy: Toy, situation: dict[
     assert (found, type(found)) == (value, float)
 
 
-def test_a_judgement_resolved_for_a_machine_has_no_conditional_bounds(toy: Toy) -> None:
+def test_after_bounds_are_chosen_for_a_machine_a_claim_has_no_conditional_bounds(toy: Toy) -> None:
     [part] = parts_of(load_contract(bounded(toy, "gpu: H100, value: 1.3")).contract.claims[0])
     assert list(part.bounds()) == ["guards.training_effect.at_least"]
     assert part.resolved(Situation("small")).bounds() == {}
@@ -166,7 +168,7 @@ def test_a_case_value_is_checked_only_against_the_workloads_it_applies_to(toy: T
     )
 
 
-def test_two_conditional_bounds_contradict_each_other_on_the_same_gpu(toy: Toy) -> None:
+def test_two_conditional_bounds_that_contradict_each_other_on_a_gpu_are_refused(toy: Toy) -> None:
     claim = (
         "  - id: TOY-002\n    title: t\n    kind: capture\n    candidate: fast\n"
         "    nodes_at_least: {otherwise: 1, cases: [{gpu: H100, value: 500}]}\n"
@@ -188,7 +190,7 @@ def test_only_numbers_that_can_break_a_claim_may_have_cases(toy: Toy, old: str, 
     assert "found a mapping" in refusal(toy(old, new))
 
 
-def test_conditional_numbers_of_a_kind_are_its_single_bounds() -> None:
+def test_each_conditional_number_of_a_claim_kind_is_a_single_bound() -> None:
     assert numbers_of("throughput_ratio") == ["at_least"]
     assert "candidate.at_most" in numbers_of("host_syncs")
     assert numbers_of("ptx_target") == []  # a policy, and what is compiled for

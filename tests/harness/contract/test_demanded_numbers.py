@@ -36,13 +36,15 @@ def paths(model: type[BaseModel], stop: set[str], prefix: str = "") -> Iterator[
 
 
 @pytest.mark.parametrize("model", [part_model(kind) for kind in part_kinds()], ids=part_kinds())
-def test_every_field_of_a_kind_is_marked_as_a_demand_or_not(model: type[Judged]) -> None:
+def test_every_field_of_a_claim_kind_is_marked_as_able_or_unable_to_make_the_claim_fail(model: type[Judged]) -> None:
     none = marks(model, NoDemand)
     assert sorted([*marks(model, Demand), *none]) == sorted(set(paths(model, set(none))) - COMMON)
 
 
 @pytest.mark.parametrize("model", [part_model(kind) for kind in part_kinds()], ids=part_kinds())
-def test_a_demand_lists_failing_codes_and_an_undemanded_field_explains_why(model: type[Judged]) -> None:
+def test_a_demand_lists_its_failing_reason_codes_and_any_other_field_explains_why_it_cannot_fail(
+    model: type[Judged],
+) -> None:
     for path, demand in marks(model, Demand).items():
         assert {str(REASONS[reason].status) for reason in demand.reasons} == {"FAIL"}, path
     assert all(each.why for each in marks(model, NoDemand).values())
@@ -74,7 +76,7 @@ def trajectory(**changes: Any) -> Judged:
     return TypeAdapter(TrajectoryMatch).validate_python(given | changes)
 
 
-def test_equality_in_bits_and_bounds_are_separate_demands() -> None:
+def test_bitwise_equality_and_a_bound_are_two_separate_demands() -> None:
     assert set(trajectory().demanded()) == {"equality", "guards.steps"}
     assert set(trajectory(equality="within").demanded()) == {"max_abs_difference", "guards.steps"}
 

@@ -66,7 +66,7 @@ def test_contract_copies_in_a_run_directory_are_skipped_and_the_directory_is_nam
     assert line.endswith(f"; run directories, which were not searched: {run}")
 
 
-def test_run_directories_are_recognized_by_the_file_names_of_the_layout() -> None:
+def test_run_directories_are_recognized_by_their_file_names() -> None:
     assert (RUN_HEADER, RUN_MARKS) == (layout.HEADER, (layout.MANIFEST, layout.INCOMPLETE))
 
 
@@ -74,7 +74,7 @@ def test_run_directories_are_recognized_by_the_file_names_of_the_layout() -> Non
 def test_a_folder_with_only_some_run_marks_is_searched_for_contracts(
     add: Callable[[str], Path], tmp_path: Path, there: list[str]
 ) -> None:
-    """No contract is lost for a name alone."""
+    """Otherwise contracts in a folder with a file named like one of a run directory would be skipped."""
     added = add("sub/first.yaml")
     for name in there:
         (added.parent / name).touch()
@@ -108,7 +108,7 @@ def test_a_cycle_of_folder_links_is_read_once_and_ends(add: Callable[[str], Path
     assert len(load_contracts([tmp_path / "all"])) == 2
 
 
-def test_contracts_behind_a_folder_link_are_read_too(add: Callable[[str], Path], toy: Toy, tmp_path: Path) -> None:
+def test_contracts_in_a_linked_folder_are_read(add: Callable[[str], Path], toy: Toy, tmp_path: Path) -> None:
     add("first.yaml")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -342,7 +342,9 @@ def test_a_claim_kind_without_a_judge_is_a_warning(toy: Toy, monkeypatch: pytest
     assert _findings(toy()) == [Finding("warning", "toy.yaml:14:11", message)]
 
 
-def test_the_judge_of_a_kind_is_searched_in_the_module_named_by_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_of_a_claim_kind_is_loaded_from_the_module_that_the_table_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert has_judge("capture")
     row = replace(BUILT_IN["capture"], judge="harness.judging.clairvoyance:judge")
     monkeypatch.setattr("harness.lint.kind_of", {"capture": row}.__getitem__)

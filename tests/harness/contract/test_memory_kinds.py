@@ -51,7 +51,7 @@ def test_a_peak_with_no_bound_or_two_bounds_is_refused(bounds: dict[str, Any]) -
         peak(**bounds)
 
 
-def test_a_peak_memory_claim_demands_its_bounds_and_its_trajectory() -> None:
+def test_a_peak_memory_claim_can_fail_by_its_bounds_or_by_its_trajectory_claim() -> None:
     assert set(peak().demanded()) == {"at_most_gib", "outside_at_most_gib", "trajectory"}
     assert set(peak(at_most_gib=None, at_most_ratio=1.5).demanded()) == {
         "at_most_ratio",
@@ -77,7 +77,7 @@ def test_each_arm_of_a_memory_claim_has_its_own_run(claim: dict[str, Any], probe
     assert plan.units[0].runs == [run.id for run in runs]
 
 
-def test_a_peak_claim_needs_cuda_and_a_long_replay_only_for_a_memory_bound() -> None:
+def test_a_claim_about_peak_memory_needs_cuda_but_a_long_replay_needs_it_only_for_a_memory_bound() -> None:
     assert _obstacles(PEAK) == ["needs_cuda"]
     assert _obstacles(LONG) == [None]
     assert _obstacles(LONG | {"memory_growth_at_most_mib": 0.0}) == ["needs_cuda"]
@@ -88,13 +88,13 @@ def _obstacles(claim: dict[str, Any]) -> list[str | None]:
     return [unit.obstacle.reason if unit.obstacle else None for unit in units if unit.claim == claim["id"]]
 
 
-def test_a_long_replay_demands_its_steps_and_each_stated_bound() -> None:
+def test_a_long_replay_claim_can_fail_by_its_number_of_steps_and_by_each_stated_bound() -> None:
     assert set(long().demanded()) == {"steps"}
     whole = long(distinct_batches=9, memory_growth_at_most_mib=0.0, slowdown_at_most=0.1)
     assert set(whole.demanded()) == {"steps", "distinct_batches", "memory_growth_at_most_mib", "slowdown_at_most"}
 
 
-def test_too_few_blocks_to_show_a_slowdown_are_a_finding() -> None:
+def test_check_reports_a_long_replay_with_too_few_blocks_to_show_a_slowdown() -> None:
     assert list(long(slowdown_at_most=0.1).undecidable()) == []
     assert list(long(every=13).undecidable()) == []  # time is not judged
     [problem] = long(slowdown_at_most=0.1, every=12).undecidable()

@@ -50,7 +50,7 @@ def test_a_metric_other_than_loss_requires_systems_that_report_metrics() -> None
     assert other.candidate_capabilities() == other.baseline_capabilities() == {"metrics"}
 
 
-def test_a_not_worse_claim_demands_only_the_bounds_that_it_states() -> None:
+def test_a_not_worse_claim_can_fail_only_by_the_bounds_that_it_states() -> None:
     assert set(claim().demanded()) == {
         "direction",
         "margin",
@@ -85,7 +85,7 @@ def test_seeds_and_precisions_of_a_not_worse_claim_are_distinct() -> None:
     ]
 
 
-def test_too_few_seeds_for_the_confidence_are_a_finding() -> None:
+def test_check_reports_a_claim_with_too_few_seeds_for_its_confidence() -> None:
     [problem] = claim(confidence=0.99).undecidable()
     assert problem.path == ("seeds",)
     assert problem.rule == (
@@ -116,11 +116,11 @@ REPEATED = {name: value for name, value in TRAJECTORY.items() if name != "baseli
         ),
     ],
 )
-def test_a_comparison_has_a_bound(model: Any, given: dict[str, Any]) -> None:
+def test_a_comparison_without_a_bound_is_refused(model: Any, given: dict[str, Any]) -> None:
     assert refusal(model, given) == "(): give `max_abs_difference`, `max_relative_difference` or both"
 
 
-def test_a_fault_that_names_an_exceeded_bound_breaks_that_bound_of_two() -> None:
+def test_each_of_two_bounds_can_be_named_as_the_bound_that_a_fault_exceeds() -> None:
     both = TypeAdapter(TrajectoryMatch).validate_python(
         TRAJECTORY | {"max_abs_difference": 0.1, "max_relative_difference": 0.01}
     )

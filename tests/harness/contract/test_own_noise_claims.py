@@ -23,7 +23,7 @@ def claim(**changes: Any) -> TrajectoryMatch:
     return TrajectoryMatch.model_validate({**given, "equality": "noise", **changes})
 
 
-def test_an_own_noise_claim_needs_no_bound_and_runs_both_arms_equally_often() -> None:
+def test_a_claim_with_equality_noise_needs_no_bound_and_runs_both_arms_equally_often() -> None:
     assert list(claim().contradictions()) == []
     assert claim().replicas() == {"graphed": 5, "ungraphed": 5}
     assert claim(runs=8).replicas() == {"graphed": 8, "ungraphed": 8}
@@ -32,7 +32,7 @@ def test_an_own_noise_claim_needs_no_bound_and_runs_both_arms_equally_often() ->
 
 
 @pytest.mark.parametrize("runs", [4, 9])
-def test_too_few_runs_for_the_rate_and_too_many_to_divide_are_refused(runs: int) -> None:
+def test_a_number_of_runs_too_small_for_the_error_rate_or_too_large_to_divide_is_refused(runs: int) -> None:
     with pytest.raises(ValidationError, match="runs"):
         claim(runs=runs)
 
@@ -54,12 +54,12 @@ def test_a_bound_that_decides_nothing_under_the_claims_equality_is_refused(chang
 
 
 @pytest.mark.parametrize("kind", [GradientMatch, Repeatability, Resume])
-def test_only_own_noise_kinds_accept_noise_as_equality(kind: type) -> None:
+def test_gradient_repeatability_and_resume_claims_do_not_accept_noise_as_equality(kind: type) -> None:
     with pytest.raises(ValidationError, match="'bitwise' or 'within'"):
         kind.model_validate({"equality": "noise"})  # type: ignore[attr-defined]
 
 
-def test_own_noise_of_timed_steps_is_refused_unless_several_processes_time_them() -> None:
+def test_equality_noise_of_timed_steps_is_refused_unless_several_processes_time_them() -> None:
     noise, bits = {"NOISE": [claim()]}, {"BITS": [claim(equality="bitwise", max_abs_difference=0.1)]}
     assert list(trajectory_problems("NOISE", noise, several_runs=True)) == []
     [problem] = trajectory_problems("NOISE", noise)

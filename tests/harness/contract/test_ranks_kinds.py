@@ -45,7 +45,7 @@ def rules(*claims: dict[str, Any]) -> list[tuple[str, str]]:
     return [(problem.rule, problem.got) for problem in problems(make_contract(*claims, arms=ARMS))]
 
 
-def test_consistent_ranks_claims_have_no_problem() -> None:
+def test_consistent_claims_about_ranks_have_no_finding() -> None:
     in_turn = {**MATCH, "id": "T", "in_turn": "alone", "max_end_difference": None}
     near = {**in_turn, "id": "N", "ends": {"control": "again", "at_most": 0.01}}
     assert rules(AGREE, MATCH, in_turn, near, EQUAL) == []
@@ -89,7 +89,7 @@ def test_a_ranks_match_claim_must_state_how_end_states_are_compared() -> None:
         ),
     ],
 )
-def test_contradictory_ranks_fields_are_reported(claim: dict[str, Any], rule: str, got: str) -> None:
+def test_contradictory_fields_of_a_claim_about_ranks_are_reported(claim: dict[str, Any], rule: str, got: str) -> None:
     assert rules(claim) == [(rule, got)]
 
 

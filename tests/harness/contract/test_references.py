@@ -365,5 +365,5 @@ def test_a_cuda_graph_claim_on_a_cpu_workload_is_refused(toy: Toy) -> None:
         _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, exactly: 1}"),
     ],
 )
-def test_the_bound_itself_is_accepted(toy: Toy, claim: str) -> None:
+def test_a_value_equal_to_its_limit_is_accepted(toy: Toy, claim: str) -> None:
     assert _message(toy(claim=claim)) is None

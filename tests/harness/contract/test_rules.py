@@ -64,7 +64,9 @@ def with_line(contract: Any, rule: Rule, places: Sequence[Place]) -> Any:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
-def test_a_new_rule_concerns_a_contract_until_the_required_line_is_written(rule: Rule, tmp_path: Path) -> None:
+def test_a_new_rule_of_judging_affects_a_contract_until_the_required_line_is_written(
+    rule: Rule, tmp_path: Path
+) -> None:
     assert {*rule.reasons} <= REASONS.keys()
     assert {*rule.kinds} <= BUILT_IN.keys()
     old = loaded(tmp_path, OLD)
@@ -76,19 +78,19 @@ def test_a_new_rule_concerns_a_contract_until_the_required_line_is_written(rule:
     )
 
 
-def test_no_rule_concerns_a_contract_that_declares_the_current_rules(tmp_path: Path) -> None:
+def test_no_new_rule_affects_a_contract_that_declares_the_current_version_of_rules(tmp_path: Path) -> None:
     assert concerned(loaded(tmp_path, {**OLD, "rules": current_rules()})) == {}
     assert len(concerned(loaded(tmp_path, {**OLD, "rules": "0.1.0"}))) == len(rules()) >= 8
 
 
-def test_rules_for_bitwise_captures_do_not_concern_plain_arms_within_a_bound(toy: Toy) -> None:
+def test_rules_about_captures_equal_in_bits_do_not_affect_claims_about_plain_arms_within_a_bound(toy: Toy) -> None:
     path = toy("equality: bitwise", "equality: within")
     assert list(concerned(load_contract(path))) == ["host-values"]
     path.write_text(path.read_text().replace("candidate: fast", "candidate: waiting"), encoding="utf-8")
     assert concerned(load_contract(path)) == {}
 
 
-def test_a_rules_note_gives_the_place_the_possible_verdict_and_the_line_to_write(toy: Toy) -> None:
+def test_the_note_about_a_new_rule_has_the_place_the_possible_verdict_and_the_line_to_write(toy: Toy) -> None:
     notes = list(lint_rules(load_contract(toy())))
     assert {each.level for each in notes} == {"note"}
     assert notes[2] == Finding(
@@ -106,6 +108,6 @@ def test_a_rules_version_newer_than_the_harness_is_a_warning(toy: Toy) -> None:
     assert (found.level, found.where) == ("warning", "toy.yaml:2:8")
 
 
-def test_a_changed_rules_version_does_not_outdate_a_drill(toy: Toy) -> None:
+def test_changing_the_version_of_rules_in_a_contract_does_not_make_its_drill_outdated(toy: Toy) -> None:
     old = load_contract(toy()).demands()
     assert load_contract(toy("id: toy-v1", "id: toy-v1\nrules: 0.2.0")).demands() == old

@@ -110,7 +110,7 @@ def test_changing_a_shared_file_changes_the_digest_of_its_contracts(folder: Path
     assert not set(before) & set(after)
 
 
-def test_a_shared_arm_that_one_contract_leaves_unused_is_no_finding(folder: Path) -> None:
+def test_a_shared_arm_that_one_contract_does_not_use_causes_no_finding(folder: Path) -> None:
     _, findings = findings_of([folder])
     assert [str(finding) for finding in findings if "used by no claim" in finding.message] == []
 
@@ -212,7 +212,7 @@ def test_each_contract_file_is_parsed_once_among_many_files(folder: Path, monkey
     assert composed.call_count == 72 + 1
 
 
-def test_shared_files_are_counted_where_a_folder_is_read(folder: Path) -> None:
+def test_the_number_of_shared_files_in_a_folder_is_printed(folder: Path) -> None:
     shutil.copy(folder / "shared.yaml", folder / "spare.yaml")
     (folder / ".hidden.yaml").touch()
     assert folders_read([folder]) == [

@@ -46,7 +46,9 @@ def test_a_step_accuracy_claim_names_three_arms() -> None:
         ("reference", "theirs", "'theirs' again"),
     ],
 )
-def test_a_step_accuracy_value_named_twice_is_a_contradiction(field: str, value: object, got: str) -> None:
+def test_a_seed_step_or_arm_that_a_step_accuracy_claim_names_twice_is_refused(
+    field: str, value: object, got: str
+) -> None:
     [problem] = claim(**{field: value}).contradictions()
     assert (problem.path, problem.got) == ((field,), got)
 

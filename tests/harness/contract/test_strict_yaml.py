@@ -154,7 +154,7 @@ def test_unsupported_yaml_is_refused_by_both_parsers(parser: str, text: str, mes
     ids=["flow-lists", "flow-mappings", "block-lists", "block-mappings"],
 )
 def test_deep_nesting_is_refused_at_once(parser: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without reading on: the parser is asked for no more than what leads to the first value that is too deep."""
+    """The parser stops at the first value that is nested too deeply and does not read the rest of the text."""
     events, asked = strict_yaml.events, itertools.count()
 
     def counted(text: str) -> Callable[[], object]:
@@ -263,7 +263,7 @@ def test_an_unknown_name_is_answered_with_a_close_name_or_all_names() -> None:
 
 
 def test_only_the_strict_reader_uses_the_loading_of_pyyaml() -> None:
-    """`yaml.load` composes before anything is capped."""
+    """`yaml.load` builds all values before any limit is checked."""
     package = Path(strict_yaml.__file__).parents[1]
     loading = re.compile(r"from yaml\b|\byaml\.(?!safe_dump|SafeDumper)\w*([lL]oad|compose|parse|scan)")
     users = [path.name for path in package.rglob("*.py") if loading.search(path.read_text(encoding="utf-8"))]

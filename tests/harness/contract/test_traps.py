@@ -174,7 +174,7 @@ def test_a_value_of_wrong_type_is_reported_with_its_key(folder: Path, fields: di
 @pytest.mark.parametrize(
     "content", ["a: {b: 1\n", "a: b: c", "- [", "a: 'b", "? a\n? :\n  - b\n c", "%YAML 9", "a: @b"]
 )
-def test_no_error_message_says_found_did_or_found_could(tmp_path: Path, content: str) -> None:
+def test_no_error_message_contains_the_words_found_did_or_found_could(tmp_path: Path, content: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(content)
     assert "; found did" not in str(refusals(path))
@@ -194,7 +194,9 @@ def test_no_error_message_says_found_did_or_found_could(tmp_path: Path, content:
     ],
     ids=["unknown keys", "unknown keys inside", "wrong types", "unknown names"],
 )
-def test_after_100_errors_in_a_file_only_the_count_of_others_is_printed(folder: Path, content: str, total: int) -> None:
+def test_after_100_errors_in_a_file_only_the_number_of_further_errors_is_printed(
+    folder: Path, content: str, total: int
+) -> None:
     path = folder / "one.yaml"
     path.write_text(content)
     lines = refusals(path)
@@ -293,7 +295,7 @@ def test_the_texts_of_a_contract_may_be_in_any_script(folder: Path) -> None:
 
 
 def test_a_contract_without_read_permission_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is refused to root: permission is asked for by hand."""
+    """The test raises the error itself, because the user root may read every file."""
     opened = os.stat
 
     def denied(path: object, *rest: object, **options: bool) -> os.stat_result:

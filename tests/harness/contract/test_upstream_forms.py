@@ -99,7 +99,7 @@ def losses(bound: float, steps: int) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_known_form_becomes_a_judgement_with_upstreams_numbers(
+def test_an_upstream_claim_in_a_known_form_becomes_a_claim_with_upstreams_numbers(
     texts: dict[str, str], judgement: dict[str, Any]
 ) -> None:
     assert judgement_of(**texts) == judgement
@@ -117,7 +117,7 @@ def test_a_known_form_becomes_a_judgement_with_upstreams_numbers(
         {"prediction": "GPU utilization > 70%"},
     ],
 )
-def test_words_without_a_number_that_can_be_judged_are_not_recognized(texts: dict[str, str]) -> None:
+def test_an_upstream_text_without_a_number_that_can_be_judged_is_not_recognized(texts: dict[str, str]) -> None:
     assert judgement_of(**texts) is None
 
 

@@ -145,7 +145,9 @@ def numbered(value: Any, numbers: Iterator[int]) -> Any:
 
 
 @given(document=st.dictionaries(KEYS, VALUES, min_size=1, max_size=4))
-def test_every_upstream_value_is_in_one_item_or_left_out(document: dict[str, Any], tmp_path_factory: Any) -> None:
+def test_every_upstream_value_belongs_to_one_item_or_is_listed_as_left_out(
+    document: dict[str, Any], tmp_path_factory: Any
+) -> None:
     numbers = iter(range(1000))
     text = yaml.safe_dump(numbered(document, numbers))
     values = next(numbers)

@@ -41,7 +41,7 @@ def test_errors_in_a_version_1_training_effect_are_refused_with_a_place(toy: Toy
     assert refusal(old(toy, "guards: {steps: 10}", guards)) == f"toy.yaml:{message}"
 
 
-def test_a_version_1_effect_by_workload_is_read_as_a_bound_with_cases(toy: Toy) -> None:
+def test_a_version_1_training_effect_per_workload_is_read_as_a_bound_with_cases(toy: Toy) -> None:
     effect = "guards: {steps: 10, training_effect: {control: waiting, last: 2, "
     bound = "at_least: {otherwise: 1, cases: [{workload: small, value: 3.0}]}}}"
     path = toy()
@@ -88,7 +88,9 @@ def test_a_version_1_contract_is_read_as_the_equal_version_2_contract(toy: Toy) 
         (("on: [s", "judged_on: [s"), "20:5: unknown key; found 'judged_on' in a file of contract/v1; write `on`"),
     ],
 )
-def test_errors_in_a_version_1_contract_use_its_own_words(toy: Toy, edit: tuple[str, str], message: str) -> None:
+def test_errors_in_a_version_1_contract_use_the_field_names_of_version_1(
+    toy: Toy, edit: tuple[str, str], message: str
+) -> None:
     assert refusal(old(toy, *edit)) == f"toy.yaml:{message}"
 
 

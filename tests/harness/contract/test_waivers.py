@@ -95,7 +95,7 @@ def test_a_waiver_file_next_to_several_contracts_is_read_once(tmp_path: Path) ->
 
 
 def test_two_waivers_for_one_unit_in_different_files_are_refused(tmp_path: Path) -> None:
-    """Regression: a waiver that had expired in one file was silently renewed by a second file."""
+    """Regression: a waiver that had expired in one file was silently renewed by a waiver in a second file."""
     inner = tmp_path / "inner"
     inner.mkdir()
     first = write(tmp_path, HEAD + entry(expires="2026-01-31"))

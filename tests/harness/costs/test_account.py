@@ -50,7 +50,7 @@ def test_a_run_without_a_gpu_adds_only_wall_time() -> None:
 
 
 def test_two_processes_that_take_turns_share_the_seconds_of_one_gpu() -> None:
-    """Both open at once; then each measures while the other is stopped."""
+    """Both processes start at the same time. Then each of them measures while the other process is stopped."""
     times = [((6.0, 10.0),), ((2.0, 6.0),)]
     workers = [clocked((TIMED, 2.0), end=10.0, ended=10.0, gpu="GPU-1", stopped=stops) for stops in times]
     seen = cost_of(*workers)
@@ -94,12 +94,12 @@ def test_evidence_without_clock_times_gives_costs_as_sums(has_gpu: bool, gpu_sec
     assert seen.by_kind == {Kind.IMPORTS: 7.0, Kind.JUDGED_TRAINING: 2.0}
 
 
-def test_costs_are_sums_of_seconds_if_one_run_has_no_clock_times() -> None:
+def test_costs_of_all_runs_are_sums_of_seconds_if_one_run_has_no_clock_times() -> None:
     seen = cost_of(held(), held(gpu=None), old(("start", 0.0), end=4.0), has_gpu=True)
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (False, 18.0, 11.0)
 
 
-def test_a_run_without_any_time_leaves_clock_based_costs_unchanged() -> None:
+def test_a_run_without_recorded_times_does_not_change_costs_that_are_based_on_clock_times() -> None:
     assert cost_of(held(), old(end=None)).clocked
 
 

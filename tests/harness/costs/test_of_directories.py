@@ -92,7 +92,7 @@ def test_an_older_run_is_charged_for_the_gpu_of_its_machine(tmp_path: Path, gpu:
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (False, 1.0, gpu_seconds)
 
 
-def test_control_arms_are_those_of_the_judging_contracts(tmp_path: Path) -> None:
+def test_costs_of_control_arms_follow_the_contracts_that_judge_the_run(tmp_path: Path) -> None:
     effect = {"control": "untrained", "last": 1, "at_least": 0.1}
     claim: dict[str, Any] = {"id": "T", "kind": "trajectory_match", "candidate": "graphed", "baseline": "plain"}
     demanded = {"equality": "bitwise", "max_abs_difference": 0.1}
@@ -121,7 +121,7 @@ def test_costs_of_gate_parts_are_summed_in_json_and_absent_from_verdicts(tmp_pat
 
 
 def test_an_interruption_costs_nothing_and_clocks_of_two_boots_are_not_mixed(tmp_path: Path) -> None:
-    """Two runs of 3.5 s each: the second one after the machine was started again."""
+    """Two runs take 3.5 s each, and the machine was restarted between them."""
     resumption = Resumption(at="2026-11-21T12:00:00+00:00", command=["harness"], executed=["later"], cut_off=[])
     runs: dict[str, ProbeName] = {RUN_ID: "paired", "later": "paired"}
     described = header().model_copy(update={"runs": runs, "resumed": [resumption]})

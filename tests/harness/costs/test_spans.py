@@ -92,7 +92,7 @@ def test_a_process_that_died_before_its_first_record_counts_as_starting() -> Non
     assert seen(clocked(end=None, ended=1.25)) == [("start of the interpreter", Kind.IMPORTS, 1.25)]
 
 
-def test_evidence_without_process_times_spans_from_its_first_to_its_last_phase() -> None:
+def test_the_costs_of_evidence_without_process_times_cover_the_time_from_first_to_last_phase() -> None:
     assert seen(old(("start", 0.0), (OPEN, 3.5), (STEPS, 4.0), end=14.0)) == [
         ("start", Kind.IMPORTS, 3.5),
         (OPEN, Kind.OPENING, 0.5),
@@ -100,7 +100,7 @@ def test_evidence_without_process_times_spans_from_its_first_to_its_last_phase()
     ]
 
 
-def test_the_last_phase_of_an_older_dead_process_has_no_duration() -> None:
+def test_the_last_phase_of_a_dead_process_in_older_evidence_has_no_duration() -> None:
     assert seen(old(("start", 0.0), (OPEN, 3.5), end=None)) == [("start", Kind.IMPORTS, 3.5)]
 
 

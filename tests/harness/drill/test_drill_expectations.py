@@ -40,7 +40,7 @@ def verdict(reason: str = "differs", status: Status = Status.FAIL, **figures: bo
     return Verdict(contract="c", claim="C-1", workload="w", status=status, reason=reason, message="m", figures=values)
 
 
-def test_an_expectation_for_a_claim_precedes_that_for_its_kind() -> None:
+def test_a_faults_expected_verdict_for_a_claim_has_priority_over_that_for_its_kind() -> None:
     assert expectation_for(claim(CAPTURE), fault(C_1=DIFFERS, capture=LOST)) == DIFFERS
 
 
@@ -82,11 +82,11 @@ def test_an_alternative_reason_kills_a_fault_only_with_the_declared_status() -> 
         verdict("held", Status.PASS, first_differing_step=1),
     ],
 )
-def test_a_fault_with_an_unexpected_verdict_is_a_survivor(seen: Verdict) -> None:
+def test_a_fault_whose_verdict_is_not_the_declared_one_counts_as_survived(seen: Verdict) -> None:
     assert not is_killed(DIFFERS, seen)
 
 
-def test_a_composites_figure_is_that_of_the_part_that_decided() -> None:
+def test_a_composite_claim_is_compared_by_the_figure_of_the_part_that_decided() -> None:
     seen = verdict(a__status="PASS", a__first_differing_step=7, b__status="FAIL", b__first_differing_step=1)
     assert is_killed(DIFFERS, seen)
     assert seen_figures(seen, {"first_differing_step": 0, "a.first_differing_step": 0}) == {
@@ -95,7 +95,7 @@ def test_a_composites_figure_is_that_of_the_part_that_decided() -> None:
     }
 
 
-def test_the_verdict_by_upstreams_number_is_read_from_the_bound_next_to_bit_equality() -> None:
+def test_a_bound_next_to_bitwise_equality_gives_the_verdict_by_upstreams_number() -> None:
     assert upstream_alone_passes(claim(CAPTURE), verdict(within_upstream_tolerance=True)) is True
     assert upstream_alone_passes(claim(CAPTURE), verdict(within_upstream_tolerance=False)) is False
     assert upstream_alone_passes(claim(CAPTURE), verdict()) is None

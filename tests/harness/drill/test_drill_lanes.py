@@ -50,6 +50,7 @@ def directory(recorded: Path, tmp_path: Path) -> Path:
 
 
 def test_every_drill_row_is_judged_from_the_lanes_of_its_runs(directory: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     record = read_record(directory / "drill.json")
     assert [control.status for control in record.controls] == ["PASS"]
     assert {row.fault: row.killed for row in record.rows} == {
@@ -65,12 +66,14 @@ def test_every_drill_row_is_judged_from_the_lanes_of_its_runs(directory: Path) -
 def test_a_drill_with_lanes_is_judged_again_from_folder_and_archive(
     directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A lane is a part of a run with its own worker process."""
     pack.published(directory, tmp_path / "published")
     assert judge.check_recorded([directory, tmp_path / "published"], as_json=False) == 0
     assert capsys.readouterr().out.count("3 rows: 3 same") == 2
 
 
 def test_a_lane_removed_from_a_drill_is_reported_as_missing(directory: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     shutil.rmtree(directory / CONTROL / "lane.1")
     again = rejudged(directory)
     assert [verdict.reason for verdict in again.judgement.verdicts] == ["worker_incomplete"]
@@ -80,6 +83,7 @@ def test_a_lane_removed_from_a_drill_is_reported_as_missing(directory: Path) -> 
 
 
 def test_a_lane_added_to_a_drill_is_reported(directory: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     shutil.copytree(directory / CONTROL / "lane.1", directory / CONTROL / "lane.3")
     again = rejudged(directory)
     assert [verdict.reason for verdict in again.judgement.verdicts] == ["worker_garbage"]
@@ -87,6 +91,7 @@ def test_a_lane_added_to_a_drill_is_reported(directory: Path) -> None:
 
 
 def test_a_drill_control_without_its_last_lane_is_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane is a part of a run with its own worker process."""
     with pytest.raises(SystemExit) as stopped:
         drilled(tmp_path, monkeypatch, stop_in="lane.1")
     assert "marked INCOMPLETE" in stopped.value.__notes__[0]

@@ -56,7 +56,7 @@ def test_a_fault_in_a_chain_of_comparisons_executes_every_arm_of_the_chain() -> 
 
 
 def test_a_faulted_arm_of_ranks_is_executed_together_with_its_one_process_baseline() -> None:
-    """And with no other: between arms of as many ranks digests tell."""
+    """Arms with equally many ranks are not executed again for a comparison, because their recorded digests suffice."""
     arms = {"plain": planned(2), "traced": planned(2), "one": planned(), "untrained": planned(2)}
     compared = [["traced", "plain"], ["traced", "one"]]
     assert arms_to_execute(make(arms, compared=compared, fault="f", fault_arms=["traced"])) == {"traced", "one"}
@@ -73,7 +73,7 @@ def test_swapped_arms_and_non_paired_probes_execute_all_arms() -> None:
 
 
 def test_a_run_of_one_arm_is_reused_only_from_an_equal_control_run() -> None:
-    """Of several processes, each with an arm of its own."""
+    """Each of several processes of a claim about memory has an arm of its own."""
     plain, traced = (
         make({name: planned()}, id=name, probe="peak_memory", process=number)
         for number, name in enumerate(("plain", "traced"))
@@ -83,7 +83,7 @@ def test_a_run_of_one_arm_is_reused_only_from_an_equal_control_run() -> None:
     assert donor_for(traced.model_copy(update={"fault": "f", "fault_arms": ["traced"]}), [plain, traced]) is None
 
 
-def test_a_control_that_lacks_an_arm_or_comparison_is_not_reused() -> None:
+def test_a_control_run_that_lacks_an_arm_or_a_comparison_is_not_reused() -> None:
     run = make(fault="f", fault_arms=["traced"])
     fewer = make({"plain": planned(), "traced": planned(), "untrained": planned()})
     other_arms = make({"plain": planned(replicas=2), "traced": planned()})
@@ -121,7 +121,7 @@ def test_merging_a_drill_keeps_for_each_rank_its_evidence_from_either_run() -> N
     assert other.arms["plain"] is control.ranks[0].arms["plain"]
 
 
-def test_a_death_of_the_faulted_or_the_control_run_is_the_death_of_the_merged_run() -> None:
+def test_if_the_faulted_or_the_control_run_died_the_merged_run_counts_as_dead() -> None:
     death = Death(cause="signal", detail="SIGKILL", phase=None, stack="")
     run = make(fault="f", fault_arms=["traced"])
     alive, dead = paired(), paired(death=death)

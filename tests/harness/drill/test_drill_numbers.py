@@ -31,7 +31,7 @@ def changed(tmp_path: Path, file: str, old: str, new: str) -> LoadedContract:
 
 
 @pytest.mark.parametrize("loaded", load_contracts([CONTRACTS]), ids=lambda loaded: loaded.contract.id)
-def test_every_number_of_the_shipped_claims_is_broken_by_a_listed_fault(loaded: LoadedContract) -> None:
+def test_every_number_of_the_shipped_claims_is_violated_by_a_listed_fault(loaded: LoadedContract) -> None:
     offered = offered_by(loaded.contract, describe)
     numbers = [number for claim in loaded.contract.claims for number in demanded(claim)]
     assert len(numbers) >= len(loaded.contract.claims) - 1  # PREWARM-COVERAGE-001 compares keys, and has none
@@ -64,7 +64,7 @@ def test_a_number_that_no_listed_fault_breaks_is_a_warning_with_a_remedy(tmp_pat
     )
 
 
-def test_an_unbroken_number_in_a_composite_part_is_a_warning(tmp_path: Path) -> None:
+def test_a_number_of_a_composite_part_that_no_fault_breaks_is_a_warning(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "traced-step-v1.yaml", "      - noisy_control\n", "")
     (finding,) = lint(loaded, describe)
     assert finding.message.startswith("no fault of 'TRACED-STEP-001' breaks `control.exactly` (6)")

@@ -131,7 +131,7 @@ def test_a_drill_plans_only_the_requested_faults() -> None:
 
 
 @pytest.mark.parametrize("fault", ["other_kind", "unheard_of"])
-def test_a_fault_without_an_expectation_is_an_error_of_the_contract(fault: str) -> None:
+def test_a_fault_that_declares_no_verdict_for_the_claim_is_an_error_of_the_contract(fault: str) -> None:
     with pytest.raises(ContractError, match=f"c.yaml: claim T: .* found `{fault}`"):
         planned(fault)
 

@@ -139,8 +139,10 @@ def test_a_drill_record_edited_outside_its_rows_differs(
     assert " 0 differ " in line
 
 
-def test_a_survivor_recorded_as_not_run_is_a_difference(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Though a row of another claim may read its run."""
+def test_a_surviving_fault_recorded_as_not_run_is_a_difference(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The difference is found even if a row of another claim reads the same run."""
     change(directory / FILE, called_not_run)
     code, _, problems = check(directory, capsys)
     run = f"{CONTROL}+doubled_step"
@@ -165,7 +167,7 @@ def test_changed_evidence_of_a_faulted_run_is_a_difference(directory: Path, caps
 
 
 @pytest.mark.parametrize("lost", [FAULTED, CONTROL])
-def test_lost_evidence_of_fault_or_control_is_reported_as_a_difference(
+def test_lost_evidence_of_a_faulted_or_a_control_run_is_reported_as_a_difference(
     lost: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(directory / "evidence" / lost)

@@ -124,7 +124,7 @@ def test_a_claim_that_cannot_fail_lets_faults_survive(tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_two_workers_at_a_time_agree_with_the_control_up_to_the_faulty_step(tmp_path: Path) -> None:
+def test_runs_of_two_concurrent_workers_equal_the_control_run_up_to_the_faulty_step(tmp_path: Path) -> None:
     path = write_contract(tmp_path, "doubled_step, unended_capture")
     found = fire_drill.drill([path], fire_drill.DrillOptions(reports=tmp_path / "reports"))
     seen = {row.fault: (row.killed, row.seen.reason, row.seen.figures) for row in found.record.rows}

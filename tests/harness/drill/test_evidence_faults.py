@@ -12,7 +12,7 @@ from harness.drill.faults import NO_STEPS, without_steps
 
 
 @pytest.mark.parametrize("claim", [AGREE, MATCH], ids=["ranks_agree", "ranks_match"])
-def test_ranks_that_ran_no_steps_get_the_no_steps_verdict(claim: dict[str, Any]) -> None:
+def test_the_no_steps_fault_gets_its_declared_verdict_for_claims_about_ranks(claim: dict[str, Any]) -> None:
     verdict = verdict_of(claim, without_steps(run_of(rank_of(0), rank_of(1), beside=[one()])))
     assert (verdict.status, verdict.reason) == (NO_STEPS.expected.status, NO_STEPS.expected.reason)
     assert verdict.figures["steps_run"].value == 0

@@ -78,7 +78,10 @@ def project(tmp_path: Path) -> Path:
 def test_a_projects_own_faults_are_planted_and_killed_unless_they_change_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The contract is checked in a process with only the harness, and the drill is executed in this process."""
+    """The contract is checked in a separate process that imports only the harness.
+
+    The drill runs in the test's process.
+    """
     checked = subprocess.run(
         [sys.executable, "-P", "-m", "harness", "check", "own-v1.yaml"],
         cwd=project,

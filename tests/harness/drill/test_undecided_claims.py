@@ -91,7 +91,9 @@ def row(seen: str, *, killed: bool = False) -> Row:
         ("NOT_RUN", "ERROR", 0),
     ],
 )
-def test_a_fault_is_left_out_only_if_its_claim_is_undecided_without_it(without: str, with_it: str, left: int) -> None:
+def test_a_fault_is_left_out_only_if_its_claim_is_undecided_without_a_fault(
+    without: str, with_it: str, left: int
+) -> None:
     control = Control(contract="c", claim="C", workload="w", status=without, reason="any", message="m")
     rows, not_run = decidable([row(with_it)], [control])
     assert (len(rows), [(item.claim, item.fault, item.reason, item.message) for item in not_run]) == (

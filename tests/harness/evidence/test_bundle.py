@@ -32,7 +32,7 @@ def test_a_finished_directory_holds_contracts_evidence_and_digests(tmp_path: Pat
     assert altered(bundle) == []
 
 
-def test_an_abandoned_run_directory_is_incomplete_and_its_missing_run_counts_as_a_death(tmp_path: Path) -> None:
+def test_an_abandoned_run_directory_is_incomplete_and_its_missing_run_counts_as_dead(tmp_path: Path) -> None:
     writer = BundleWriter(tmp_path / "run", header(), [LOADED])
     assert writer.abandon() == tmp_path / "run"
     bundle = read_bundle(tmp_path / "run")
@@ -123,7 +123,7 @@ def test_a_run_id_cannot_point_outside_of_the_run_directory(tmp_path: Path) -> N
             bundle.evidence(name)
 
 
-def test_evidence_stored_under_a_different_runs_name_is_a_garbage_death(tmp_path: Path) -> None:
+def test_evidence_stored_under_the_name_of_a_different_run_counts_as_damaged(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     (bundle.path / "evidence" / RUN_ID).rename(bundle.path / "evidence" / "c+w+paired")
     death = bundle.evidence("c+w+paired").death
@@ -131,7 +131,7 @@ def test_evidence_stored_under_a_different_runs_name_is_a_garbage_death(tmp_path
     assert (death.cause, death.detail) == ("garbage", f"this is the evidence of run {RUN_ID!r}")
 
 
-def test_a_damaged_run_is_recorded_as_a_death_of_only_that_run(tmp_path: Path) -> None:
+def test_a_run_with_damaged_evidence_counts_as_dead_without_an_effect_on_other_runs(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     (bundle.path / "evidence" / RUN_ID / "run.json").write_text("[" * 100_000)
     evidence = bundle.evidence(RUN_ID)

@@ -74,6 +74,7 @@ def cut_off(lane: Path) -> None:
 
 
 def test_complete_lanes_give_the_executions_of_the_whole_run(run: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     evidence = read(run)
     assert (counted(evidence), evidence.failed, evidence.death) == ({"again": 1, "plain": 2, "untrained": 1}, {}, None)
     assert [each.start.replica for each in evidence.arms["plain"]] == [0, 1]
@@ -81,6 +82,7 @@ def test_complete_lanes_give_the_executions_of_the_whole_run(run: Path) -> None:
 
 
 def test_the_worker_processes_of_all_lanes_are_counted(run: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     (run / "lane.0/attempt.0").mkdir()
     shutil.copy(run / "lane.0/run.json", run / "lane.0/attempt.0")
     assert [list(worker.run.arms) for worker in read_times(run)] == [
@@ -93,6 +95,7 @@ def test_the_worker_processes_of_all_lanes_are_counted(run: Path) -> None:
 
 
 def test_a_missing_lane_fails_its_arms(run: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     shutil.rmtree(run / "lane.2")
     evidence = read(run)
     assert failures(evidence) == {"untrained": ("incomplete", "no lane has replica 0")}
@@ -101,6 +104,7 @@ def test_a_missing_lane_fails_its_arms(run: Path) -> None:
 
 
 def test_a_missing_repetition_lane_fails_its_arm(run: Path) -> None:
+    """A lane is a part of a run with its own worker process, here for the repetitions of an arm."""
     shutil.rmtree(run / "lane.1")
     assert failures(read(run)) == {"plain": ("incomplete", "no lane has replica 1")}
 
@@ -113,6 +117,7 @@ def test_a_repetition_does_not_replace_the_missing_first_execution(run: Path) ->
 
 
 def test_a_lane_without_a_readable_run_fails_the_arm_that_no_other_lane_has(run: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     (run / "lane.2/run.json").write_text("{")
     [(arm, (cause, detail))] = failures(read(run)).items()
     assert (arm, cause) == ("untrained", "garbage")
@@ -120,6 +125,7 @@ def test_a_lane_without_a_readable_run_fails_the_arm_that_no_other_lane_has(run:
 
 
 def test_a_lane_that_was_cut_off_fails_its_arms(run: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     cut_off(run / "lane.0")
     evidence = read(run)
     assert failures(evidence) == dict.fromkeys(("plain", "again"), ("incomplete", "the `complete` record is missing"))
@@ -128,7 +134,8 @@ def test_a_lane_that_was_cut_off_fails_its_arms(run: Path) -> None:
     assert not has_ended(run)
 
 
-def test_a_lane_with_a_recorded_death_has_ended(run: Path) -> None:
+def test_a_lane_whose_death_is_recorded_counts_as_ended(run: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     cut_off(run / "lane.2")
     death = Death(cause="signal", detail="SIGKILL", phase="untrained.0: steps", stack="")
     (run / "lane.2/death.json").write_text(death.model_dump_json())
@@ -137,6 +144,7 @@ def test_a_lane_with_a_recorded_death_has_ended(run: Path) -> None:
 
 
 def test_a_damaged_series_fails_only_its_lane(run: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     (run / "lane.1/plain.1.csv").write_text("nonsense\n")
     evidence = read(run)
     assert {arm: cause for arm, (cause, _) in failures(evidence).items()} == {"plain": "garbage"}
@@ -183,15 +191,17 @@ def planted(run: Path) -> None:
         (planted, "lane.2/run.json is not a part of this run"),
     ],
 )
-def test_lanes_outside_the_run_are_a_garbage_death(run: Path, change: Callable[[Path], None], told: str) -> None:
+def test_lanes_that_are_not_planned_for_the_run_count_as_damaged_evidence(
+    run: Path, change: Callable[[Path], None], told: str
+) -> None:
     change(run)
     evidence = read(run)
     assert evidence.death is not None
     assert (evidence.death.cause, evidence.death.detail, evidence.arms) == ("garbage", told, {})
 
 
-def test_a_lane_with_more_executions_than_planned_is_a_death(run: Path) -> None:
-    """A worker that executed what another lane was to, as its records say."""
+def test_a_lane_with_more_executions_than_planned_counts_as_failed(run: Path) -> None:
+    """According to its records, the worker of one lane also executed what was planned for another lane."""
     records = (run / "lane.0/records.jsonl").read_text()
     repeated = (run / "lane.1/records.jsonl").read_text().splitlines(keepends=True)
     [complete] = records.splitlines(keepends=True)[-1:]
@@ -208,7 +218,8 @@ def cut_in(worker: Path, phase: str) -> None:
     (worker / "records.jsonl").write_text("".join(lines[: last + 1]))
 
 
-def test_executions_that_ended_in_running_lanes_are_evidence(run: Path) -> None:
+def test_executions_that_have_ended_are_evidence_while_their_lane_is_running(run: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     assert counted(read_so_far(run)[1]) == counted(read(run))
     lanes = {lane: (lane / "records.jsonl").read_text() for lane in sorted(run.glob("lane.*"))}
     [together] = [lane for lane, records in lanes.items() if "again.0: open" in records]

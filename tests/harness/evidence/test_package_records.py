@@ -104,7 +104,7 @@ def write(directory: Path, *lines: RunRecord) -> None:
         recorder.write(Complete(seconds=1.0))
 
 
-def test_records_of_a_package_are_read_in_their_execution(install: Install, directory: Path) -> None:
+def test_records_of_a_package_are_read_with_the_execution_that_wrote_them(install: Install, directory: Path) -> None:
     drift = install(SOURCE)
     several = [drift(arm="plain", replica=0, step=step, size=0.5) for step in (0, 1)]
     write(directory, *several)
@@ -113,7 +113,9 @@ def test_records_of_a_package_are_read_in_their_execution(install: Install, dire
     assert evidence.arms["plain"][0].records(drift) == several
 
 
-def test_a_package_record_written_twice_is_a_garbage_death(install: Install, directory: Path) -> None:
+def test_a_record_of_a_package_that_was_written_twice_counts_as_damaged_evidence(
+    install: Install, directory: Path
+) -> None:
     drift = install(SOURCE)
     write(directory, *[drift(arm="plain", replica=0, step=1, size=size) for size in (0.5, 9.0)])
     death = read(directory).death
@@ -140,7 +142,7 @@ def test_reading_records_of_a_failed_part_ends_the_judgement_with_an_error(insta
     assert settled.value.reason == "worker_exception"
 
 
-def test_records_of_an_uninstalled_package_are_a_garbage_death(directory: Path) -> None:
+def test_records_of_a_package_that_is_not_installed_count_as_damaged_evidence(directory: Path) -> None:
     write(directory)
     lines = (directory / "records.jsonl").read_text().splitlines(keepends=True)
     drift = '{"record":"drift","arm":"plain","replica":0,"step":0,"size":0.5}\n'

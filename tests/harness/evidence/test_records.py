@@ -33,7 +33,7 @@ def test_records_are_ordered_by_arm_and_replica(directory: Path) -> None:
 
 
 def test_each_execution_has_the_rows_of_its_own_series_file(directory: Path) -> None:
-    """Equal files are parsed once; files of one length that differ in one digit are not equal."""
+    """Equal files are parsed only once. Files of equal length that differ in one digit are parsed separately."""
     with Recorder(directory) as recorder:
         for replica, loss in enumerate((1.5, 2.5, 1.5)):
             recorder.write(start(replica=replica))
@@ -112,7 +112,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
     ],
     ids=["text", "empty", "no tag", "unknown key", "wrong type", "deep", "huge number", "nul"],
 )
-def test_a_damaged_record_is_a_garbage_death(directory: Path, line: str) -> None:
+def test_a_damaged_record_makes_the_run_count_as_dead(directory: Path, line: str) -> None:
     with Recorder(directory) as recorder:
         recorder.write(start())
     with (directory / "records.jsonl").open("a") as records:
@@ -135,7 +135,7 @@ def test_a_damaged_record_is_a_garbage_death(directory: Path, line: str) -> None
         ([start(replica=1)], "records.jsonl: arm plain lacks replica 0"),
     ],
 )
-def test_contradictory_records_are_a_garbage_death(
+def test_contradictory_records_make_the_run_count_as_dead(
     directory: Path, records: list[ArmStart | ArmEnd], detail: str
 ) -> None:
     with Recorder(directory) as recorder:
@@ -146,7 +146,7 @@ def test_contradictory_records_are_a_garbage_death(
     assert (death.cause, death.detail) == ("garbage", detail)
 
 
-def test_an_exception_is_the_cause_of_death_before_a_missing_end(directory: Path) -> None:
+def test_a_recorded_exception_is_the_cause_of_death_rather_than_the_missing_last_record(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.write(Raised(error="ValueError: no", stack="in step"))
     death = read(directory).death
@@ -154,7 +154,7 @@ def test_an_exception_is_the_cause_of_death_before_a_missing_end(directory: Path
     assert (death.cause, death.detail, death.stack) == ("exception", "ValueError: no", "in step")
 
 
-def test_a_run_without_records_is_an_incomplete_death(directory: Path) -> None:
+def test_a_run_without_records_counts_as_dead_with_the_cause_incomplete(directory: Path) -> None:
     death = read(directory).death
     assert death is not None
     assert (death.cause, death.phase) == ("incomplete", None)
@@ -167,7 +167,7 @@ def test_a_damaged_run_is_an_evidence_error(tmp_path: Path, text: str) -> None:
         read_run(tmp_path)
 
 
-def test_a_damaged_death_is_garbage(directory: Path) -> None:
+def test_a_damaged_record_of_a_death_counts_as_damaged_evidence(directory: Path) -> None:
     (directory / "death.json").write_text("{}")
     death = read(directory).death
     assert death is not None

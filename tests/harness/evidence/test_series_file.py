@@ -61,7 +61,7 @@ def test_blocks_of_unequal_lengths_are_refused(directory: Path) -> None:
         (HEADER + f"0,1.0,a,0,{2**70}\n", "too large"),
     ],
 )
-def test_a_damaged_series_is_a_garbage_death(directory: Path, text: str, detail: str) -> None:
+def test_a_damaged_series_makes_the_run_count_as_dead(directory: Path, text: str, detail: str) -> None:
     with Recorder(directory) as recorder:
         recorder.write(start())
         recorder.write(Complete(seconds=1.0))

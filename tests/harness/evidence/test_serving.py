@@ -89,7 +89,7 @@ def value_of(run: Run, field: str) -> Any:
 
 
 def test_every_field_of_a_run_has_a_rule_for_sharing_evidence() -> None:
-    """What a run gets a field for is served, or not, on purpose."""
+    """A field without a rule would be ignored when one run's evidence is used for another run."""
     for rules in PURPOSES.values():
         assert set(rules) == {*Run.model_fields, *PlannedArm.model_fields} == set(FIELDS)
 
@@ -161,7 +161,10 @@ def test_evidence_of_a_widened_run_can_still_be_used_for_its_original_contract(h
 @few
 @given(host=runs, guest=runs, arms=st.permutations(NAMES))
 def test_evidence_of_a_widened_run_can_be_used_for_equal_training(host: Run, guest: Run, arms: list[str]) -> None:
-    """Under any names: where the arms that it takes are the guest's own, all that it lacks is what it may be given."""
+    """The arms may have other names.
+
+    A run that was widened by another run's arms lacks nothing which that run needs.
+    """
     own = {name: getattr(host, name) for name in ("probe", "process", "measurement", "workload", "settings", "fault")}
     alike = guest.model_copy(update={**own, "data": host.data, "model_directory": host.model_directory})
     empty = host.model_copy(update={"arms": {}, "fault_arms": [], "gradient_steps": [], "gradient_arms": []})
@@ -171,7 +174,7 @@ def test_evidence_of_a_widened_run_can_be_used_for_equal_training(host: Run, gue
 
 
 def test_evidence_with_a_gradient_comparison_that_was_not_requested_cannot_be_used() -> None:
-    """The guest's own process would leave gradients without differences; a judge of a drill reads them as they are."""
+    """Without the comparison the run would record gradients alone, and a judge reads them differently."""
     arms = {name: PlannedArm(arm=Arm(), system="a:B") for name in NAMES}
     workload = Workload(model="m", batch_size=1, seq_len=1, steps=1)
     own = {"id": "r", "contract": "c", "probe": "paired", "workload_name": "w", "workload": workload}

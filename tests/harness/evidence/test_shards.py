@@ -38,10 +38,10 @@ def test_a_shard_of_a_machine_that_could_not_run_a_unit_is_not_an_attempt(tmp_pa
 
 
 @pytest.mark.parametrize(("arm", "again"), [("graphed", True), ("plain", False)])
-def test_an_arm_unavailable_on_a_machine_is_not_an_attempt_at_claims_that_name_the_arm(
+def test_a_machine_without_an_arm_makes_no_attempt_at_claims_that_name_the_arm(
     tmp_path: Path, arm: str, *, again: bool
 ) -> None:
-    """Claim C names `graphed` alone."""
+    """Claim C names only the arm `graphed`."""
     shards = [finished(tmp_path / at[11:13], header(started_at=at)) for at in (EARLY, LATE)]
     obstacle = Obstacle(reason="not_available", message="not here")
     evidence = RunEvidence(RUN_ID, "paired", {}, failed={arm: failed_arm(arm, obstacle)})

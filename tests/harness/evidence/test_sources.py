@@ -78,7 +78,7 @@ def test_the_source_digest_depends_on_content_not_location(tmp_path: Path, monke
     assert source_digest() != digests[0]
 
 
-def test_every_source_is_listed_by_path_and_changes_only_its_packages_digest(
+def test_every_source_file_is_listed_by_path_and_changes_only_the_digest_of_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = package(tmp_path, monkeypatch)
@@ -212,7 +212,10 @@ def test_libraries_the_standard_library_and_missing_modules_are_not_listed_as_so
 
 
 def test_a_package_recorded_by_an_installer_is_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`pip install --target`, an unpacked wheel: what lies beside, unrecorded, is the user's."""
+    """`pip install --target` and wheels record their files.
+
+    Files next to them that are not recorded belong to the user.
+    """
     monkeypatch.syspath_prepend(str(tmp_path))
     names = {"our_library": "import our_losses", "our_module": "", "our_losses": "", "our_tools": "import our_module"}
     write(tmp_path, our_adapter=f"import {', '.join(names)}, our_split.part\n", our_split__of__part="")
@@ -225,7 +228,7 @@ def test_a_package_recorded_by_an_installer_is_a_library(tmp_path: Path, monkeyp
 
 
 def test_a_symlinked_package_is_classified_by_its_real_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Package managers link libraries into environments, a user their own package into `site-packages`."""
+    """Package managers link libraries into environments, and users link their own packages into `site-packages`."""
     store, own = tmp_path / "store", tmp_path / "own"
     write(store / "site-packages" / "a_linked_library", __init__="")
     record_installed(store / "wheels", {"a_linked_wheel/__init__.py": ""})
@@ -324,7 +327,7 @@ def test_the_adapter_written_by_init_makes_the_trainer_a_source(
 def test_check_reports_a_module_that_python_cannot_compile_and_executes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The drafted adapter imports the trainer when it builds the step, so nothing else reads the trainer before."""
+    """The drafted adapter imports the trainer only when it builds the step, so `check` itself must read the trainer."""
     write(tmp_path, train="def make_step():\n    return step, batch, model\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -105,7 +105,7 @@ def test_a_run_records_the_commit_of_every_system_that_its_contracts_name() -> N
 
 
 def test_a_run_records_the_name_that_a_wrapped_trainer_gives_itself() -> None:
-    """Regression: a drill page named the wrapper `with_faults:Faulty`, which no user knows."""
+    """Regression: a drill's page showed the name of the wrapper, `with_faults:Faulty`, which users do not know."""
     contract = load_contract(Path(__file__).parents[3] / "examples" / "ranks" / "fsdp2" / "contract.yaml")
     describe_all(contract.contract.systems())  # as the plan does; a header asks no system itself
     header = header_of([contract], Plan([], []), VerifyOptions(), datetime(2026, 11, 22, tzinfo=UTC))

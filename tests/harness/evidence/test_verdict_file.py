@@ -17,7 +17,7 @@ def verdict(status: Status = Status.PASS) -> Verdict:
     return Verdict(status=status, reason="r", message="m é", contract="c", claim="C", workload="w", figures=figures)
 
 
-def test_verdicts_read_back_as_written_and_byte_for_byte(tmp_path: Path) -> None:
+def test_verdicts_are_read_back_as_written_and_written_again_with_equal_bytes(tmp_path: Path) -> None:
     verdicts = [verdict(), verdict(Status.NOT_RUN)]
     write_verdicts(tmp_path, verdicts)
     read = read_verdicts(tmp_path)
@@ -72,7 +72,7 @@ def test_verdicts_of_version_1_are_compared_by_their_facts() -> None:
         ('"format_version": 1', '"format_version": true'),
     ],
 )
-def test_a_verdict_file_that_only_a_lax_parser_reads_as_equal_is_reported(was: str, becomes: str) -> None:
+def test_a_verdict_file_that_only_a_lenient_parser_reads_as_equal_is_reported(was: str, becomes: str) -> None:
     assert was in of_version_1()
     changed = of_version_1().replace(was, becomes)
     assert other_than(changed.encode(), [verdict()]) == "the evidence gives other verdicts"

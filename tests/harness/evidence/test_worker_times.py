@@ -56,7 +56,7 @@ def test_a_phase_without_a_start_time_is_left_out_of_clock_times(directory: Path
     assert not read_times(directory)[0].clocked
 
 
-def test_worker_times_without_process_times_are_not_clocked(directory: Path) -> None:
+def test_worker_times_without_the_times_of_the_process_do_not_count_as_clock_times(directory: Path) -> None:
     record(directory, PHASE, COMPLETE)
     assert not read_times(directory)[0].clocked
 
@@ -85,6 +85,7 @@ def test_worker_times_list_earlier_attempts_first_and_in_order(directory: Path) 
 
 
 def test_worker_times_of_a_run_in_lanes_are_those_of_its_lanes(directory: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     for number in (10, 2):
         for folder in (directory / f"lane.{number}", directory / f"lane.{number}/attempt.0"):
             folder.mkdir()

@@ -89,7 +89,7 @@ def test_a_different_number_of_micro_batches_is_reported(tmp_path: Path) -> None
     assert (found.reason, found.figures["micro_batches"].value) == ("micro_batch_count", 4)
 
 
-def test_an_arm_that_reads_the_batch_at_once_is_not_accumulation(tmp_path: Path) -> None:
+def test_an_arm_that_reads_the_batch_at_once_does_not_count_as_accumulating(tmp_path: Path) -> None:
     claim = ACCUMULATION | {"baseline": "plain"}
     assert verdict("Accumulating", tmp_path, claim).reason == "vacuous_one_batch"
 

@@ -89,7 +89,7 @@ def test_time_while_a_worker_is_stopped_does_not_count_for_its_limits(
     assert worker.stopped == [(5.0, 100.0)]
 
 
-def test_a_worker_that_dies_while_timed_alone_releases_the_machine(tmp_path: Path) -> None:
+def test_a_worker_that_dies_while_it_has_the_machine_alone_releases_the_machine(tmp_path: Path) -> None:
     company = Company()
     death = execute(stand_in_run("dies_alone"), tmp_path / "dead", company=company)
     assert death is not None
@@ -97,8 +97,11 @@ def test_a_worker_that_dies_while_timed_alone_releases_the_machine(tmp_path: Pat
     assert execute(stand_in_run("one_arm"), tmp_path / "next", company=company) is None
 
 
-def test_an_arm_that_dies_while_waiting_to_be_alone_is_named(tmp_path: Path) -> None:
-    """Earlier enqueued work fails at the wait for a quiet device; the other arms are executed without this arm."""
+def test_an_arm_that_dies_while_waiting_to_have_the_machine_alone_is_named(tmp_path: Path) -> None:
+    """Work that was enqueued before fails while the worker waits for an idle device.
+
+    The other arms are then executed again without this arm.
+    """
     death = execute(stand_in_run("dies_as_it_waits"), tmp_path / "dead", company=Company())
     assert death is not None
     assert (death.phase, death.cause) == ("plain.0: wait to be alone", "signal")

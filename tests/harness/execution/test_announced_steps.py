@@ -79,7 +79,7 @@ def test_a_paired_run_observes_syncs_and_captures_even_with_few_steps(tmp_path: 
     assert capture["observed_steps"] == min(3, steps - 1)
 
 
-def test_a_step_beyond_the_announced_number_raises_an_unannounced_step_error() -> None:
+def test_a_step_beyond_the_announced_number_of_steps_raises_an_error() -> None:
     run = run_of("seeds")
     with opened(run, "plain") as training:
         for index in range(STEPS):
@@ -89,7 +89,7 @@ def test_a_step_beyond_the_announced_number_raises_an_unannounced_step_error() -
 
 
 def test_the_test_system_itself_refuses_an_unannounced_step() -> None:
-    """So that this file shows something."""
+    """Otherwise the other tests in this file would pass although a probe takes too many steps."""
     from announced_systems import Announced
 
     with Announced().open(run_of("seeds").workload, Arm()) as training:

@@ -92,7 +92,7 @@ def test_a_thread_started_within_an_arms_block_belongs_to_that_arm(helpers: Help
     assert helpers.begin("a") == pytest.approx(WORK_S, rel=0.5)
 
 
-def test_work_of_a_thread_started_before_all_arms_counts_for_no_arm() -> None:
+def test_work_of_a_thread_that_was_started_before_every_arm_counts_for_no_arm() -> None:
     worker = Worker()
     helpers = Helpers()
     for arm in ("a", "b"):
@@ -103,7 +103,7 @@ def test_work_of_a_thread_started_before_all_arms_counts_for_no_arm() -> None:
 
 
 def test_native_pool_threads_count_for_the_arm_that_calls_them(helpers: Helpers) -> None:
-    """OpenMP's threads begin to be in arm a and work for arm b."""
+    """OpenMP starts its threads while arm a runs, and the threads then also work for arm b."""
     threads, matrix = torch.get_num_threads(), torch.randn(512, 512)
     torch.set_num_threads(2)
     try:
@@ -117,7 +117,7 @@ def test_native_pool_threads_count_for_the_arm_that_calls_them(helpers: Helpers)
 
 
 def test_a_native_thread_that_calls_python_counts_as_a_pool_thread() -> None:
-    """Autograd's threads call hooks; one that asks for its own `Thread` gets a dummy."""
+    """Python creates a dummy `Thread` object for such a thread, such as a thread of autograd that calls a hook."""
     import _thread
 
     noted, over = threading.Event(), threading.Event()

@@ -119,7 +119,7 @@ def fails(*_given: object) -> object:
 
 
 @pytest.mark.parametrize("hook", ["before", "around", "after", "at_end"])
-def test_an_error_of_a_watcher_fails_its_parts_or_without_parts_the_arm(tmp_path: Path, hook: str) -> None:
+def test_an_error_of_a_watcher_fails_its_parts_of_the_evidence_or_else_the_arm(tmp_path: Path, hook: str) -> None:
     calls: list[object] = []
 
     def planted(*given: object) -> object:

@@ -162,7 +162,7 @@ def test_an_arm_that_raises_fails_only_the_claims_that_name_it(raising: Outcome,
 
 @pytest.mark.parametrize(("name", "arm"), [("raises", "raises"), ("LAST", "last")], ids=["the first arm", "the last"])
 def test_an_arm_that_raises_fails_its_claim_whether_first_or_last(raising: Outcome, name: str, arm: str) -> None:
-    """Baselines are executed first: one arm fails before its claim's candidate, and one after its baseline."""
+    """Baselines are executed first, so one arm fails before the candidate of its claim and one after its baseline."""
     assert raising.verdicts[name].reason == "worker_exception"
     assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"
 
@@ -196,7 +196,7 @@ def test_a_missing_part_of_an_arms_system_leaves_only_that_arms_claim_not_run(ra
 
 
 def test_an_arm_needed_only_by_failed_claims_is_not_executed(raising: Outcome) -> None:
-    """Arm `alone` would be compared with a baseline that failed earlier."""
+    """The arm `alone` is compared only with a baseline that has failed before."""
     failed = set(raising.evidence.failed)
     assert set(raising.evidence.arms) - failed == {"again", "plain"}
 
@@ -230,7 +230,7 @@ def test_each_of_two_arms_that_end_their_process_needs_an_additional_worker(
 
 
 def test_each_of_two_failed_arms_keeps_its_own_cause_of_failure(tmp_path: Path) -> None:
-    """No claim needs the remaining arm, and each failed arm has its own cause."""
+    """One arm raises an exception and one is killed, and each is compared with the arm `plain`."""
     arms = {"plain": {}, "raises": {"fails": "raises"}, "killed": {"fails": "killed"}}
     contract, run = planned(arms, claim("RAISES", "raises", "plain"), claim("KILLED", "killed", "plain"))
     assert execute(run, tmp_path / "run") is None

@@ -23,7 +23,7 @@ def waiting_step() -> TracedStep:
     return TracedStep(body, lambda: {"value": value})
 
 
-def test_each_failed_traced_recording_counts_as_a_capture_attempt() -> None:
+def test_each_failed_recording_of_operators_counts_as_a_capture_attempt() -> None:
     step = waiting_step()
     with CaptureAttempts() as attempts:
         for _ in range(2):
@@ -33,7 +33,7 @@ def test_each_failed_traced_recording_counts_as_a_capture_attempt() -> None:
 
 
 def test_a_cuda_graph_that_cannot_begin_counts_as_a_capture_attempt() -> None:
-    """Without a graph it raises, on any machine."""
+    """`capture_begin` is called without a graph, so it raises an error on every machine."""
     with CaptureAttempts() as attempts, pytest.raises(TypeError):
         torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg]
     assert attempts.count == 1
@@ -49,7 +49,7 @@ def test_a_caught_capture_failure_is_recorded_with_the_users_line() -> None:
 
 
 def test_a_capture_error_reports_the_exception_of_the_captured_code() -> None:
-    """An exception in a `with` block also ends the capture; here ending fails too, because there is no graph."""
+    """An exception in a `with` block also ends the capture. Without a graph, ending the capture fails, too."""
     with CaptureAttempts() as attempts:
         with suppress(TypeError):
             torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg]
@@ -64,7 +64,7 @@ def test_a_capture_error_reports_the_exception_of_the_captured_code() -> None:
 
 
 def test_an_exception_raised_before_a_capture_is_not_a_capture_error() -> None:
-    """The capture is tried in an `except` block."""
+    """The code tries the capture within an `except` block, so an older exception is being handled."""
     with CaptureAttempts() as attempts:
         try:
             raise ValueError("something else")  # noqa: TRY301 - likewise
@@ -76,7 +76,7 @@ def test_an_exception_raised_before_a_capture_is_not_a_capture_error() -> None:
     assert not [error for error in attempts.errors if "something else" in error]
 
 
-def test_no_capture_attempt_is_counted_after_the_watched_block() -> None:
+def test_a_capture_attempt_after_the_watched_block_of_code_is_not_counted() -> None:
     methods = (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end, TracedStep.record)
     with CaptureAttempts() as attempts:
         pass

@@ -19,7 +19,7 @@ def test_graph_node_types_have_the_names_of_cuda(kind: str, name: str) -> None:
     assert _type_name(getattr(runtime.cudaGraphNodeType, f"cudaGraphNodeType{kind}")) == name
 
 
-def test_clipped_tensors_are_counted_from_the_first_known_argument_table() -> None:
+def test_clipped_tensors_are_counted_from_the_arguments_of_a_known_clip_kernel() -> None:
     tables = {0x1000: 168, 0x2000: 3}
     assert clipped_by(tables, [7, 0x1000, 0x2000]) == 168
     assert clipped_by(tables, [7, 8]) == 0
@@ -27,7 +27,9 @@ def test_clipped_tensors_are_counted_from_the_first_known_argument_table() -> No
 
 
 @pytest.mark.parametrize("handle", ["func", "kern"])
-def test_eight_byte_kernel_arguments_are_read_from_their_table(monkeypatch: pytest.MonkeyPatch, handle: str) -> None:
+def test_kernel_arguments_of_eight_bytes_are_read_from_the_table_of_arguments(
+    monkeypatch: pytest.MonkeyPatch, handle: str
+) -> None:
     sizes = [8, 4, 8]
     values = [ctypes.c_uint64(0x1234), ctypes.c_uint32(77), ctypes.c_uint64(0xABCDEF)]
     table = (ctypes.c_uint64 * 3)(*(ctypes.addressof(value) for value in values))

@@ -31,7 +31,7 @@ def test_a_memory_reset_by_either_name_is_recorded_and_executed(name: str, monke
 
 @pytest.mark.parametrize("rank", [None, 1])
 def test_a_rank_samples_the_memory_of_its_own_device(rank: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is sampled by a thread, whose current device is the first one."""
+    """The thread that samples memory has the first device as its current device, also in a process of another rank."""
     asked: list[int] = []
 
     def note(device: int) -> Any:
@@ -59,7 +59,10 @@ def test_a_rank_samples_the_memory_of_its_own_device(rank: int | None, monkeypat
 
 
 def test_sampling_memory_does_not_initialize_cuda_before_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system that sets the allocator up as it opens would come too late: the sampler looks every two milliseconds."""
+    """Memory is sampled every two milliseconds.
+
+    If sampling initialized CUDA, a system could not configure the allocator any more.
+    """
 
     def current_device() -> int:
         raise AssertionError("torch sets CUDA and its allocator up")
@@ -107,7 +110,7 @@ def test_a_gpu_reading_that_nvml_lacks_does_not_hide_readings_of_other_gpus(monk
 
 
 def test_device_memory_is_read_once_it_no_longer_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory of a process that has just ended is given back a little later."""
+    """The memory of a process that has just ended is released only after a short time."""
     monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml([900, 500, 100]))
     monkeypatch.setattr(peak_watch, "sleep", lambda _: None)
     monkeypatch.setattr(peak_watch, "REST_S", 0.01)

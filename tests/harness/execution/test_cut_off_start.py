@@ -62,14 +62,16 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, until: threading.Event) -> None:
         plan.execute(tasks)
 
 
-def test_an_interrupted_start_waits_for_the_task_that_its_thread_has_begun(
+def test_an_interrupted_start_of_a_thread_waits_for_the_task_that_the_thread_has_begun(
     worker: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_off(monkeypatch, until=worker.began)
     assert worker.noted == ["began", "ended"]
 
 
-def test_a_thread_begun_after_an_interruption_runs_no_task(worker: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_begins_after_an_interruption_runs_no_task(
+    worker: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrived, over = threading.Event(), threading.Event()
     one = schedule.Schedule._one
 

@@ -170,7 +170,9 @@ def test_a_claim_with_a_changed_probe_setting_is_not_run(
         (CAPTURE, {"captures": 2, "nodes_at_least": 10}),
     ],
 )
-def test_a_claim_that_demands_less_is_judged_from_a_larger_run(claim: dict[str, Any], change: dict[str, Any]) -> None:
+def test_a_claim_that_needs_no_more_than_a_run_recorded_is_judged_from_this_run(
+    claim: dict[str, Any], change: dict[str, Any]
+) -> None:
     claims = [TRAJECTORY, claim] if claim is THROUGHPUT else [claim]
     *_, (_, _, workload, made) = units(*claims)
     [*_, (contract, changed, _, _)] = units(*claims[:-1], {**claim, **change})
@@ -191,7 +193,7 @@ def test_an_arm_executed_differently_than_the_contract_demands_is_reported(chang
     assert str(first_difference(contract, claim, workload, [other])) == said
 
 
-def test_one_large_measurement_does_not_replace_two_demanded_measurements() -> None:
+def test_a_single_larger_measurement_does_not_replace_the_two_measurements_that_a_claim_requires() -> None:
     *_, (_, _, workload, made) = units(TRAJECTORY, {**THROUGHPUT, "processes": 12})
     [*_, (contract, claim, _, _)] = units(TRAJECTORY, {**THROUGHPUT, "processes": 6, "measurements": 2})
     found = str(first_difference(contract, claim, workload, made))
@@ -210,7 +212,7 @@ def test_runs_of_one_contract_with_different_data_are_not_judged_together() -> N
     assert str(first_difference(contract, claim, workload, other)).startswith("data: one for all runs in the contract")
 
 
-def test_a_lost_run_is_not_reported_as_a_run_of_a_different_contract() -> None:
+def test_a_run_without_evidence_is_not_reported_as_a_run_of_a_different_contract() -> None:
     *_, (contract, claim, workload, made) = units(TRAJECTORY, THROUGHPUT)
     for lost in range(len(made)):
         assert first_difference(contract, claim, workload, [*made[:lost], *made[lost + 1 :]], unread=1) is None

@@ -64,7 +64,7 @@ def test_each_cuda_device_has_its_own_random_generator(calls: list[str]) -> None
 def test_memory_growth_is_measured_from_an_empty_cache_and_counts_only_new_large_segments(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A segment that was there before does not count; one that came does, if its pool is the large one."""
+    """Segments that existed before the measured work do not count, and neither do new segments of the small pool."""
     segments = [{"address": 1, "total_size": 20, "segment_type": "large"}]
     free = [1000, 900]
     stats = {"large_pool.current": 20, "large_pool.peak": 20, "small_pool.current": 2, "small_pool.peak": 2}

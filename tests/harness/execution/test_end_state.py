@@ -24,7 +24,9 @@ HOLD = (*CORRECT, stateful_systems.UncommonTensors, stateful_systems.RightSecond
 
 
 @pytest.mark.parametrize("system", HOLD, ids=lambda system: system.__name__)
-def test_a_correct_step_passes_the_comparison_of_end_states(system: type[Stateful], tmp_path: Path) -> None:
+def test_a_captured_step_that_is_correct_passes_the_comparison_of_end_states(
+    system: type[Stateful], tmp_path: Path
+) -> None:
     verdict = verdict_on(name_of(system), tmp_path)
     assert (verdict.status, verdict.reason) == (Status.PASS, "held"), verdict.message
 
@@ -66,7 +68,7 @@ CAPTURES: dict[str, Any] = {
 def test_a_capture_made_by_the_system_itself_counts_only_observed_replays(
     system: type[Stateful], same: str, captured: str, tmp_path: Path
 ) -> None:
-    """The capture record is equal in all of these systems."""
+    """All of these systems report the same capture record about themselves."""
     assert verdict_on(name_of(system), tmp_path / "same").reason == same
     verdict = judged(name_of(system), tmp_path / "captured", CAPTURES)
     assert verdict.reason == captured, verdict.message

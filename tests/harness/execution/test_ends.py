@@ -55,8 +55,8 @@ def test_end_states_without_buffers_have_no_buffer_distance() -> None:
     assert (found.buffers, found.buffers_relative, found.buffer) == (0, None, None)
 
 
-def test_end_differences_name_the_kept_execution() -> None:
-    """In a resumed arm, the second half is the first execution that ends in this process."""
+def test_end_differences_name_the_execution_whose_end_state_was_kept() -> None:
+    """In a resumed arm, this is the second half, because it is the first execution that ends in this process."""
     ends = Ends()
     ends.keep(tensors({"weight": [1.0]}), "plain", 1)
     ends.keep(tensors({"weight": [9.0]}), "plain", 2)
@@ -95,7 +95,7 @@ class Appends:
 
 
 @pytest.mark.parametrize("entry", ["log.{}", "log.{}.2", "log.{}.loss", "run.0.loss.{}.2", "log.{}.more.0.loss"])
-def test_a_log_entry_is_not_state_even_if_its_tensor_is_deeply_nested(entry: str) -> None:
+def test_a_tensor_in_an_entry_of_a_log_does_not_count_as_state_even_if_deeply_nested(entry: str) -> None:
     watch = after_two_steps(Appends(entry))
     assert list(watch.at_end().digests["tensors"]) == ["averages.0.slow.1"]
     assert watch.loose is not None

@@ -46,7 +46,9 @@ def test_an_evaluation_that_changes_the_training_fails_with_its_reason(tmp_path:
 
 
 @pytest.mark.parametrize(("system", "reason"), [("Right", "held"), ("EvaluatesItsAverage", "evaluations_differ")])
-def test_evaluations_of_a_candidate_must_equal_those_of_the_plain_arm(tmp_path: Path, system: str, reason: str) -> None:
+def test_numbers_that_evaluations_of_the_candidate_return_must_equal_those_of_the_plain_arm(
+    tmp_path: Path, system: str, reason: str
+) -> None:
     alone = evaluated(system, tmp_path / "alone", candidate="captured")
     assert alone.reason == "held", "it changes nothing, and returns something new"
     verdict = evaluated(system, tmp_path / "beside", candidate="captured", plain="plain", max_relative_difference=1e-6)
@@ -74,7 +76,7 @@ def test_an_evaluation_that_returns_text_is_refused(tmp_path: Path) -> None:
         evaluated("ReturnsText", tmp_path)
 
 
-def test_a_step_without_an_evaluation_lacks_the_capability(tmp_path: Path) -> None:
+def test_a_system_without_an_evaluation_lacks_the_capability_evaluate(tmp_path: Path) -> None:
     from harness.system.protocol import NotAvailable
 
     with pytest.raises(

@@ -43,7 +43,7 @@ def test_losses_that_no_replay_is_proven_to_compute_are_undecided(name: str, tmp
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "replay_unproven"
 
 
-def test_a_trajectory_with_a_decoy_graph_is_not_captured(tmp_path: Path) -> None:
+def test_a_training_with_an_idle_graph_is_not_captured(tmp_path: Path) -> None:
     verdict = judged("ghost_systems:Idle", tmp_path / "run", CLAIM | {"mechanism": "traced", "guards": {"steps": 12}})
     assert verdict.reason == "candidate_not_captured"
 
@@ -54,12 +54,12 @@ def test_the_remembered_step_fault_is_found_in_any_system(system: str, tmp_path:
 
 
 def test_a_nan_state_is_not_mistaken_for_outputs_that_no_replay_computed(tmp_path: Path) -> None:
-    """With NaN parameters the loss is NaN on every batch, which says nothing about the replays."""
+    """With NaN parameters every loss is NaN, so equal losses do not show that no replay computes the loss."""
     assert verdict_on("step_function_systems:Regression", tmp_path / "run", "nan_end_state").reason == "non_finite_end"
 
 
 def test_the_ghost_replay_is_not_counted_in_the_arms_steps_and_replays(tmp_path: Path) -> None:
-    """The ghost replay takes steps with the arm, but they must not be counted as the arm's."""
+    """The ghost replay is a test after the training. It takes steps, which must not count as steps of the arm."""
     [run] = planned_of(contract_of("ghost_systems:Whole", CAPTURE)).runs
     [arm] = executed(run, tmp_path / run.id).arms["captured"]
     assert arm.capture is not None
@@ -69,6 +69,7 @@ def test_the_ghost_replay_is_not_counted_in_the_arms_steps_and_replays(tmp_path:
 
 
 def test_a_step_that_needs_a_batch_beyond_the_last_ends_the_ghost_replay(tmp_path: Path) -> None:
+    """The ghost replay is a test after the training. It runs replays without the step, and the step without replays."""
     [run] = planned_of(contract_of("ghost_systems:WaitsForMore", CAPTURE)).runs
     [arm] = executed(run.model_copy(update={"heartbeat_s": 2.0}), tmp_path / run.id).arms["captured"]
     assert arm.capture is not None
@@ -83,6 +84,7 @@ def execute_one(name: str, directory: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore"])
 def test_the_ghost_replay_restores_all_parameters(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ghost replay is a test after the training. It runs replays without the step, and the step without replays."""
     look, seen = ghost_replay.ghost_replay, list[dict[str, str]]()
 
     def between(training: Any, *given: Any) -> Any:
@@ -98,6 +100,7 @@ def test_the_ghost_replay_restores_all_parameters(name: str, tmp_path: Path, mon
 
 
 def test_the_ghost_replay_sends_a_heartbeat_after_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ghost replay is a test after the training. It runs replays without the step, and the step without replays."""
     look, moments = ghost_replay.ghost_replay, list[str]()
 
     def noted(training: Any, attempts: Any, last: int, others: list[int], *_alive: Any) -> Any:
@@ -117,6 +120,7 @@ def test_the_ghost_replay_sends_a_heartbeat_after_each_step(tmp_path: Path, monk
 
 
 def test_captures_are_counted_before_the_ghost_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ghost replay is a test after the training. It runs replays without the step, and the step without replays."""
     called = list[str]()
 
     def noting(name: str) -> Any:
@@ -150,7 +154,7 @@ def test_captures_are_counted_before_the_ghost_replay(tmp_path: Path, monkeypatc
 def test_device_work_after_a_step_needs_a_declared_limit_and_may_not_train(
     name: str, reason: str, declared: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    """Each of the systems trains, or averages 4 tensors 16 times: 64 operations."""
+    """After each step, one system updates parameters, and another averages 4 tensors 16 times (64 operations)."""
     verdict = verdict_on(f"ghost_systems:{name}", tmp_path / "run", **declared)
     assert verdict.reason == reason, verdict.message
     trains = "nothing shows that the replays alone train" if name == "TrainsAfterwards" else "issued 64 operations"

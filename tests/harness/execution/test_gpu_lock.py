@@ -132,7 +132,7 @@ def test_a_shared_gpu_request_waits_while_the_memory_shares_are_used_up() -> Non
     third.close()
 
 
-def test_a_killed_holder_leaves_the_gpu_free() -> None:
+def test_a_killed_process_that_held_the_gpu_leaves_the_gpu_free() -> None:
     with _holder() as holder:
         holder.kill()
     said: list[str] = []
@@ -175,8 +175,11 @@ def test_a_file_system_without_locks_is_reported_without_waiting(monkeypatch: py
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o000])
-def test_a_lock_without_permission_is_named(monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
-    """Of another user in a folder that all may write; nothing is refused to root, so that it is asked for by hand."""
+def test_a_lock_file_without_permission_is_named(monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    """The file may belong to another user.
+
+    The test raises the error itself, because the user root may open every file.
+    """
     path = lock_path("GPU-a")
     path.touch(mode=mode)
     opened = os.open

@@ -39,7 +39,7 @@ def make_run(probe: str = "paired", needs: dict[str, Any] | None = None, **setti
         (make_run("prewarm", {"device": "cuda"}, target="sm_90"), True),
     ],
 )
-def test_the_need_of_a_run_for_a_gpu_follows_from_its_work(run: Run, needed: bool) -> None:
+def test_the_work_of_a_run_determines_whether_the_run_needs_a_gpu(run: Run, needed: bool) -> None:
     assert needs_gpu(run) is needed
 
 

@@ -82,7 +82,7 @@ def test_source_lines_that_wait_for_the_device_are_named() -> None:
     ("announced", "steps", "executions"), [(8, 2, [4]), (4, 4, [4, 2]), (2, 2, [2, 2]), (1, 2, [1, 1])]
 )
 def test_sync_observation_takes_no_more_steps_than_announced(announced: int, steps: int, executions: list[int]) -> None:
-    """Executions of the step's body, a pass on fake tensors among them, by each time that the arm was opened."""
+    """Each time that the arm is opened, executions of the step are counted, including passes on fake tensors."""
     made: list[int] = []
 
     @contextmanager
@@ -102,7 +102,7 @@ def test_sync_observation_takes_no_more_steps_than_announced(announced: int, ste
     assert made == executions
 
 
-def test_a_blind_host_sync_detector_reports_that_it_missed_the_planted_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_sync_detector_that_misses_the_planted_sync_reports_this(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_sync, "by_dispatch_mode", lambda *_, **__: Counter[object]())
     assert observe(Waits())["dispatch_mode"] == (0, 2, False)
 
@@ -206,7 +206,7 @@ def test_a_profile_without_syncs_is_empty() -> None:
     assert profiled(lambda: torch.ones(3).sum()) == Counter()
 
 
-def test_raw_profiler_events_give_the_sync_count_of_events_with_stacks() -> None:
+def test_raw_profiler_events_and_events_with_stacks_give_the_same_number_of_syncs() -> None:
     with profiler(stacks=True) as profile:
         torch.ones(2).sum().item()
         with torch.profiler.record_function(_WINDOW):

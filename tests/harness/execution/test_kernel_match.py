@@ -57,7 +57,7 @@ def writing(*values: float) -> Call:
     return write
 
 
-def test_a_kernel_that_returns_its_own_buffer_is_compared_with_its_repeated_call() -> None:
+def test_a_kernel_that_returns_its_internal_buffer_is_compared_with_a_second_call() -> None:
     own, calls = torch.zeros(3), list[None]()
 
     def drifts(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -80,7 +80,10 @@ def test_a_kernel_that_returns_its_own_buffer_is_compared_with_its_repeated_call
     ids=["empty_strided", "new_empty_strided", "empty_permuted"],
 )
 def test_a_strided_kernel_output_is_poisoned_to_find_unwritten_elements(allocate: Callable[[], Tensor]) -> None:
-    """A wrapper allocates the output this way, and the kernel does not write its last element."""
+    """Poison is a special bit pattern that fills outputs first.
+
+    Here the kernel does not write the last element of its strided output.
+    """
 
     def leaves_one_out(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         out = allocate()
@@ -146,6 +149,7 @@ def test_any_difference_from_a_zero_reference_is_an_infinite_error() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_poison_values_differ_from_every_computed_nan(dtype: torch.dtype) -> None:
+    """Poison is a special bit pattern that fills outputs first, so that unwritten elements are found."""
     poison = GuardedMemory().poisoned_like(torch.zeros(2, dtype=dtype))
     assert bool(poison.isnan().all())
     integer = torch.int32 if dtype == torch.float32 else torch.int16
@@ -232,7 +236,7 @@ def test_a_system_without_kernels_is_not_available(tmp_path: Path, monkeypatch: 
         execute(tmp_path / "run", monkeypatch, SimpleNamespace())
 
 
-def test_a_kernel_output_allocated_by_the_kernel_itself_is_poisoned_too() -> None:
+def test_an_output_that_the_kernel_allocates_is_filled_with_a_special_bit_pattern_first() -> None:
     def first_two(_outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         y = torch.empty(3)
         y[:2] = 2 * VALUES[:2]
@@ -241,7 +245,9 @@ def test_a_kernel_output_allocated_by_the_kernel_itself_is_poisoned_too() -> Non
     assert seen(compare(comparison(first_two))) == (0.0, 0.0, True, 1, True)
 
 
-def test_memory_between_a_kernels_steps_is_poisoned_too() -> None:
+def test_memory_that_a_kernel_allocates_for_intermediate_results_is_poisoned_too() -> None:
+    """Poison is a special bit pattern that fills memory first, so that unwritten elements are found."""
+
     def through_memory(outputs: Mapping[str, Tensor]) -> None:
         left = torch.empty_like(outputs["y"])
         left[:2] = VALUES[:2]

@@ -81,7 +81,9 @@ def test_a_cross_compiled_inventory_names_its_target_and_no_device(tmp_path: Pat
     ("fault", "arms", "planted"),
     [("odd_key", ["nf4"], "odd_key"), ("odd_key", [], "None"), ("nan_tail", ["nf4"], "None")],
 )
-def test_a_fault_is_planted_only_in_its_kernel_arms(fault: str, arms: list[str], planted: str, tmp_path: Path) -> None:
+def test_a_fault_of_kernels_is_planted_only_in_the_arms_that_it_names(
+    fault: str, arms: list[str], planted: str, tmp_path: Path
+) -> None:
     run = make_run("Healthy", "sm_90", fault=fault, fault_arms=arms)
     assert records_of(run, tmp_path / "run")[-1]["planned"][0]["key"] == f"sm_90, {planted}"
 

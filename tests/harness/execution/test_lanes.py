@@ -95,21 +95,25 @@ def within(candidate: str = "again", baseline: str = "plain") -> dict[str, Any]:
 
 
 def test_the_repetition_and_the_control_run_in_separate_lanes() -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(within())
     assert apart(run) == [[("plain", 0), ("again", 0)], [("plain", 1)], [("untrained", 0)]]
 
 
 def test_arms_compared_in_bits_run_in_separate_lanes() -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(trajectory())
     assert apart(run) == [[("plain", 0)], [("plain", 1)], [("again", 0)], [("untrained", 0)]]
 
 
 def test_candidates_of_the_same_baseline_share_its_lane() -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(within(), within("other", "again"))
     assert apart(run)[0] == [("plain", 0), ("again", 0), ("other", 0)]
 
 
 def test_arms_whose_end_states_are_compared_share_a_lane() -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(within(), repeated("plain", equality="within"))
     assert apart(run) == [[("plain", 0), ("plain", 1), ("plain", 2), ("again", 0)], [("untrained", 0)]]
 
@@ -128,22 +132,28 @@ def test_repetitions_of_several_arms_share_a_process() -> None:
 
 
 def test_gradient_comparisons_share_the_baselines_lane_and_its_repetition_has_its_own_lane() -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(gradients("other", "plain"), repeated("other", equality="within"))
     assert apart(run) == [[("plain", 0), ("other", 0), ("other", 1), ("other", 2)], [("plain", 1)]]
 
 
 def test_arms_with_a_planned_gradient_comparison_share_a_lane() -> None:
-    """A reduced run of a drill, whose other claims are gone."""
+    """A lane is a part of a run with its own worker process.
+
+    In a drill's reduced run, only the planned comparison of gradients shows that two arms belong together.
+    """
     _, run = planned(gradients("other", "plain"))
     assert apart(run.model_copy(update={"compared": []})) == [[("plain", 0), ("other", 0)], [("plain", 1)]]
 
 
 def test_arms_of_unrelated_claims_run_in_separate_lanes() -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(*(repeated(arm, equality="within") for arm in ("plain", "other")))
     assert apart(run) == [[("plain", index) for index in range(3)], [("other", index) for index in range(3)]]
 
 
 def test_a_lane_has_all_settings_of_its_run_except_the_list_of_executions() -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(trajectory(), gradients("again", "plain"))
     for lane in lanes(run):
         assert lane.model_copy(update={"arms": run.arms}) == run
@@ -164,6 +174,7 @@ def test_a_lane_has_all_settings_of_its_run_except_the_list_of_executions() -> N
     ],
 )
 def test_a_run_that_cannot_be_split_has_one_lane(change: dict[str, Any]) -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(trajectory())
     run = run.model_copy(update=change)
     assert lanes(run) == [run]
@@ -181,19 +192,24 @@ def test_a_run_that_cannot_be_split_has_one_lane(change: dict[str, Any]) -> None
 def test_the_number_of_lanes_without_a_gpu_depends_on_cores_and_steps(
     steps: int, processors: int, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """250 steps and more; repetitions have one of the processors."""
+    """A lane is a part of a run with its own worker process.
+
+    Runs of 250 steps and more are divided, and repetitions get one of the cores.
+    """
     monkeypatch.setattr(lanes_module, "usable_cores", lambda: processors)
     _, run = planned(trajectory(guards=TRAINED | {"steps": 200}), steps=steps, device="cpu")
     assert [[arm for arm, _ in lane.executions()] for lane in lanes(run)] == expected
 
 
 def test_without_a_gpu_a_candidate_shares_its_baselines_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane is a part of a run with its own worker process."""
     monkeypatch.setattr(lanes_module, "usable_cores", lambda: 4)
     _, run = planned(within(), device="cpu")
     assert apart(run) == [[("plain", 0), ("again", 0)], [("plain", 1)], [("untrained", 0)]]
 
 
 def test_a_drill_run_of_one_arm_has_no_lanes(tmp_path: Path) -> None:
+    """A lane is a part of a run with its own worker process."""
     _, run = planned(trajectory())
     reduced = run.model_copy(update={"arms": {"again": run.arms["again"]}, "fault": "f", "fault_arms": ["again"]})
     assert lane_directories(reduced, tmp_path / "run") == [(reduced, tmp_path / "run")]
@@ -229,6 +245,7 @@ CLAIMS = (trajectory(), trajectory("other", "plain", equality="within"), gradien
 def test_lanes_together_give_the_evidence_and_verdicts_of_a_single_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A lane is a part of a run with its own worker process."""
     contract, run = planned(*CLAIMS, steps=4, device=None)
     whole = executed(run, tmp_path / "whole")
     in_lanes(monkeypatch)
@@ -248,7 +265,7 @@ def test_lanes_together_give_the_evidence_and_verdicts_of_a_single_process(
 
 @pytest.mark.usefixtures("warm", "ends_alone")
 def test_a_dying_lane_fails_only_its_own_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane that loses its only arm ends; a lane that loses one of several arms continues without it."""
+    """A lane that loses its only arm ends, and a lane that loses one of several arms continues without this arm."""
     in_lanes(monkeypatch)
     arms = {**ARMS, "other": {"fails": "killed"}, "untrained": {"learning_rate": 0.0, "fails": "killed"}}
     sound = trajectory("again", id="SOUND", guards={"steps": 3}, equality="within")
@@ -273,6 +290,7 @@ def test_a_dying_lane_fails_only_its_own_arms(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_run_ends_when_its_last_lane_ends() -> None:
+    """A lane is a part of a run with its own worker process."""
     heard: list[str] = []
     first, second = as_one(lambda progress: heard.append(progress.phase), 2)
     for tell, phase in [

@@ -154,13 +154,13 @@ def test_an_unknown_cupti_error_is_reported_with_its_status() -> None:
     assert unable(Cupti(subscribed=999)) == "cuptiSubscribe returned status 999"
 
 
-def test_the_launch_counter_is_unable_without_graph_launch_callbacks() -> None:
+def test_the_launch_counter_reports_that_it_cannot_count_without_graph_launch_callbacks() -> None:
     cupti = Cupti(names={(DRIVER, 307): b"cuLaunchKernel"})
     assert unable(cupti, cupti.replay) == "CUPTI knows no callback for a graph launch"
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
-def test_the_launch_counter_is_unable_if_a_callback_cannot_be_enabled() -> None:
+def test_the_launch_counter_reports_that_it_cannot_count_if_a_callback_cannot_be_enabled() -> None:
     cupti = Cupti()
     cupti.cuptiEnableCallback = Function(lambda *_: 5)
     assert unable(cupti, cupti.replay) == "cuptiEnableCallback(1) of domain 1, callback 514 returned status 5"
@@ -175,7 +175,7 @@ def test_a_planted_graph_launch_that_the_counter_misses_is_reported() -> None:
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
-def test_a_launch_counter_that_goes_blind_during_the_timing_reports_a_failure() -> None:
+def test_a_launch_counter_that_stops_counting_during_the_timing_reports_a_failure() -> None:
     cupti = Cupti()
     with LaunchCounter(cupti, cupti.replay) as counter:
         cupti.blind = {DRIVER}

@@ -104,12 +104,13 @@ def test_a_training_that_ends_in_its_first_block_is_an_error(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(("system", "reason"), [("AveragesLater", "end_differs"), ("ListsItsLosses", "held")])
 def test_loose_tensors_of_the_plain_arm_are_compared_in_a_long_replay(system: str, reason: str, tmp_path: Path) -> None:
+    """A loose tensor belongs to no module and to no optimizer."""
     verdict = judged(f"loose_systems:{system}", tmp_path, CLAIM, steps=STEPS)
     assert verdict.reason == reason, verdict.message
 
 
 @pytest.mark.parametrize("fault", slow_but(["late_stale_batch", "late_nan"], WITHOUT_TIME))
-def test_a_late_fault_is_killed(fault: str, tmp_path: Path) -> None:
+def test_a_fault_late_in_a_long_replay_is_killed(fault: str, tmp_path: Path) -> None:
     verdict = judged(SYSTEM, tmp_path, CLAIM, fault=fault, steps=STEPS)
     assert is_killed(HARNESS_FAULTS[fault].breaks["long_replay"], verdict), (verdict.reason, verdict.message)
 
@@ -143,7 +144,9 @@ def test_steps_that_become_slower_fail_the_long_replay_claim(
 def test_a_long_replay_alternates_with_a_fresh_run(
     fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that every look moves by a millisecond: the old run's planted sleep alone makes a difference."""
+    """The clock of this test advances by a millisecond at each reading, so only the planted sleep makes the old run
+    slower.
+    """
     clock = Clock()
     monkeypatch.setattr("harness.execution.probes.timed_arm.monotonic", clock.perf_counter)
     monkeypatch.setattr("harness.system.memory_faults.time", clock)
@@ -161,7 +164,7 @@ def test_a_long_replay_alternates_with_a_fresh_run(
 
 
 def test_long_replay_turns_use_each_input_shape_equally_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long shape more in the old run's blocks would look like a slowdown."""
+    """Otherwise more long shapes in the blocks of the old run would look like a slowdown."""
     made: list[int] = []
     block = TimedArm.block
 
@@ -178,8 +181,12 @@ def test_long_replay_turns_use_each_input_shape_equally_often(tmp_path: Path, mo
     assert made == [WARMUP_STEPS, *[12] * (4 * REPLAY_ROUNDS)]
 
 
-def test_each_block_of_the_turns_sends_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """960 steps without a heartbeat take longer than one may fail to come where a step takes an eighth of a second."""
+def test_each_block_of_a_long_replays_comparison_with_a_fresh_run_sends_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a step takes an eighth of a second, 960 steps without a heartbeat would exceed the limit for missing
+    heartbeats.
+    """
     phases: list[str] = []
     monkeypatch.setattr(Recorder, "heartbeat", lambda recorder: phases.append(recorder.current_phase))
     executed(run_of("captured", 4, 2), tmp_path / "captured")
@@ -187,10 +194,13 @@ def test_each_block_of_the_turns_sends_heartbeats(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(("limit", "rounds"), [(0.02, None), (100.0, REPLAY_ROUNDS)])
-def test_turns_end_within_the_limit_of_their_run(
+def test_a_long_replays_comparison_with_a_fresh_run_ends_within_the_time_limit(
     limit: float, rounds: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that every look moves by a millisecond: a process that its limit ended would keep no evidence."""
+    """The clock of this test advances by a millisecond at each reading.
+
+    A process that its time limit ends would keep no evidence.
+    """
     clock = Clock()
     for module in ("long_replay", "timed_arm"):
         monkeypatch.setattr(f"harness.execution.probes.{module}.monotonic", clock.perf_counter)

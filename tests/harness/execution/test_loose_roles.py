@@ -289,7 +289,8 @@ CASES: list[tuple[Callable[[Trainer], None], dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("case", "roles"), CASES, ids=[case.__name__ for case, _ in CASES])
-def test_the_readers_of_a_loose_tensor_decide_its_role(case: Callable[[Trainer], None], roles: dict[str, str]) -> None:
+def test_what_reads_a_loose_tensor_determines_its_role(case: Callable[[Trainer], None], roles: dict[str, str]) -> None:
+    """A loose tensor belongs to no module and to no optimizer."""
     found = followed(case)
     assert found.failure is None
     assert kept(found) == roles
@@ -383,7 +384,7 @@ LATE: list[tuple[Callable[[Trainer], None], dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("case", "roles"), LATE, ids=[case.__name__ for case, _ in LATE])
-def test_a_long_training_gives_the_roles_of_steps_that_were_followed(
+def test_tensor_roles_of_a_long_training_come_from_the_steps_that_were_followed(
     case: Callable[[Trainer], None], roles: dict[str, str]
 ) -> None:
     found = followed(case, steps=LONG)
@@ -450,6 +451,7 @@ def test_a_tensor_read_only_by_the_evaluation_is_state() -> None:
 
 
 def test_loose_tensors_have_no_roles_if_the_last_step_was_unannounced() -> None:
+    """A loose tensor belongs to no module and to no optimizer."""
     run = run_of(Trainer(late_average))
     watch = StateWatch(run, follows=True)
     watch.at_start()
@@ -466,7 +468,7 @@ def test_loose_tensors_have_no_roles_if_the_last_step_was_unannounced() -> None:
 
 
 def test_a_tensor_taken_over_by_the_optimizer_is_compared_under_the_optimizers_name() -> None:
-    """A trainer keeps the state that it has loaded, and gives it to its optimizer at the first step."""
+    """A trainer may keep the state that it has loaded until the first step, and then give it to its optimizer."""
 
     def starts(trainer: Trainer) -> None:
         if trainer.number == 1:

@@ -31,6 +31,7 @@ def name_of(system: type[loose_systems.Makes]) -> str:
 def test_a_loose_tensor_that_a_capture_does_not_repeat_gives_its_reason(
     system: type[loose_systems.Makes], reason: str, said: str, tmp_path: Path
 ) -> None:
+    """A loose tensor belongs to no module and to no optimizer, such as a running average."""
     verdict = verdict_on(name_of(system), tmp_path)
     assert verdict.reason == reason, verdict.message
     assert said in verdict.message
@@ -48,6 +49,7 @@ def test_a_loose_tensor_that_a_capture_does_not_repeat_gives_its_reason(
 def test_a_loose_tensor_that_an_optimized_arm_omits_gives_its_reason(
     system: type[loose_systems.Makes], reason: str, tmp_path: Path
 ) -> None:
+    """A loose tensor belongs to no module and to no optimizer, such as a running average."""
     assert judged(name_of(system), tmp_path, CLAIM, arms=OPTIMIZED).reason == reason
 
 
@@ -63,6 +65,7 @@ def test_a_loose_tensor_that_an_optimized_arm_omits_gives_its_reason(
     ],
 )
 def test_an_unchanged_arm_passes_with_all_its_loose_tensors(system: type[loose_systems.Makes], tmp_path: Path) -> None:
+    """A loose tensor belongs to no module and to no optimizer, such as a running average."""
     verdict = judged(name_of(system), tmp_path, CLAIM, arms=UNCHANGED)
     assert verdict.reason == "held", verdict.message
     assert "nobody reads" not in verdict.message

@@ -95,7 +95,7 @@ def test_a_worker_whose_standard_streams_are_closed_completes_its_run(tmp_path: 
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_worker_process_with_lost_standard_streams_ends_with_its_intended_exit_status(lost: str) -> None:
-    """For example a part of a resumed training, or a rank."""
+    """Such a process can be a part of a resumed training or a rank."""
     streams = "sys.stdout.close(); sys.stderr.close()"
     if lost in STREAMS:
         streams = f"sys.stdout, sys.stderr = STREAMS[{lost!r}](), STREAMS[{lost!r}]()"

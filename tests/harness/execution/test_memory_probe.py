@@ -67,7 +67,7 @@ def test_the_memory_probe_process_is_asked_for_one_arm_without_its_fault(process
 
 
 def test_the_memory_process_has_ended_before_the_worker_continues(process: list[str]) -> None:
-    """Only then has it given its memory back."""
+    """Otherwise the memory of the process would not have been released yet."""
     process.append(f"{SOUND}; line.receive(None)")
     with MemoryProbe(RUN, "nf4") as probe:
         probe.wait_until_ready()
@@ -177,7 +177,9 @@ def test_without_a_connected_worker_no_memory_is_measured(asking: Asking) -> Non
     assert asking.training.steps == []
 
 
-def test_a_system_exception_is_the_memory_process_answer(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_process_answers_with_the_exception_that_the_system_raised(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(asking.training, "step", lambda _index: 1 / 0)
     with pytest.raises(Left):
         step_memory.main()

@@ -27,7 +27,7 @@ def apart(start: dict[str, Tensor], end: dict[str, Tensor], other: tuple[dict[st
 
 
 def test_a_nudge_of_the_start_does_not_count_as_movement_of_the_training() -> None:
-    """Ends 0.5 apart, of which 0.25 were there before."""
+    """A nudge changes the start slightly. Here the arms end 0.5 apart, and 0.25 of this existed at the start."""
     plain = tensors(weight=[1.0, 2.0]), tensors(weight=[1.0, 5.0])
     found = apart(tensors(weight=[1.0, 2.25]), tensors(weight=[1.0, 5.5]), plain)
     assert found.tensors[WEIGHT] == pytest.approx((0.25, 3.0, math.hypot(1, 5.5)))
@@ -46,14 +46,17 @@ def test_a_tensor_created_in_the_first_step_counts_as_moved_from_zero() -> None:
 
 
 def test_a_tensor_that_starts_infinite_counts_as_moved_from_zero() -> None:
-    """The least value so far begins infinite, and no two ends of it would be apart; a mask stays where it is."""
+    """A smallest value so far starts as infinity. Measured from infinity, no two ends would differ.
+
+    An element that stays infinite did not move.
+    """
     start = {"mean": [math.inf, -math.inf]}
     plain = tensors(**start), tensors(mean=[3.0, -math.inf])
     assert apart(tensors(**start), tensors(mean=[4.0, -math.inf]), plain).tensors == {MEAN: (1.0, 3.0, math.inf)}
 
 
 def test_a_log_element_that_stays_nan_counts_as_not_moved() -> None:
-    """A log starts as NaN and is filled from the front; an element that becomes NaN moved by an unknown distance."""
+    """A log starts as NaN and is filled from the front. An element that becomes NaN moved by an unknown distance."""
     start = {"mean": [math.nan, math.nan, 1.0]}
     plain = tensors(**start), tensors(mean=[3.0, math.nan, 1.0])
     apart_by, moved_by, _ = apart(tensors(**start), tensors(mean=[4.0, math.nan, 1.0]), plain).tensors[MEAN]
@@ -102,7 +105,7 @@ def test_equal_infinite_elements_count_as_unmoved_and_equal() -> None:
     assert apart({}, mask, ({}, mask)).tensors == {MEAN: (0.0, math.inf, math.inf)}
 
 
-def test_the_first_execution_of_an_arm_is_kept_and_a_failed_arm_dropped() -> None:
+def test_the_end_state_of_an_arms_first_execution_is_kept_and_that_of_a_failed_arm_dropped() -> None:
     moves = Moves()
     for value in (1.0, 2.0):
         moves.keep(moved({}, tensors(weight=[value])), "plain")

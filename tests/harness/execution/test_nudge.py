@@ -45,6 +45,7 @@ def opened(dtype: torch.dtype = torch.float32) -> StepFunctionRun:
     ],
 )
 def test_a_nudge_multiplies_elements_by_factors_close_to_one(dtype: torch.dtype, size: float, share: float) -> None:
+    """A nudge changes the start of an arm by about one rounding."""
     run = opened(dtype)
     before = run.parameters()["0.weight"].detach().clone()
     nudge(run)
@@ -80,6 +81,7 @@ class Mastered(Norm):
 
 @pytest.mark.parametrize("held", ["list", "flat", "alone"])
 def test_a_nudge_changes_master_weights_and_updates_the_parameters_from_them(held: str) -> None:
+    """A nudge changes the start of an arm by about one rounding."""
     system = Mastered()
     system.held = held
     run = system.open(Workload(model="any", batch_size=2, seq_len=1, steps=8), Arm())
@@ -97,6 +99,7 @@ def test_a_nudge_changes_master_weights_and_updates_the_parameters_from_them(hel
 
 
 def test_a_nudge_leaves_zeros_and_buffers_unchanged() -> None:
+    """A nudge changes the start of an arm by about one rounding."""
     run = opened()
     buffers = {name: tensor.clone() for name, tensor in run.state()["buffers"].items()}
     nudge(run)
@@ -104,7 +107,8 @@ def test_a_nudge_leaves_zeros_and_buffers_unchanged() -> None:
     assert all(torch.equal(tensor, buffers[name]) for name, tensor in run.state()["buffers"].items())
 
 
-def test_two_processes_nudge_equally_without_drawing_random_numbers() -> None:
+def test_two_processes_nudge_the_start_equally_without_drawing_random_numbers() -> None:
+    """A nudge changes the start of an arm by about one rounding."""
     one, other = opened(), opened()
     drawn = torch.get_rng_state()
     nudge(one)
@@ -115,7 +119,10 @@ def test_two_processes_nudge_equally_without_drawing_random_numbers() -> None:
 
 
 def test_a_nudge_also_changes_a_flat_parameter_copy_in_a_different_memory_format() -> None:
-    """A convolution's weight in `channels_last` has no view of one dimension."""
+    """A nudge changes the start of an arm by about one rounding.
+
+    In the format `channels_last` a weight has no view of one dimension.
+    """
     weight = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
     other, flat = torch.rand(5), weight.contiguous().view(-1).clone()
     [(_, tensors), _] = _alike({"weight": weight, "other": other}, [flat])

@@ -166,7 +166,7 @@ def test_values_of_a_captured_operator_come_from_the_observed_replay() -> None:
 
 
 @pytest.mark.usefixtures("graphs")
-def test_an_unobserved_graph_is_counted_and_its_parts_are_not_called_equal() -> None:
+def test_a_graph_that_was_not_observed_is_counted_and_its_part_of_the_step_is_not_reported_as_equal() -> None:
     training = Training()
     graph = captured(training)
     with ObservedCaptures(lambda: SiteFinder({})) as captures:
@@ -179,7 +179,7 @@ def test_an_unobserved_graph_is_counted_and_its_parts_are_not_called_equal() -> 
 
 
 @pytest.mark.usefixtures("graphs")
-def test_an_observer_beyond_its_time_limit_records_nothing() -> None:
+def test_an_observation_that_exceeds_its_time_limit_records_nothing() -> None:
     observer = StepOperators(SiteFinder({}), until=0.0)
     with observer:
         torch.ones(2).add_(1)
@@ -319,7 +319,9 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("graphs")
-def test_a_digest_within_a_capture_is_that_of_the_plain_recorder(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_computed_within_a_capture_equals_the_digest_computed_outside(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = digests({kind: KINDS[kind]})[kind]
     kept = reductions._kept_positions.cache_info()
     monkeypatch.setattr(Graph, "capturing", True)

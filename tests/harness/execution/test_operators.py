@@ -31,7 +31,7 @@ def test_an_attention_kernel_with_a_mask_is_named_differently() -> None:
     assert f"{flash} with attn_mask" in attention(torch.zeros(4, 4))
 
 
-def test_memory_moving_operators_are_not_recorded_as_kernels() -> None:
+def test_operators_that_only_move_memory_are_not_recorded() -> None:
     with OperatorWatch() as watch:
         torch.zeros(2, 3).t().clone().reshape(6).copy_(torch.ones(6))
     assert watch.names == set()
@@ -71,7 +71,7 @@ def test_the_comparison_of_operators_leaves_out_unrecorded_operators() -> None:
     assert "operators" not in verdict.message
 
 
-def test_an_operator_of_some_steps_only_is_no_operator_of_the_arm() -> None:
+def test_an_operator_that_only_some_steps_run_does_not_count_as_an_operator_of_the_arm() -> None:
     plain = ran(arm("ungraphed"), "aten.mm", "aten.relu")
     assert plain.end is not None
     chosen = plain.end.model_copy(update={"first_operators": ["aten.mm", "aten.norm"]})

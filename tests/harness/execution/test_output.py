@@ -27,10 +27,10 @@ def test_only_the_first_part_of_long_worker_output_is_stored(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("there", ["no folder", "a file", "no room"])
-def test_worker_output_that_cannot_be_stored_is_marked_as_exceeded(
+def test_worker_output_that_cannot_be_stored_is_read_on_and_marked_as_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
-    """A pump that ends holds up whoever prints: the worker would hang, or die of the pipe."""
+    """If nobody read the output, the worker would hang at a full pipe or die of a closed pipe."""
     path = tmp_path / "run" / "stderr.txt"
     if there == "a file":
         path.parent.mkdir()

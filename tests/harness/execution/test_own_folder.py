@@ -47,7 +47,7 @@ def directory_of(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("then_complete", [False, True])
 @pytest.mark.parametrize("what", GONE)
-def test_a_run_directory_removed_by_its_worker_is_recorded_as_an_incomplete_death(
+def test_a_run_whose_worker_removed_the_run_directory_counts_as_dead(
     tmp_path: Path, what: str, *, then_complete: bool
 ) -> None:
     directory = directory_of(tmp_path)
@@ -65,7 +65,7 @@ def test_a_run_directory_removed_by_its_worker_is_recorded_as_an_incomplete_deat
 
 @pytest.mark.parametrize("what", DAMAGED)
 def test_special_files_in_a_run_directory_do_not_stop_the_supervisor(tmp_path: Path, what: str) -> None:
-    """Whatever the verdict: the supervisor ends, and what it wrote can be read."""
+    """The supervisor must end, and its record of the run must be readable, whatever the verdict is."""
     directory = directory_of(tmp_path)
     death = execute(stand_in_run("takes_away", what=what, then_complete=True), directory)
     assert death is not None

@@ -24,7 +24,7 @@ ALONE = "from harness.devices.telemetry import pace; print(*[pace() for _ in ran
 
 
 def test_a_pace_is_the_processor_time_of_a_fixed_amount_of_work() -> None:
-    """In a process of its own: of this one's threads, those that its worker or an earlier test left may work."""
+    """The test starts its own process, because threads of earlier tests may still be working in this process."""
     found = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True).stdout.split()
     measured = [float(seconds) for seconds in found if seconds != "None"]
     assert len(measured) > 10
@@ -32,7 +32,7 @@ def test_a_pace_is_the_processor_time_of_a_fixed_amount_of_work() -> None:
 
 
 def test_threads_of_the_worker_process_do_not_count_as_neighbour_load() -> None:
-    """They may belong to an arm: what that does itself is never left out."""
+    """These threads may belong to an arm, and slowness that an arm itself causes must count."""
     over = threading.Event()
     data = bytes(2**24)
 

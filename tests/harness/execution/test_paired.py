@@ -95,7 +95,7 @@ def test_batch_digests_are_equal_across_arms_and_different_at_each_step(executed
     assert len(set(digests[0])) == STEPS
 
 
-def test_gradients_are_recorded_where_a_claim_reads_them(tmp_path: Path) -> None:
+def test_gradients_are_recorded_at_the_steps_at_which_a_claim_reads_them(tmp_path: Path) -> None:
     executed = Executed(make_run(gradient_arms=["captured", "plain"]), tmp_path / "run")
     recorded = {arm: [(r.replica, r.step) for r in executed.of(Gradients, arm)] for arm in executed_arms(executed)}
     assert recorded == {"plain": [(0, 0), (0, 7)], "captured": [(0, 0), (0, 7)], "untrained": []}
@@ -246,7 +246,7 @@ def test_a_nan_loss_of_the_system_is_recorded_as_nan(tmp_path: Path, monkeypatch
 
 
 def test_only_the_last_profiled_window_has_the_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs beside it would lengthen the times of its kernels; the first window only counts launches."""
+    """Other work would lengthen kernel times in the last window. The first window only counts launches."""
     order: list[str] = []
 
     @contextmanager

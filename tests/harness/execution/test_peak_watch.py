@@ -147,7 +147,7 @@ def test_the_harness_resets_peaks_between_phases_without_losing_any(device: Devi
     assert (evidence.resets, evidence.lost_peaks) == (0, 0)
 
 
-def test_memory_taken_past_torchs_allocator_counts_as_outside_memory(device: Device) -> None:
+def test_memory_that_does_not_come_from_torchs_allocator_counts_as_outside_memory(device: Device) -> None:
     def hide() -> None:
         device.hidden = 2000 * MIB
 

@@ -33,14 +33,14 @@ def test_claims_on_one_workload_share_one_paired_run() -> None:
     assert run.arms["plain"].system == SYSTEM
 
 
-def test_candidates_are_executed_as_the_contract_lists_them() -> None:
-    """A claim about gradients puts a baseline first. It does not put its candidate last."""
+def test_candidates_are_executed_in_the_order_of_the_contract() -> None:
+    """A claim about gradients moves its baseline to the front, but does not move its candidate to the end."""
     compiled = {**TRAJECTORY, "id": "COMPILED", "candidate": "compiled"}
     [run] = planned(TRAJECTORY, GRADIENTS, compiled, arms={**ARMS, "compiled": {"compile": True}}).runs
     assert list(run.arms) == ["plain", "graphed", "compiled", "untrained"]
 
 
-def test_repeatability_plans_as_many_replicas_as_it_judges() -> None:
+def test_as_many_repetitions_are_planned_as_a_repeatability_claim_compares() -> None:
     claim = {
         "id": "R",
         "kind": "repeatability",
@@ -67,7 +67,7 @@ def test_a_candidate_with_two_gradient_baselines_needs_two_runs() -> None:
     assert [run.baseline_of for run in result.runs] == [{"graphed": "plain"}, {"graphed": "synchronizing"}]
 
 
-def test_gradient_baselines_in_a_circle_need_two_runs() -> None:
+def test_two_arms_that_are_each_others_gradient_baseline_need_two_runs() -> None:
     other = {**GRADIENTS, "id": "G2", "candidate": "plain", "baseline": "graphed"}
     result = planned(GRADIENTS, other)
     assert [list(run.arms) for run in result.runs] == [["plain", "graphed"], ["graphed", "plain"]]
@@ -87,7 +87,7 @@ def test_arms_are_executed_after_their_baselines_even_when_a_baseline_has_a_base
     assert list(run.arms) == ["synchronizing", "plain", "untrained", "graphed"]
 
 
-def test_throughput_is_planned_in_separate_processes() -> None:
+def test_each_timing_of_a_speed_claim_is_planned_in_a_separate_process() -> None:
     result = planned(TRAJECTORY, THROUGHPUT, machine=H200)
     timings = [run for run in result.runs if run.probe == "throughput"]
     assert [run.id for run in timings] == [f"c+w+throughput+F+0+{process}" for process in range(6)]
@@ -226,7 +226,7 @@ def test_kernel_comparisons_with_different_operations_and_bounds_share_a_run() -
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_kernel_comparisons_share_a_run_only_when_the_run_tries_nothing_extra(
+def test_kernel_comparisons_share_a_run_only_if_the_run_contains_no_additional_cases(
     others: dict[str, Any], tried: list[tuple[list[str], list[float]]]
 ) -> None:
     match = {"kind": "kernel_match", "candidate": "graphed", "max_relative_error": {"float32": 1e-5}}
@@ -245,6 +245,6 @@ def test_long_claim_names_are_shortened_to_a_valid_directory_name() -> None:
     assert max(map(len, identities)) <= 150
 
 
-def test_data_and_model_directory_reach_every_run() -> None:
+def test_every_planned_run_has_the_data_and_the_model_directory_of_the_command() -> None:
     [run] = planned(CAPTURE, data="text.txt", model_directory="checkpoint").runs
     assert (run.data, run.model_directory) == ("text.txt", "checkpoint")

@@ -58,7 +58,7 @@ def test_a_fault_of_the_harness_can_be_planted_in_every_system() -> None:
     assert (run.fault, run.fault_arms) == ("extra_sync", ["graphed", "synchronizing"])  # by the kind it breaks
 
 
-def test_a_fault_that_needs_cuda_is_an_obstacle_without_a_gpu() -> None:
+def test_a_fault_that_needs_cuda_prevents_the_unit_from_running_without_a_gpu() -> None:
     description = with_fault("candidate", needs="cuda")
     result = planned(CAPTURE, describe=lambda _system: description, fault="stale")
     assert result.units[0].obstacle is not None
@@ -66,7 +66,7 @@ def test_a_fault_that_needs_cuda_is_an_obstacle_without_a_gpu() -> None:
     assert result.runs == []
 
 
-def test_a_fault_that_a_system_does_not_offer_is_an_obstacle() -> None:
+def test_a_fault_that_the_system_does_not_offer_prevents_the_unit_from_running() -> None:
     contracts = [
         Loaded(make_contract(CAPTURE, arms=ARMS)),
         Loaded(make_contract(CAPTURE, arms=ARMS, id="d", system="other:Twin")),

@@ -83,7 +83,7 @@ def on(**needs: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_machine_that_lacks_a_requirement_gets_an_obstacle_and_runs_nothing(
+def test_on_a_machine_that_lacks_a_requirement_nothing_runs_and_the_reason_is_stated(
     claim: dict[str, Any], needs: dict[str, Any], machine: Machine, reason: str, message: str
 ) -> None:
     result = planned(claim, machine=machine, workloads_=on(**needs))
@@ -93,19 +93,19 @@ def test_a_machine_that_lacks_a_requirement_gets_an_obstacle_and_runs_nothing(
     assert (unit.runs, result.runs) == ([], [])
 
 
-def test_an_obstacle_to_one_claim_keeps_the_runs_of_other_claims() -> None:
+def test_other_claims_run_if_one_claim_cannot_run() -> None:
     result = planned({**CAPTURE, "mechanism": "cuda_graph"}, TRAJECTORY)
     assert [unit.obstacle is None for unit in result.units] == [False, True]
     assert [run.id for run in result.runs] == ["c+w+paired"]
 
 
-def test_a_machine_that_meets_all_requirements_has_no_obstacle() -> None:
+def test_on_a_machine_that_meets_all_requirements_every_unit_can_run() -> None:
     workloads = on(device="cuda", memory_gib=12, modules=["json"])
     result = planned({**CAPTURE, "mechanism": "cuda_graph"}, machine=H200, workloads_=workloads)
     assert result.units[0].obstacle is None
 
 
-def test_without_the_run_extra_every_unit_has_a_missing_module_obstacle() -> None:
+def test_without_the_run_extra_no_unit_can_run_because_of_a_missing_module() -> None:
     bare = replace(H200, has_module=lambda name: name not in {"torch", "pynvml"})
     result = planned(TRAJECTORY, machine=bare, workloads_=on(modules=["no_such_module"]))
     assert result.units[0].obstacle is not None
@@ -126,17 +126,17 @@ def test_a_system_without_process_groups_runs_nothing(monkeypatch: pytest.Monkey
     )
 
 
-def test_an_unreadable_gpu_is_no_obstacle_because_the_ptx_judge_reports_it() -> None:
+def test_claims_about_ptx_run_on_an_unreadable_gpu_because_their_judge_reports_it() -> None:
     broken = replace(NO_GPU, gpu_unreadable=True)
     result = planned({**PTX, "target": "device"}, {**CAPTURE, "mechanism": "cuda_graph"}, machine=broken)
     assert [unit.obstacle is None for unit in result.units] == [True, False]
 
 
 @pytest.mark.parametrize(("device", "runs"), [(None, False), ("cuda", False), ("cpu", True)])
-def test_a_machine_whose_gpu_broke_decides_nothing_on_its_cpu_unless_the_workload_names_it(
+def test_a_machine_with_a_broken_gpu_decides_nothing_on_its_cpu_unless_the_workload_names_the_cpu(
     device: str | None, runs: bool
 ) -> None:
-    """On a runner whose driver broke, the gate must stay closed."""
+    """Otherwise the gate could open on a runner whose GPU driver is broken."""
     broken = replace(NO_GPU, gpu_unreadable=True, cuda_message="the NVIDIA driver does not answer: cuInit gave 999")
     [unit] = planned(TRAJECTORY, machine=broken, workloads_=on(device=device)).units
     assert (unit.obstacle is None) == runs
@@ -172,7 +172,9 @@ def test_a_machine_whose_gpu_broke_decides_nothing_on_its_cpu_unless_the_workloa
         ),
     ],
 )
-def test_a_capability_missing_in_the_system_is_an_obstacle_that_names_it(claim: dict[str, Any], missing: str) -> None:
+def test_a_capability_that_the_system_lacks_prevents_the_unit_from_running_and_is_named(
+    claim: dict[str, Any], missing: str
+) -> None:
     lacking = replace(describe(""), capabilities=frozenset(CAPABILITIES) - {missing})
     result = planned(claim, machine=H200, describe=lambda _system: lacking)
     [unit] = result.units
@@ -230,7 +232,7 @@ def test_a_missing_capability_blocks_only_claims_that_name_the_arm() -> None:
     assert "foreign" not in result.runs[0].arms
 
 
-def test_a_capture_scope_unknown_to_the_system_is_an_obstacle() -> None:
+def test_a_capture_setting_unknown_to_the_system_prevents_the_unit_from_running() -> None:
     plain = replace(describe(""), captures=frozenset({"none"}))
     [unit] = planned(CAPTURE, describe=lambda _system: plain).units
     assert unit.obstacle is not None
@@ -241,8 +243,8 @@ def broken(system: str) -> SystemDescription:
     raise SystemResolutionError("a system is described", where=system, got="nothing")
 
 
-def test_a_system_that_cannot_be_described_is_an_obstacle_with_its_error() -> None:
-    """Also where its worker would open it: without the description the unit would be another."""
+def test_a_unit_whose_system_cannot_be_described_does_not_run_and_states_the_error() -> None:
+    """A worker might be able to open the system, but the plan of the unit depends on the description."""
     result = planned(CAPTURE, describe=broken)
     assert result.runs == []
     assert result.units[0].obstacle is not None

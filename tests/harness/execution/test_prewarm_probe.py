@@ -122,7 +122,7 @@ def records_of(run: Run, directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_a_prewarm_run_has_the_device_alone_from_measurement_to_last_step(device: Device, tmp_path: Path) -> None:
-    """The processes open the arm beside other runs; the other one trains first, and is over."""
+    """Another process trains first and ends. Both processes open the arm while other runs use the device."""
     records_of(make_run("Healthy"), tmp_path / "run")
     assert device.happened == [
         "start the other process",

@@ -93,7 +93,7 @@ def test_a_profiler_range_of_a_library_is_not_counted_as_a_kernel() -> None:
 
 
 def test_device_work_started_after_a_step_is_counted_separately() -> None:
-    """An operator after the step has the number of a call in it."""
+    """In the test's events, an operator after the step has the same number as a call within the step."""
     events = [
         Event("harness.step", 0, 100, is_range=True),
         Event("cudaLaunchKernel", 5, 5, number=3),
@@ -109,7 +109,7 @@ def test_device_work_started_after_a_step_is_counted_separately() -> None:
     assert [each.name for each in work.outside] == ["copy"]
 
 
-def test_host_work_after_a_step_is_outside_the_step_though_the_device_still_computes() -> None:
+def test_host_work_after_a_step_does_not_count_to_the_step_even_if_the_device_still_computes() -> None:
     events = [
         Event("harness.step", 10, 20, is_range=True),
         Event("cudaGraphLaunch", 12, 5, number=1),
@@ -134,7 +134,9 @@ def test_a_graph_replayed_by_an_evaluation_is_not_a_launch_of_a_step() -> None:
 
 
 def test_a_copy_by_the_harness_is_not_attributed_to_an_operator_of_the_step() -> None:
-    """Operators are numbered by themselves: one may have the number of a call that the harness makes afterwards."""
+    """The profiler numbers operators and calls separately, so an operator and a later call of the harness may have
+    equal numbers.
+    """
     events = [
         Event("harness.step", 10, 20, number=2, is_range=True),
         Event("aten::mul", 11, 1, number=3),
@@ -172,7 +174,7 @@ def test_a_fused_kernel_named_after_an_all_reduce_is_counted_as_device_work() ->
 
 
 @pytest.mark.parametrize("gone", ["cudaStreamSynchronize", "CUDA", PLANTED])
-def test_a_planted_sync_that_lacks_its_wait_work_or_range_is_not_detected(gone: str) -> None:
+def test_a_planted_sync_without_its_wait_its_work_or_its_range_counts_as_not_detected(gone: str) -> None:
     left = [event for event in SYNC if event.name() != gone and not event.device_type().endswith(gone)]
     assert not sees_sync([*STEP, *left])
 
@@ -201,14 +203,14 @@ def watch(profiles: list[list[Event]], *taken: list[Event], over: Callable[[], o
     return watched
 
 
-def test_device_watch_counts_only_the_events_of_the_steps(profiles: list[list[Event]]) -> None:
+def test_the_watch_of_device_work_counts_only_events_within_steps(profiles: list[list[Event]]) -> None:
     watched = watch(profiles, [*STEP, *SYNC], [*STEP, *SYNC])
     assert (watched.steps, watched.graph_launches, watched.sees_planted) == (2, 2, True)
     assert watched.device_seconds == pytest.approx(70e-9)
 
 
 @pytest.mark.parametrize(("opened", "ranks", "seconds"), [(0, 2, 1035e-9), (1, 1, 1035e-9), (1, 2, 35e-9)])
-def test_a_kernel_waits_for_ranks_only_where_an_open_arm_has_several(
+def test_kernels_can_wait_for_other_ranks_only_if_an_open_arm_has_several_ranks(
     profiles: list[list[Event]], monkeypatch: pytest.MonkeyPatch, opened: int, ranks: int, seconds: float
 ) -> None:
     seat = rank_seat.Seat(0, 0, object(), lambda _: None, ranks=ranks, opened=opened)  # type: ignore[arg-type]
@@ -218,7 +220,9 @@ def test_a_kernel_waits_for_ranks_only_where_an_open_arm_has_several(
 
 
 @pytest.mark.parametrize("blind", [0, 1])
-def test_a_single_empty_profile_makes_the_device_watch_blind(profiles: list[list[Event]], blind: int) -> None:
+def test_one_empty_profile_is_enough_to_report_that_device_work_was_not_observed(
+    profiles: list[list[Event]], blind: int
+) -> None:
     taken = [[*STEP, *SYNC], [*STEP, *SYNC]]
     taken[blind] = []
     assert watch(profiles, *taken).sees_planted is False

@@ -92,7 +92,7 @@ def test_the_rank_that_failed_is_named_with_its_reason(how: str, ended: Callable
     assert message in verdict.message
 
 
-def test_an_arm_whose_ranks_train_passes(ended: Callable[[str], Verdict]) -> None:
+def test_an_arm_of_several_ranks_that_all_train_passes(ended: Callable[[str], Verdict]) -> None:
     assert ended("trains").reason == "held", ended("trains").message
 
 

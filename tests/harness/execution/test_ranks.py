@@ -66,7 +66,7 @@ def test_ranks_on_gpus_need_one_gpu_each_and_ranks_on_cpu_need_none() -> None:
     assert obstacle(AGREE, here(NO_GPU), gpus=2) == ("needs_cuda", "needs CUDA: this machine has no CUDA device")
 
 
-def test_a_probe_that_starts_its_own_processes_is_an_obstacle_for_several_ranks() -> None:
+def test_a_claim_whose_probe_starts_its_own_processes_cannot_run_with_several_ranks() -> None:
     assert obstacle(RESUME, here(NO_GPU)) == (
         "one_rank_only",
         "resume can be judged only for arms with one rank, because its probe `resume` cannot start several",
@@ -94,7 +94,8 @@ def ranked(name: str, number: int = 2) -> Any:
     return run.model_copy(update={"arms": {"two": PlannedArm(arm=Arm(ranks=number), system="s:S"), **run.arms}})
 
 
-def test_a_run_with_ranks_has_the_ranks_of_its_largest_arm_and_no_lanes() -> None:
+def test_a_run_has_as_many_ranks_as_its_largest_arm_and_is_not_split_into_lanes() -> None:
+    """A lane is a part of a run with its own worker process."""
     run = ranked("trains", 3).model_copy(update={"compared": []})
     long = run.model_copy(update={"workload": run.workload.model_copy(update={"steps": 100_000})})
     assert run.ranks == 3
@@ -178,7 +179,7 @@ def test_the_time_limit_of_ranks_that_share_cores_grows_with_their_number(
         ranks._require_moving([*others, standing(7, awaited=80.1)])
 
 
-def test_only_a_stopped_rank_behind_another_rank_counts_as_awaited(tmp_path: Path) -> None:
+def test_a_rank_counts_as_awaited_only_if_it_stands_still_and_another_rank_is_ahead(tmp_path: Path) -> None:
     rank = ranks._Rank.__new__(ranks._Rank)
     rank.marks, rank.child = new_marks(tmp_path / "marks"), cast("Any", SimpleNamespace(pid=0))
     rank.position, rank.awaited, rank.is_stopped, rank.answer = Position(), 0.0, 0.0, None
@@ -218,7 +219,7 @@ def test_if_several_ranks_fail_the_first_failure_is_reported(ended: list[Any], m
         ranks._raise_first(ended, cast("Any", None))
 
 
-def test_a_rank_without_records_is_a_death_and_does_not_reuse_the_first_rank(tmp_path: Path) -> None:
+def test_a_rank_without_records_counts_as_dead_and_is_not_replaced_by_the_first_rank(tmp_path: Path) -> None:
     run = ranked("trains")
     write_run(run, tmp_path)
     with Recorder(tmp_path) as recorder:

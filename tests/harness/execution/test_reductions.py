@@ -73,7 +73,7 @@ def test_the_tensor_digest_is_the_documented_sum() -> None:
 
 @pytest.mark.parametrize("shape", [(), (3,), (8,), (2, 5), (0,)], ids=str)
 def test_batched_step_digests_equal_the_digests_of_single_steps(shape: tuple[int, ...]) -> None:
-    """Of bytes that fill whole words and of such that do not, of several inputs, some without a dimension."""
+    """The inputs include tensors whose bytes do not fill whole words, and inputs without a dimension."""
     generator = torch.Generator().manual_seed(3)
     steps = {
         "tokens": torch.randint(0, 99, (7, *shape), generator=generator),
@@ -99,7 +99,10 @@ def noted_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_small_tensors_of_one_shape_are_digested_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay buffer in numpy has thousands: one by one each takes as many operations. The digests are the same."""
+    """A replay buffer in numpy can have thousands of small tensors.
+
+    Together they take as few operations as one tensor, and the digests are the same.
+    """
     tensors = {f"{index}": torch.randn(3, 5) for index in range(50)} | {
         "double": torch.randn(3, 5, dtype=torch.float64),
         "turned": torch.randn(5, 3).T,
@@ -129,7 +132,7 @@ def test_large_tensors_are_digested_without_copying_them_together(monkeypatch: p
     assert sorted(rows) == [1, 1, 2]
 
 
-def test_two_changed_signs_do_not_cancel_in_the_digest() -> None:
+def test_the_effects_of_two_changed_signs_do_not_cancel_in_the_digest() -> None:
     tensor = torch.ones(64)
     seen = {digest(tensor)}
     for first in range(63):
@@ -163,34 +166,36 @@ def test_long_tensors_are_hashed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     assert digest(tensor) == whole
 
 
-def test_several_tensors_combine_by_name_not_by_order_of_insertion() -> None:
+def test_the_digest_of_several_tensors_depends_on_their_names_and_not_on_their_order() -> None:
     x, y = torch.arange(4), torch.arange(4, 8)
     assert int(combine_on_device({"x": x, "y": y})) == int(combine_on_device({"y": y, "x": x}))
     assert int(combine_on_device({"x": x, "y": y})) != int(combine_on_device({"x": y, "y": x}))
 
 
-def test_tensors_on_two_devices_are_combined_on_that_of_the_first() -> None:
-    """Lengths that a packed sequence wants on the host, beside what the device reads."""
+def test_digests_of_tensors_on_two_devices_are_combined_on_the_device_of_the_first_tensor() -> None:
+    """A packed sequence keeps its lengths on the host, next to inputs on the device."""
     tensors = {"tokens": torch.zeros(2, 4, device="meta"), "with_lengths": torch.ones(2, dtype=torch.int64)}
     assert combine_each(tensors).device.type == "meta"
     assert combine_each(tensors).shape == (2,)
 
 
 def test_figures_on_several_devices_are_stacked_on_the_first_device() -> None:
-    """Layers of one model on two GPUs, each gradient on its own; a loss on the host after those on the device."""
+    """A model may have layers on two GPUs, each with its gradients, or a loss on the host next to figures on the
+    device.
+    """
     found = stacked([torch.zeros((), device="meta"), torch.ones(())])
     assert (found.device.type, found.shape) == ("meta", (2,))
     assert stacked([torch.zeros(()), torch.ones(())]).tolist() == [0.0, 1.0]
     assert stacked([torch.zeros(3), torch.ones(3)], dim=1).shape == (3, 2)
 
 
-def test_the_digest_of_all_covers_names_shapes_and_types() -> None:
+def test_the_digest_of_all_tensors_covers_names_shapes_and_types() -> None:
     x = torch.zeros(4)
     variants = [{"a": x}, {"b": x}, {"a": x.view(2, 2)}, {"a": x.to(torch.int32)}, {"a": x, "b": x}, {}]
     assert len({digest_of_all(variant) for variant in variants}) == len(variants)
 
 
-def test_gradients_are_reduced_against_the_baseline() -> None:
+def test_gradients_are_compared_with_those_of_the_baseline() -> None:
     own = {"a": torch.tensor([1.0, -4.0]), "b": torch.tensor([2.0]), "c": torch.tensor([1.0, 1.0])}
     baseline = {"a": torch.tensor([1.5, -3.75]), "b": torch.tensor([2.0]), "c": torch.tensor([1.0])}
     a, b, c = reduce_gradients(own, baseline)
@@ -222,7 +227,7 @@ def test_group_norms_are_measured_in_float64() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_sparse_gradients_reduce_like_their_dense_form() -> None:
+def test_sparse_gradients_are_compared_like_their_dense_form() -> None:
     full = torch.tensor([[0.0, -3.0], [0.0, 0.0], [2.0, 0.0]])
     other = torch.tensor([[0.0, -3.0], [0.5, 0.0], [2.0, 0.0]])
     (expected,) = reduce_gradients({"a": full}, {"a": other})
@@ -248,7 +253,7 @@ def test_complex_gradients_are_compared_in_real_and_imaginary_part(conjugated: b
 
 
 def test_a_change_in_any_part_of_a_composed_tensor_changes_its_digest() -> None:
-    """As torchao's weights are: codes and scales, of which an operator may answer by one alone."""
+    """Weights of torchao are composed of codes and scales, and an operator may read only one of the two."""
     one, other = torch.arange(4.0), torch.ones(4)
 
     def made(one: Tensor, other: Tensor) -> Tensor:
@@ -260,7 +265,10 @@ def test_a_change_in_any_part_of_a_composed_tensor_changes_its_digest() -> None:
 
 
 def test_a_wrapper_around_one_tensor_has_the_digest_of_that_tensor() -> None:
-    """As float8 training puts around a weight: an arm without it starts from equal parameters."""
+    """Training in float8 puts such a wrapper around a weight.
+
+    An arm without the wrapper starts from equal parameters.
+    """
     weight = torch.arange(4.0)
     covered = AsyncCollectiveTensor(weight)
     assert digest(covered) == digest(weight)
@@ -281,7 +289,7 @@ def test_nested_batches_with_different_sequence_lengths_have_different_digests(l
 
 
 def test_a_weight_offloaded_to_the_meta_device_has_a_digest_of_its_form() -> None:
-    """A library that offloads a frozen weight leaves a tensor on `meta` in its place."""
+    """A library that offloads a frozen weight leaves a tensor without values on the device `meta`."""
     away = {"weight": torch.empty(3, 2, device="meta"), "one": torch.empty((), device="meta")}
     assert digest_of_all(away) == digest_of_all(away)
     assert digest_of_all(away) != digest_of_all({**away, "weight": torch.empty(2, 3, device="meta")})
@@ -291,7 +299,7 @@ def test_a_weight_offloaded_to_the_meta_device_has_a_digest_of_its_form() -> Non
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_a_quantized_tensor_is_digested_by_its_dequantized_values() -> None:
-    """A look at its bytes as another type ended the process (SIGSEGV)."""
+    """Regression: reading the bytes of a quantized tensor as another type ended the process (SIGSEGV)."""
 
     def quantized(values: Tensor) -> Tensor:
         return torch.quantize_per_tensor(values, 0.5, 0, torch.qint8)
@@ -301,14 +309,14 @@ def test_a_quantized_tensor_is_digested_by_its_dequantized_values() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
-def test_gradients_in_8_bits_are_reduced(dtype: torch.dtype) -> None:
+def test_gradients_in_8_bits_are_compared(dtype: torch.dtype) -> None:
     ours, theirs = torch.tensor([1.0, -4.0]).to(dtype), torch.tensor([1.0, -2.0]).to(dtype)
     [found] = reduce_gradients({"a": ours}, {"a": theirs})
     assert (found.max_abs, found.max_abs_difference, found.baseline_max_abs) == (4.0, 2.0, 2.0)
 
 
 def test_a_gradient_group_norm_covers_only_existing_gradients() -> None:
-    """A parameter that no step reaches has no gradient, which evidence says; it adds nothing to its group's norm."""
+    """A parameter that no step reaches has no gradient, and adds nothing to the norm of its group."""
     groups, before = {"some": ["a", "unused"], "none": ["unused"]}, torch.tensor([5.0, 0.0])
     found = reduce_groups({"a": torch.tensor([3.0, 4.0])}, groups, before, without={"unused"})
     assert [(one.before, one.after) for one in found] == [(5.0, 5.0), (0.0, 0.0)]

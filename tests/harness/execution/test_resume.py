@@ -75,7 +75,7 @@ WRONG = {
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("system", slow_but([*WRONG][::5], WRONG))
-def test_state_missing_from_a_checkpoint_fails_with_its_reason(tmp_path: Path, system: str) -> None:
+def test_a_checkpoint_that_lacks_some_state_fails_with_the_reason_for_this_state(tmp_path: Path, system: str) -> None:
     verdict = resumed(system, tmp_path)
     assert (str(verdict.status), verdict.reason, verdict.figures["not_restored"].value) == ("FAIL", *WRONG[system])
 
@@ -93,7 +93,7 @@ def test_every_planted_checkpoint_fault_fails_with_its_expected_reason(tmp_path:
 
 @pytest.mark.usefixtures("forked")
 def test_a_resume_claim_within_a_bound_needs_no_equal_bits(tmp_path: Path) -> None:
-    """bfloat16 weights come back near enough for a wide bound, and not for a narrow one."""
+    """Weights that were saved in bfloat16 keep a wide bound and exceed a narrow bound."""
     wide = resumed("HalfPrecision", tmp_path / "wide", equality="within", max_abs_difference=1.0)
     narrow = resumed("HalfPrecision", tmp_path / "narrow", equality="within", max_abs_difference=1e-6)
     assert (wide.reason, narrow.reason) == ("held", "exceeds_tolerance")
@@ -102,5 +102,5 @@ def test_a_resume_claim_within_a_bound_needs_no_equal_bits(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("forked")
 def test_a_checkpoint_kept_only_in_module_memory_fails_in_a_new_process(tmp_path: Path) -> None:
-    """In one process the resume would pass, although the checkpoint does not contain the state."""
+    """If one process saved and resumed, the claim would pass although the checkpoint does not contain the state."""
     assert resumed("InMemory", tmp_path).reason == "nothing_loaded"

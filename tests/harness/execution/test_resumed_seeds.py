@@ -66,8 +66,8 @@ def test_both_halves_of_each_resumed_seed_run_in_separate_processes(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_an_incomplete_checkpoint_may_end_no_worse_over_seeds(tmp_path: Path) -> None:
-    """What a bitwise claim of the kind `resume` never lets pass."""
+def test_a_training_resumed_from_an_incomplete_checkpoint_may_end_no_worse_over_seeds(tmp_path: Path) -> None:
+    """A bitwise claim of the kind `resume` would fail such a checkpoint."""
     verdict = over_seeds("WithoutAverage", tmp_path)
     assert verdict.reason == "held", verdict.message
 
@@ -87,7 +87,7 @@ def test_each_checkpoint_fault_is_killed_by_the_not_worse_claim(tmp_path: Path, 
     assert is_killed(HARNESS_FAULTS[fault].breaks["not_worse"], verdict), f"{verdict.reason}: {verdict.message}"
 
 
-def test_only_the_candidate_must_be_able_to_save() -> None:
+def test_only_the_system_of_the_candidate_must_be_able_to_save_a_checkpoint() -> None:
     claim = NotWorse.model_validate({name: CLAIM[name] for name in CLAIM.keys() & NotWorse.model_fields.keys()})
     assert claim.candidate_capabilities() == {"resume"}
     assert claim.baseline_capabilities() == frozenset()

@@ -101,8 +101,8 @@ def test_measurements_are_scheduled_in_their_order_whatever_their_duration() -> 
     assert [task.run.measurement for task in tasks(*timings)] == [0, 1, 2]
 
 
-def test_an_arm_that_synchronizes_is_scheduled_as_long_as_four_other_arms() -> None:
-    """40 steps of it come before 130 of another arm, and after 170."""
+def test_a_run_whose_host_syncs_are_observed_is_expected_to_take_four_times_as_long() -> None:
+    """The longest run starts first. 40 observed steps start before 130 unobserved steps and after 170."""
     watched = run(steps=40)
     arms = {name: arm.model_copy(update={"observe_syncs": True}) for name, arm in watched.arms.items()}
     order = tasks(run(steps=130), watched.model_copy(update={"arms": arms}), run(steps=170))
@@ -110,7 +110,7 @@ def test_an_arm_that_synchronizes_is_scheduled_as_long_as_four_other_arms() -> N
 
 
 def test_the_expected_duration_of_a_kernel_comparison_grows_with_its_cases() -> None:
-    """Two operations at three magnitudes in one data type: 350, between 300 and 400 steps with their opening."""
+    """Two operations at three magnitudes in one data type are expected to take as long as 250 to 350 steps."""
     settings = {"operations": ["a", "b"], "magnitudes": [1, 2, 3], "max_relative_error": {"float32": 1e-4}}
     compared = run("cpu", None, probe="kernel_match", steps=1).model_copy(update={"settings": settings})
     order = tasks(run("cpu", 1.0, steps=250), compared, run("cpu", 1.0, steps=350), machine=WITHOUT)
@@ -168,7 +168,7 @@ def executed(
     return turn.asked, over
 
 
-def test_a_session_shares_the_gpu_until_its_first_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_shares_the_gpu_with_other_commands_until_its_first_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = run(memory_gib=9.2), run(memory_gib=None), run(memory_gib=5.0, probe="throughput")
     asked, _ = executed(monkeypatch, lambda *_: None, *runs)
     assert asked == [0.25, 0.25, ALONE, -1.0]

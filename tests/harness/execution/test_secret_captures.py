@@ -99,7 +99,7 @@ CLAIMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("kind", CLAIMS)
-def test_a_system_without_secret_captures_passes(kind: str, tmp_path: Path) -> None:
+def test_a_system_whose_plain_arm_captures_nothing_passes(kind: str, tmp_path: Path) -> None:
     system, claim = CLAIMS[kind]
     verdict = judged(system, tmp_path, claim, steps=12)
     assert verdict.reason == "held", verdict.message
@@ -159,7 +159,7 @@ FOLLOWED = Run(
         pytest.param(FOLLOWED, {"exact": {0}, "noisy": {0}, "trained": {1}}, id="step_match"),
     ],
 )
-def test_each_of_several_open_arms_has_its_own_secret_capture_count(
+def test_captures_that_no_setting_requests_are_counted_for_each_open_arm(
     run: Run, found: dict[str, set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry, "pace", lambda: 1e-3)

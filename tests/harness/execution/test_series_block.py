@@ -115,7 +115,7 @@ def test_each_batch_of_a_timed_block_has_its_own_digest() -> None:
 
 
 def test_allocated_and_reserved_memory_are_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of `memory_allocated` and `memory_reserved`, which ask for the same table each."""
+    """`memory_allocated` and `memory_reserved` would each read the whole table of statistics."""
     counted = {
         "allocated_bytes": {"all": {"current": 5, "peak": 7}, "small_pool": {"current": 1}},
         "reserved_bytes": {"all": {"current": 11, "peak": 13}},
@@ -176,7 +176,7 @@ def test_a_step_without_visible_inputs_has_no_batch_digest(tmp_path: Path) -> No
     assert batch_digests([{}, some]) == ["", digests[0]]
 
 
-def test_a_single_gradient_norm_may_be_a_tensor_without_dimensions(tmp_path: Path) -> None:
+def test_a_system_may_report_a_single_gradient_norm_as_a_tensor_without_dimensions(tmp_path: Path) -> None:
     class OneGroup(Shows):
         def gradient_norms(self) -> Mapping[str, Tensor]:
             return {"before": torch.tensor(2.0), "max_norm": torch.tensor(1.0)}

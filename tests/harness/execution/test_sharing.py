@@ -109,7 +109,7 @@ def test_equal_arms_are_executed_once_under_any_name() -> None:
 
 
 def test_two_equal_arms_of_one_contract_are_executed_separately() -> None:
-    """An arm is never compared with itself."""
+    """Otherwise an arm would be compared with itself."""
     [host] = shared(contract_of("one", repeated("plain", 2), arms=PLAIN), SECOND)
     assert host.run.executions() == [("plain", 0), ("plain", 1), ("second", 0), ("control", 0)]
 
@@ -170,8 +170,10 @@ def test_a_shared_run_needs_the_larger_declared_memory_or_declares_none() -> Non
     assert shared(one, none)[0].run.workload.needs.memory_gib is None
 
 
-def test_guest_contracts_of_a_shared_run_get_the_evidence_of_a_run_of_their_own(tmp_path: Path) -> None:
-    """Gradients at other steps, another number of repetitions, other names: verdict and evidence are the same."""
+def test_each_contract_that_shares_a_run_gets_the_same_evidence_as_from_a_separate_run(tmp_path: Path) -> None:
+    """The contracts read gradients at different steps, and have different numbers of repetitions and different arm
+    names.
+    """
     contracts = [
         contract_of("first", trajectory("again", "plain", "untrained"), gradients("again", "plain", [0]), arms=PLAIN),
         contract_of(
@@ -254,7 +256,9 @@ def _changed(path: Path, change: dict[str, Any]) -> None:
         ({"more": 1}, "Extra inputs are not permitted"),
     ],
 )
-def test_a_changed_reference_to_a_shared_run_is_garbage(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+def test_a_changed_reference_to_a_shared_run_counts_as_damaged_evidence(
+    tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
     [host] = shared(FIRST, SECOND)
     executed(host, tmp_path)
     _changed(tmp_path / "second+w+paired" / layout.SHARED, change)
@@ -267,7 +271,9 @@ def test_a_changed_reference_to_a_shared_run_is_garbage(tmp_path: Path, change: 
 @pytest.mark.parametrize(
     "change", [{"workload": {"steps": 4}}, {"fault": "nan_tail"}, {"data": "elsewhere"}, {"probe": "throughput"}]
 )
-def test_a_guest_with_changed_demands_gets_no_shared_evidence(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_contract_whose_demands_changed_after_a_shared_run_gets_no_evidence_of_the_run(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     [host] = shared(FIRST, SECOND)
     executed(host, tmp_path)
     path = tmp_path / "second+w+paired" / layout.RUN
@@ -314,7 +320,7 @@ def test_a_timing_is_shared_only_with_an_equal_timing(other: dict[str, Any]) -> 
     assert [len(host.guests) for host in hosted([_timed("one"), _timed("two", **other)])] == [0, 0]
 
 
-def test_a_guest_reads_the_hosts_timing(tmp_path: Path) -> None:
+def test_a_second_contract_reads_the_timing_of_the_run_that_it_shares(tmp_path: Path) -> None:
     [host] = hosted([_timed("one"), _timed("two")])
     write_guests(host, {"two": tmp_path / "two"})
     (tmp_path / "one").mkdir()

@@ -60,8 +60,8 @@ print(first, errno_after_a_signal(), (folder / f"{THREADS}.{os.getpid()}").read_
 
 
 @pytest.mark.skipif(SHOW is None, reason="this system has no signal by which a process shows its threads")
-def test_a_request_for_stacks_leaves_the_error_number_of_user_code_alone(tmp_path: Path) -> None:
-    """Otherwise `Path.exists` raised OSError with errno 0 in a worker that was asked whether it compiles."""
+def test_a_request_for_stacks_does_not_change_the_error_number_of_user_code(tmp_path: Path) -> None:
+    """Regression: `Path.exists` raised OSError with errno 0 in a worker that was asked for its stack."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["2", "2", "1"]

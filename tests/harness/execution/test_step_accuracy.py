@@ -127,7 +127,7 @@ def executed(directory: Path, monkeypatch: pytest.MonkeyPatch, found: Mapping[st
     return read_run(directory)[1]
 
 
-def test_all_arms_of_a_step_accuracy_run_start_equal_and_read_equal_batches(
+def test_all_arms_of_a_step_accuracy_run_start_from_equal_state_and_read_equal_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evidence = executed(tmp_path / "run", monkeypatch, systems())

@@ -66,7 +66,7 @@ def test_a_tensor_missing_in_an_update_has_an_infinite_error(taken: str) -> None
         assert (found.tensors, found.tensor, found.error) == (1, "p", math.inf)
 
 
-def test_only_a_zero_equals_a_zero_reference() -> None:
+def test_only_a_value_of_zero_has_no_error_if_the_reference_is_zero() -> None:
     zero, small = evaluated({"a": [0.0, -0.0]}), evaluated({"a": [0.0, 1e-30]})
     assert readings(evaluated_errors(zero, zero, zero))["gradients"][1] == 0.0
     assert readings(evaluated_errors(small, zero, zero))["gradients"][:2] == ("a", math.inf)
@@ -83,7 +83,7 @@ def test_an_update_error_is_relative_to_the_updates_magnitude() -> None:
     assert found == {"exp_avg": ("p", 0.0, None), "exp_avg_sq": ("p", 0.5, None), "parameters": ("p", 0.25, None)}
 
 
-def test_below_the_smallest_normal_number_an_error_counts_as_absolute() -> None:
+def test_errors_of_values_below_the_smallest_normal_number_are_absolute() -> None:
     underflowed = updated_errors(state([0.0], [0.0], [0.0]), state([0.0], [0.0], [1e-44]), state([0.0], [0.0], [1e-44]))
     assert readings(underflowed)["exp_avg_sq"][1] == pytest.approx(1e-44 / torch.finfo(torch.float32).tiny, rel=0.1)
 

@@ -112,7 +112,7 @@ def test_an_arm_that_lacks_a_capability_is_not_available(role: str, arm: str, ca
 
 
 def test_step_results_are_copied_before_the_next_call_overwrites_them() -> None:
-    """A captured step returns one tensor again and again; a reference's update may write to it before it is read."""
+    """A captured step always returns the same tensor, and the update of a reference may overwrite a tensor."""
 
     class Overwrites:
         def __init__(self) -> None:

@@ -15,7 +15,10 @@ from harness.execution.watchers.sync_detectors import sync_here
 
 
 def test_operations_and_syncs_are_counted_for_each_step() -> None:
-    """Steps 1 and 3 of four do two operations, the others one; step 3 reads a value."""
+    """Of the four watched steps, steps 1, 2 and 4 have one operation.
+
+    Step 3 reads a value, which is a second operation.
+    """
     watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1)
     value = torch.ones(3)
     for index in range(5):
@@ -86,7 +89,7 @@ def test_the_first_watched_step_is_skipped_when_it_captures_a_second_shape() -> 
 
 
 def test_a_sync_in_a_later_replay_is_found_after_a_capture_with_no_extra_operations() -> None:
-    """Three plain steps, of which the last is captured as well, and replays; one of them reads a value."""
+    """Steps 0 to 3 are plain, and step 3 is also captured. Steps 4 to 7 are replays, and step 6 reads a value."""
     captures, value = [0], torch.ones(3)
     watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0], attempts=lambda: captures[0])
     for index in range(8):
@@ -121,7 +124,9 @@ def test_waits_are_counted_block_by_block_and_the_original_function_is_restored(
     assert counts == [2, 0, 1]
 
 
-def test_the_waiting_call_wrapper_calls_and_keeps_a_function_replaced_meanwhile(library: SimpleNamespace) -> None:
+def test_the_wrapper_of_a_waiting_function_calls_a_replacement_made_meanwhile_and_keeps_it(
+    library: SimpleNamespace,
+) -> None:
     waits = WaitingCalls(sync_here)
     with waits:
         library.synchronize()

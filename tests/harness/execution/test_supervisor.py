@@ -38,7 +38,7 @@ def _execute(run: Run, tmp_path: Path) -> Death:
     return death
 
 
-def test_a_worker_that_completes_leaves_evidence_and_no_death(tmp_path: Path) -> None:
+def test_a_worker_that_completes_leaves_evidence_and_no_record_of_a_death(tmp_path: Path) -> None:
     run = stand_in_run("one_arm")
     assert execute(run, tmp_path / "run") is None
     read, evidence = read_run(tmp_path / "run")
@@ -56,7 +56,7 @@ def test_a_worker_that_completes_leaves_evidence_and_no_death(tmp_path: Path) ->
     assert left == {"run.json", "records.jsonl", "plain.0.csv", "process.json"}
 
 
-def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:
+def test_the_record_of_a_worker_ended_by_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:
     death = _execute(stand_in_run("killed"), tmp_path)
     assert (death.cause, death.detail, death.phase) == ("signal", "SIGKILL", "about to be killed")
 
@@ -65,7 +65,10 @@ def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:
 def test_a_cancelled_job_leaves_no_recorded_death_for_a_worker_that_ends_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """Of a job that is cancelled, or a node that is lost, one process ends before the other: that run has no result."""
+    """If a job is cancelled or its node is lost, the worker may end before the supervisor.
+
+    The run then has no result.
+    """
     monkeypatch.setattr(supervisor, "ENDED_TOGETHER_S", 60.0)
     waited: list[float | None] = []
 
@@ -137,7 +140,7 @@ def test_a_worker_that_sends_an_endless_line_is_killed_at_the_wall_limit(
     assert "in drips" in death.stack
 
 
-def test_a_worker_that_floods_its_line_is_a_garbage_death(tmp_path: Path) -> None:
+def test_a_worker_that_floods_its_message_line_counts_as_dead(tmp_path: Path) -> None:
     death = _execute(stand_in_run("floods", wall_limit_s=1e6, heartbeat_s=1e6), tmp_path)
     detail = "it wrote more than 16 MiB on the harness's own line, without a complete message"
     assert (death.cause, death.detail, death.phase) == ("garbage", detail, "flooding")
@@ -154,7 +157,7 @@ def test_a_worker_that_reads_no_answers_is_killed_at_its_limit(
 
 
 def test_heartbeats_do_not_extend_the_wall_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that moves with the worker's beats alone: one that has no turn for a while has not stopped."""
+    """The clock of this test advances only with the worker's heartbeats, so a slow machine cannot change the result."""
     seconds, seen = 0.0, 0
 
     def monotonic() -> float:
@@ -178,7 +181,7 @@ def test_a_worker_that_blocks_sigterm_is_killed(
     assert (death.cause, death.phase) == ("wall_limit", "deaf")
 
 
-def test_exit_0_without_the_complete_record_is_a_death(tmp_path: Path) -> None:
+def test_a_worker_that_exits_with_0_before_its_last_record_counts_as_dead(tmp_path: Path) -> None:
     death = _execute(stand_in_run("exits_early"), tmp_path)
     assert (death.cause, death.phase) == ("incomplete", "half way")
     assert death.detail == "the `complete` record is missing"
@@ -215,7 +218,7 @@ def test_endless_output_is_cut_off(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "stderr.txt").stat().st_size == 256 * 2**10
 
 
-def test_a_system_module_that_cannot_be_imported_is_an_exception_death(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_import_the_systems_module_counts_as_dead_by_an_exception(tmp_path: Path) -> None:
     death = _execute(stand_in_run("import_fails"), tmp_path)
     assert (death.cause, death.phase) == ("exception", "open the system")
     place = 'import_fails.py:1 in <module> `raise RuntimeError("this module cannot be imported")`'
@@ -240,13 +243,15 @@ def test_a_system_exit_with_code_0_does_not_count_as_completion(tmp_path: Path) 
     assert re.fullmatch(place, death.detail)
 
 
-def test_garbage_among_the_records_is_a_death(tmp_path: Path) -> None:
+def test_a_worker_that_writes_an_invalid_record_counts_as_dead(tmp_path: Path) -> None:
     death = _execute(stand_in_run("writes_garbage"), tmp_path)
     assert death.cause == "garbage"
     assert death.detail.startswith("records.jsonl:4: ")
 
 
-def test_a_system_that_is_not_available_is_an_obstacle_and_no_death(tmp_path: Path) -> None:
+def test_a_unit_whose_system_is_not_available_does_not_run_and_its_worker_does_not_count_as_dead(
+    tmp_path: Path,
+) -> None:
     assert execute(stand_in_run("not_available"), tmp_path / "run") is None
     _, evidence = read_run(tmp_path / "run")
     assert evidence.death is None

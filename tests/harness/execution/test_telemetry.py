@@ -94,7 +94,7 @@ def test_throttle_reasons_are_recorded_by_name(bits: int, names: list[str]) -> N
     assert Gpu("GPU-a", {SESSION}, nvml).read()["throttle_reasons"] == names
 
 
-def test_an_idle_gpus_clock_is_left_out() -> None:
+def test_the_clock_of_an_idle_gpu_is_not_recorded() -> None:
     nvml = Nvml()
     nvml.reasons = 0x1
     assert Gpu("GPU-a", {SESSION}, nvml).read()["sm_clock_mhz"] is None
@@ -133,7 +133,7 @@ def test_gpu_processes_beyond_the_workers_count_as_foreign(before: list[int], du
     assert gpu.read()["foreign_processes"] == foreign
 
 
-def test_graphics_processes_count_as_well() -> None:
+def test_graphics_processes_on_the_gpu_count_as_foreign_processes() -> None:
     nvml = Nvml()
     nvml.compute, nvml.graphics = [os.getpid()], [FOREIGN]
     assert Gpu("GPU-a", {SESSION}, nvml).read()["foreign_processes"] == 1
@@ -166,7 +166,7 @@ def test_an_arm_named_timed_does_not_count_as_the_timed_phase_while_opening(monk
 
 
 def test_the_timed_phase_is_sampled_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands still but for the waits, an eighth of a second each; four looks fall into the timed phase."""
+    """The clock of this test advances only while the sampler waits. Four samples fall into the timed phase."""
     monkeypatch.setattr(telemetry, "INTERVAL_S", 0.5)
     monkeypatch.setattr(telemetry, "TIMED_INTERVAL_S", 0.125)
     now = [0.0]

@@ -95,7 +95,10 @@ def test_blocks_are_interleaved_over_the_same_steps(tmp_path: Path) -> None:
 def test_disturbed_rounds_are_repeated_up_to_the_requested_number(
     disturbed_rounds: set[int], rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two rounds are demanded. In a disturbed one the last block is: its pace is measured before and after."""
+    """The claim requires two rounds.
+
+    The machine's pace is measured before and after each block, and only the last block of a disturbed round is slow.
+    """
     before_the_rounds = 4 * telemetry.LOOKS
     measured = iter(range(10_000))
 
@@ -186,7 +189,7 @@ def test_timed_seconds_are_those_of_the_steps_in_a_block(clock: Clock, tmp_path:
 def test_enqueue_time_is_measured_at_the_first_step_of_a_block(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting for the device moves the clock by 100 s."""
+    """Waiting for the device advances the clock of this test by 100 s, which the enqueue time must not contain."""
     monkeypatch.setattr(timed_arm, "synchronize", lambda: clock.move(100))
     blocks = timing(execute(uncaptured(), tmp_path / "run")).blocks
     assert {(block.enqueue_seconds, block.seconds) for block in blocks} == {(1.0, 103.0)}
@@ -204,14 +207,14 @@ def test_writing_a_series_block_is_not_timed(clock: Clock, tmp_path: Path, monke
     assert clock.now > 800  # eight blocks were written
 
 
-def test_a_slow_candidate_is_slower(clock: Clock, tmp_path: Path) -> None:
+def test_the_slow_candidate_fault_makes_the_candidate_slower(clock: Clock, tmp_path: Path) -> None:
     run = uncaptured(fault="slow_candidate", fault_arms=["captured"])
     seconds = {(block.arm, block.seconds) for block in timing(execute(run, tmp_path / "run")).blocks}
     assert seconds == {("plain", 3.0), ("captured", 3.0 * CANDIDATE_SLOWDOWN)}
     assert CANDIDATE_SLOWDOWN > 1.5
 
 
-def test_swapped_arms_exchange_the_opened_systems(tmp_path: Path) -> None:
+def test_the_swapped_arms_fault_exchanges_the_opened_systems(tmp_path: Path) -> None:
     run = make_run(fault="swapped_arms", fault_arms=["captured", "plain"])
     records = execute(run, tmp_path / "run")
     (capture,) = [record for record in records if record["record"] == "capture"]

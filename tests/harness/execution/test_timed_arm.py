@@ -79,7 +79,7 @@ def test_settings_made_in_a_step_apply_only_to_its_own_arm() -> None:
 
 
 def test_a_torch_setting_that_cannot_be_read_is_not_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a setting was changed by its new name, torch refuses to read it by its old name."""
+    """torch refuses to read a setting by its old name after the setting was changed by its new name."""
 
     def refuses() -> object:
         raise RuntimeError("mix of the legacy and new APIs")

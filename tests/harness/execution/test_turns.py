@@ -56,7 +56,7 @@ def test_a_worker_that_takes_the_machine_alone_stops_the_others_until_it_release
         assert (one.stopped, other.stopped) == (False, False)
 
 
-def test_a_worker_that_is_alone_already_gets_the_machine_again_immediately() -> None:
+def test_a_worker_that_already_has_the_machine_alone_gets_it_again_immediately() -> None:
     turns, one, other = Turns(), Worker(), Worker()
     with turns.present(one), turns.present(other):
         turns.alone(one, nothing)

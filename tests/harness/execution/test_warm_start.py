@@ -64,6 +64,7 @@ def parent_group_and_session(process: int) -> list[int]:
 
 
 def test_a_warm_worker_leads_its_own_session_below_its_keeper(waiting: Child) -> None:
+    """A warm process is forked from a prepared process, and its keeper is the process that ends it and its children."""
     process = cast("KeptProcess", waiting.process)
     keeper = process._keeper
     assert isinstance(keeper, Forked)
@@ -73,6 +74,7 @@ def test_a_warm_worker_leads_its_own_session_below_its_keeper(waiting: Child) ->
 
 
 def test_a_warm_process_reports_its_exit_code_or_signal(waiting: Child) -> None:
+    """A warm process is forked from a process that has already imported the libraries."""
     waiting.line.close()  # nobody has a run for it
     assert waiting.process.wait() == 0
     waiting.close()
@@ -82,6 +84,7 @@ def test_a_warm_process_reports_its_exit_code_or_signal(waiting: Child) -> None:
 
 
 def test_a_warm_process_ends_by_a_signal_despite_its_keepers_handlers(waiting: Child) -> None:
+    """A warm process is forked from a prepared process, and its keeper is the process that ends it and its children."""
     waiting.process.terminate()
     assert waiting.process.wait(LIMIT_S) == -15
     waiting.close()
@@ -91,6 +94,7 @@ def test_a_warm_process_ends_by_a_signal_despite_its_keepers_handlers(waiting: C
 def test_a_forked_warm_worker_leaves_the_evidence_of_a_freshly_started_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A warm worker is forked from a process that has already imported the libraries."""
     run = planned()
     assert execute(run, tmp_path / "forked") is None
     monkeypatch.setattr("harness.processes.kept.subprocess", subprocess)
@@ -119,7 +123,10 @@ def test_a_forked_command_prints_and_exits_like_a_started_command(commands: None
 
 
 def test_a_forked_command_has_its_own_arguments_and_ends_by_its_signal(commands: None, tmp_path: Path) -> None:
-    """A pytest that waits. The first `sitecustomize` of its path is heeded; signals are as an interpreter has them."""
+    """The command is a waiting pytest.
+
+    It loads the first `sitecustomize` on its path and has the default signal handlers of a new interpreter.
+    """
     (tmp_path / "test_waits.py").write_text("def test_it():\n    print(flush=True)\n    import time; time.sleep(600)\n")
     (tmp_path / "sitecustomize.py").write_text("open('seen', 'w').write('here')\n")
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_waits.py"]
@@ -181,7 +188,7 @@ def descriptors_of(process: int) -> int:
 def test_a_warm_server_survives_a_client_killed_during_its_request(
     own_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    """The server reads what they sent once they are gone."""
+    """The server reads the requests of the killed clients only after the clients have ended."""
     with socket.socket(socket.AF_UNIX) as lease:
         lease.connect(own_server)
         lease.sendall(LEASE)

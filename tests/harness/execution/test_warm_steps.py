@@ -40,7 +40,7 @@ def verdict(claim: dict[str, Any], folder: Path, warm_steps: int, system: str = 
     return judged(f"lazy_systems:{system}", folder, claim, arms=arms(warm_steps), **more)
 
 
-def test_without_a_warm_step_the_claim_is_undecided_and_the_message_names_warm_steps(tmp_path: Path) -> None:
+def test_without_a_plain_step_before_the_capture_the_claim_is_undecided_and_proposes_warm_steps(tmp_path: Path) -> None:
     found = verdict(CLAIM, tmp_path, 0)
     assert (found.status, found.reason) == (Status.INCONCLUSIVE, "candidate_not_captured"), found.message
     assert WARM_STEPS in found.message
@@ -61,7 +61,7 @@ def test_a_claim_passes_after_warm_steps_and_its_verdict_states_their_number(
 @pytest.mark.parametrize(
     ("system", "step"), [("LazyWithFrozenRate", 3), ("LazyWithLostUpdate", 2), ("LazyWithOtherWarmStep", 1)]
 )
-def test_a_wrong_training_step_fails_from_that_step_on(system: str, step: int, tmp_path: Path) -> None:
+def test_a_training_that_goes_wrong_at_a_step_fails_from_this_step_on(system: str, step: int, tmp_path: Path) -> None:
     found = verdict(CLAIM, tmp_path, 1, system)
     assert (found.status, found.reason) == (Status.FAIL, "differs"), found.message
     assert found.figures["first_differing_step"].value == step
@@ -99,7 +99,10 @@ def test_more_warm_steps_than_the_contract_allows_fail(claim: dict[str, Any], re
 
 
 def test_rebound_optimizer_state_is_tracked_and_an_unreplayed_step_count_is_named(tmp_path: Path) -> None:
-    """State as CAME's: a correct step is not accused by a count that no replay makes and that nothing reads."""
+    """The optimizer CAME has such state.
+
+    A correct step does not fail because of a count that no replay changes and that nothing reads.
+    """
     contract = contract_of("lazy_systems:LazyAndCounted", CLAIM, arms=arms(1))
     evidence = [executed(run, tmp_path / run.id) for run in planned_of(contract).runs]
     found = judge_unit(contract, contract.claims[0], "w", evidence)
@@ -112,7 +115,7 @@ def test_rebound_optimizer_state_is_tracked_and_an_unreplayed_step_count_is_name
 
 
 def test_the_number_of_warm_steps_in_the_contract_decides_and_not_that_in_the_evidence(tmp_path: Path) -> None:
-    """One recorded run, judged by two contracts."""
+    """The same recorded run is judged by two contracts."""
     contract = contract_of("lazy_systems:Lazy", CAPTURE, arms=arms(2))
     [run] = planned_of(contract).runs
     evidence = [executed(run, tmp_path / run.id)]

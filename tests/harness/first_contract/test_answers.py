@@ -82,10 +82,10 @@ def test_a_trial_without_timing_reports_the_speed_question_as_not_run(project: P
 
 
 @pytest.mark.parametrize(("has_gpu", "device"), [(True, "cuda"), (False, None)])
-def test_a_contract_drafted_on_a_gpu_needs_a_gpu(
+def test_a_contract_drafted_on_a_gpu_requires_a_gpu(
     has_gpu: bool, device: str | None, project: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Otherwise the gate could open later on a runner that has lost its GPU."""
+    """Otherwise the gate could later open on a runner whose GPU is missing."""
     if has_gpu:
         request.getfixturevalue("gpu")
     source = find_step_source("train.py:make_step")

@@ -102,7 +102,10 @@ def test_init_writes_the_strongest_fair_claim_which_passes_and_fails_on_a_wrong_
 
 
 def test_a_step_that_repeats_its_bits_only_within_one_process_violates_repeatability(project: Path) -> None:
-    """A scale of the process's number: within a process the captured arm is equal in bits, which opens no gate."""
+    """The step multiplies gradients by a number that depends on the process's id.
+
+    In one process the captured arm is therefore equal in bits.
+    """
     drawn = "import os\nSCALE = 1 + os.getpid() % 97 * 1e-6\n"
     line, contract = init(project, "[p.grad.mul_(SCALE) for p in model.parameters()]", at_import=drawn)
     assert line.startswith("compares: every bit, since the plain step repeats its bits within a process")
@@ -152,8 +155,8 @@ SAVES = """    def save(path):
 
 
 @pytest.mark.parametrize(("saves", "claims"), [(True, 1), (False, 0)])
-def test_a_step_that_saves_and_loads_is_resumed_by_the_first_contract(saves: bool, claims: int, project: Path) -> None:
-    """The harness saw in its trial whether it does; of one that does not, the claim would shut the gate."""
+def test_a_contract_for_a_step_that_saves_and_loads_has_a_resume_claim(saves: bool, claims: int, project: Path) -> None:
+    """The trial shows whether the step can save. For a step that cannot save, the claim would keep the gate closed."""
     written(project, at_import="from harness.system.step_function import StepFunction")
     if saves:
         text = (project / "train.py").read_text()
@@ -168,7 +171,7 @@ def test_a_step_that_saves_and_loads_is_resumed_by_the_first_contract(saves: boo
 
 
 def test_an_operator_without_a_deterministic_form_is_named(project: Path) -> None:
-    """On a GPU torch raises it; the step that is tried here does so itself."""
+    """On a GPU torch raises this error. On a CPU the step of this test raises the error itself."""
     refused = "index_add_cuda_ does not have a deterministic implementation"
     helper = f"{DRAWN}\ndef refuse():\n    raise RuntimeError('{refused}')\n"
     written(
@@ -183,7 +186,7 @@ def test_an_operator_without_a_deterministic_form_is_named(project: Path) -> Non
     assert refused in line
 
 
-def test_try_answers_by_the_comparison_that_it_chose_and_writes_it_to_the_contract(project: Path) -> None:
+def test_try_reports_the_comparison_that_it_chose_and_writes_this_comparison_into_the_contract(project: Path) -> None:
     written(project, at_import=DRAWN, before_update=FORMS["noise"])
     arguments = ("train.py:make_step", "--no-compile", "--steps", "12", "--write-contract")
     code, printed, errors = called(project, "try", *arguments)
@@ -330,7 +333,7 @@ def test_a_step_whose_optimizer_creates_state_from_first_gradients_is_captured_a
     assert (tried[0], compares in tried[1]) == (0, True), tried[1]
 
 
-def test_init_offers_to_ignore_the_reports_in_a_repository_that_does_not(project: Path) -> None:
+def test_init_proposes_to_ignore_the_folder_of_reports_in_git_if_the_repository_does_not(project: Path) -> None:
     offer = "let git ignore the reports: echo harness-reports/ >> .gitignore\n"
     written(project)
     arguments = ("init", "train.py:make_step", "--no-compile", "--steps", "8", "--force")

@@ -83,10 +83,13 @@ def test_a_step_with_its_own_optimization_argument_gets_its_own_contract_templat
     ("argument", "candidate", "baseline", "before"),
     [("captured", "captured", "plain", 2), ("optimized", "optimized", None, 0), ("seq_len", "captured", "plain", 0)],
 )
-def test_a_step_that_saves_is_resumed_by_the_first_contract(
+def test_the_drafted_resume_claim_fits_steps_with_and_without_their_own_capture(
     argument: str, candidate: str, baseline: str | None, before: int, project: Path
 ) -> None:
-    """Its own captures hold addresses: the last load meets them. The harness makes its captures anew after a load."""
+    """If the step captures itself, the load must keep the captured addresses.
+
+    Otherwise the harness captures again after a load.
+    """
     (project / "my_train.py").write_text(STEP.replace("seq_len=128", f"{argument}=False"))
     source = find_step_source("my_train.py:make_step")
     keep(Draft(source, 43, Arms(False, False, memory=False), resumes=True), project, force=False)
@@ -107,14 +110,14 @@ def test_a_step_that_does_not_repeat_its_bits_gets_no_resume_claim(project: Path
 
 @pytest.mark.parametrize("steps", [8, 12, 16, 33, 43, 79, 103, 250])
 def test_checkpoint_saves_are_at_least_four_steps_apart_and_one_step_number_is_prime(steps: int) -> None:
-    """On a GPU the last of fewer steps is no replay that is watched."""
+    """With fewer than four steps between the saves, the last step on a GPU would not be a watched replay."""
     saves = saves_of(steps)
     assert min(later - earlier for earlier, later in pairwise([0, *saves, steps])) >= min(4, saves[0])
     assert any(all(save % divisor for divisor in range(2, save)) for save in saves)
 
 
 @pytest.mark.parametrize("steps", [43, 103, 250])
-def test_saves_fall_on_the_ends_of_epochs_of_many_lengths(steps: int) -> None:
+def test_drafted_saves_include_ends_of_epochs_of_many_lengths(steps: int) -> None:
     ended = {length for save in saves_of(steps) for length in range(1, save + 1) if save % length == 0}
     assert ended >= {2, 3, 4, 5, 6, 8, 10, 12, 20, 24}
 

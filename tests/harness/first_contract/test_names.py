@@ -80,7 +80,7 @@ def test_a_folder_name_that_is_not_utf_8_gives_a_readable_adapter(project: Path)
 
 
 def test_a_module_name_that_python_cannot_import_is_refused(project: Path) -> None:
-    """As a file's name comes from another system, where letters and accents are apart."""
+    """Files from another system may have names in which letters and their accents are separate characters."""
     with pytest.raises(UsageError, match="to which Python normalizes module names"):
         drafted(unicodedata.normalize("NFD", "entraîné.py"))
     drafted("train.py", "entraîné")

@@ -92,7 +92,7 @@ def test_a_file_whose_module_python_finds_elsewhere_is_refused(
 def test_a_file_that_python_would_import_first_is_accepted(
     file: str, project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that Python is told of comes first; a folder of the same name that is no package is looked in last."""
+    """A folder on the import path has priority over a folder of the same name that is not a package."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "a_library_of_theirs.py").touch()
     (elsewhere / "train").mkdir()

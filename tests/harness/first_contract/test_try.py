@@ -69,7 +69,7 @@ def answers(lines: list[str]) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(project: Path) -> None:
-    """All of it by the command itself, as a user gives it."""
+    """The test starts the command `harness try` as a user does."""
     written(project)
     process = command(project, *TRY, "--write-contract", "--reports", "runs", "--name", "first")
     printed, errors = process.communicate(timeout=200)
@@ -187,7 +187,7 @@ CLEARED = {
 @pytest.mark.parametrize(
     ("command", "form"), [("init", "to none"), ("init", "to zeros"), *(("try", form) for form in CLEARED)]
 )
-def test_the_first_gate_of_a_loop_that_clears_its_gradients_is_open(command: str, form: str, project: Path) -> None:
+def test_the_first_gate_of_a_step_that_clears_its_gradients_is_open(command: str, form: str, project: Path) -> None:
     (project / "clearing.py").write_text("def cleared(optimizer):\n    optimizer.zero_grad()\n")
     written(project, at_import="import clearing", after=CLEARED[form])
     options = ["--no-compile", "--steps", "12", *["--write-contract"] * (command == "try")]
@@ -239,7 +239,10 @@ def test_a_frozen_learning_rate_is_reported_as_a_different_training(project: Pat
     ],
 )
 def test_an_operation_that_a_cuda_graph_would_refuse_is_reported_with_its_line(after: str, project: Path) -> None:
-    """Without a GPU the step is recorded: a copy from the host, which no CUDA graph takes, is none there."""
+    """Without a GPU the step is only recorded.
+
+    A copy from the host makes a CUDA graph fail, but does not make the recording fail.
+    """
     written(
         project,
         before='here = "cuda" if torch.cuda.is_available() else "cpu"; model.to(here); '
@@ -338,7 +341,9 @@ def test_an_interrupted_try_ends_its_worker_and_leaves_only_the_requested_files(
     ],
 )
 def test_an_interrupted_trial_prints_the_answers_found_so_far(number: int, code: int, word: str, project: Path) -> None:
-    """The captured arm hangs, after two plain ones and the look at one: what they decided is printed by then."""
+    """The captured arm hangs after two plain runs and one observed run, whose answer is printed before the
+    interruption.
+    """
     written(project, at_import="import time; MADE = []", before="MADE.append(time.sleep(600 * (len(MADE) == 3)))")
     process = command(project, *TRY)
     assert process.stdout is not None
@@ -368,7 +373,7 @@ def test_early_answers_of_a_trial_equal_its_final_verdicts(project: Path, monkey
     assert early == {verdict.claim: verdict for verdict in tried.judgement.verdicts}
 
 
-def test_init_is_refused_for_a_loop(project: Path) -> None:
+def test_init_refuses_a_training_loop_that_returns_no_step(project: Path) -> None:
     (project / "train.py").write_text("def main():\n    while True:\n        loss.backward()\n")
     code, _, errors = called(project, "init", "train:main")
     assert code == 2

@@ -108,7 +108,7 @@ def test_a_step_that_trains_differently_from_its_baseline_is_reported(
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
 def test_a_baseline_with_different_operators_is_compared_within_rounding(repository: Repository) -> None:
-    """The commit's function takes no seed: its adapter is drafted from the commit."""
+    """The function in the baseline's commit takes no seed, so its adapter is drafted from that commit."""
     project = repository()
     text = (project / "train.py").read_text().replace("def make_step(seed):", "def make_step():\n    seed = 0")
     (project / "train.py").write_text(text)

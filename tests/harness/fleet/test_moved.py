@@ -96,8 +96,8 @@ def test_shards_of_two_machines_give_the_verdicts_of_one_machine(left: Path, mon
     assert nodes == {"shard.ended-1": "node1", "shard": "node2"}
 
 
-def test_a_shard_without_a_finished_run_settles_no_claim(left: Path) -> None:
-    """A drill, of which no part is kept, looks the same."""
+def test_a_shard_without_a_finished_run_counts_no_claim_as_completed(left: Path) -> None:
+    """A drill, of which no part is kept, is treated in the same way."""
     set_aside(left, FINAL, settled=False)
     assert (settled_claims(FINAL), [path.name for path in Path("r").iterdir()]) == (set(), ["shard.left-1"])
 
@@ -108,7 +108,7 @@ def test_a_run_directory_in_use_is_not_set_aside(left: Path) -> None:
     assert read_bundle(left).path == left
 
 
-def test_a_shard_with_changed_evidence_settles_no_claim(left: Path) -> None:
+def test_a_shard_with_changed_evidence_counts_no_claim_as_completed(left: Path) -> None:
     next(left.glob("evidence/*held*/records.jsonl")).write_text("")
     with pytest.raises(EvidenceError, match=r"only if its files are unchanged; found evidence/.*held.*: changed"):
         set_aside(left, FINAL, settled=True)

@@ -84,7 +84,9 @@ def has_ended(shard: str) -> bool:
 
 
 @pytest.mark.slow
-def test_preempted_jobs_and_lost_nodes_do_not_change_the_verdicts(folder: Path, cluster: slurm_cluster.Cluster) -> None:
+def test_preempted_slurm_jobs_and_lost_nodes_do_not_change_the_verdicts(
+    folder: Path, cluster: slurm_cluster.Cluster
+) -> None:
     options = ["--on", ON, "--gate", "--json", "--reports", str(GATE.parent), "--name", GATE.name]
     variables = {**os.environ, **cluster.variables}
     with subprocess.Popen(

@@ -150,7 +150,10 @@ def test_a_single_run_is_not_estimated_by_the_duration_of_a_shared_session(
 def test_the_plan_scales_the_duration_of_each_arm_with_its_steps(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Start 1 s and end 0 s as before; 2 s of the candidate and 5 s of the baseline for ten times as many steps."""
+    """Start (1 s) and end (0 s) keep their durations.
+
+    For ten times as many steps, the 2 s of the candidate and the 5 s of the baseline become ten times as long.
+    """
     write_contract("held")
     executed("earlier", 8.0)
     write_contract("held", steps=50)

@@ -74,7 +74,7 @@ def test_a_higher_clock_of_the_faster_arm_leaves_the_ratio_undecided() -> None:
 
 
 def test_a_higher_clock_does_not_excuse_a_slower_candidate() -> None:
-    """The candidate is too slow although the clock favoured it: that is decided."""
+    """The claim fails, because the candidate was too slow although its clock was higher."""
     assert judged(1900.0, 1700.0, ratio=1.0).reason == "too_slow"
 
 
@@ -125,8 +125,8 @@ def test_a_clock_of_zero_does_not_count_as_a_sample() -> None:
     assert judged(1980.0, 0.0, limits=limits).reason == "telemetry_missing"
 
 
-def test_samples_without_times_leave_the_ratio_undecided() -> None:
-    """Records from before blocks and samples had one clock."""
+def test_clock_samples_without_times_leave_the_ratio_undecided() -> None:
+    """In older evidence, blocks and samples do not have times of the same clock."""
     runs = [on_clocks(index, 1.2, 1700.0, 1900.0, 1980.0) for index in range(8)]
     untimed = [timed_run(index, [0.01] * 4, [0.012] * 4, telemetry=run.telemetry) for index, run in enumerate(runs)]
     assert timed(untimed, MOVING).reason == "telemetry_missing"
@@ -138,19 +138,19 @@ def test_samples_without_times_leave_the_ratio_undecided() -> None:
 
 @pytest.mark.parametrize("arms", [(math.nan, 1700.0), (1700.0, math.nan), (math.inf, 1700.0)])
 @pytest.mark.parametrize("limits", [MOVING, {}])
-def test_a_non_finite_clock_decides_nothing(arms: tuple[float, float], limits: dict[str, Any]) -> None:
+def test_a_non_finite_clock_leaves_the_ratio_undecided(arms: tuple[float, float], limits: dict[str, Any]) -> None:
     assert judged(*arms, limits=limits).reason == "limits_exceeded"
 
 
 @pytest.mark.parametrize("loads", [(math.nan, 0.2), (0.2, math.nan)])
-def test_a_non_finite_host_load_decides_nothing(loads: tuple[float, float]) -> None:
-    """Wherever it stands: `max` alone would keep a number that stands before it."""
+def test_a_non_finite_host_load_leaves_the_ratio_undecided(loads: tuple[float, float]) -> None:
+    """The non-finite sample is found at every position. `max` would ignore NaN after a number."""
     samples = [sample(host_load_per_core=load) for load in loads]
     assert timed(telemetry=Telemetry(samples=samples)).reason == "limits_exceeded"
 
 
 def test_with_a_steady_clock_the_arms_clocks_are_not_compared() -> None:
-    """No sample fell into a block, and none is needed: no arm's clock differs by more than all samples do."""
+    """No sample fell into a block. This is no problem, because all samples together differ by less than the limit."""
     verdict = judged(None, None)
     assert verdict.reason == "held"
     assert "clock_advantage" not in verdict.figures

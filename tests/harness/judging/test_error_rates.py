@@ -38,7 +38,9 @@ def paced(name: str, ratio: float) -> Point:
 
 @pytest.mark.parametrize("name", [*INDEPENDENT, *OUTLIERS])
 @pytest.mark.parametrize("deviation", slow_but([0.025], [0.003, 0.025, 0.1]))
-def test_a_pass_at_the_demanded_ratio_is_rare_whatever_the_noises_shape(name: str, deviation: float) -> None:
+def test_if_the_true_ratio_equals_the_demanded_ratio_a_pass_is_rare_for_noise_of_any_shape(
+    name: str, deviation: float
+) -> None:
     assert simulated(name, deviation, DEMANDED).passed <= 0.005 + slack(0.005)
 
 
@@ -46,7 +48,9 @@ def test_a_pass_at_the_demanded_ratio_is_rare_whatever_the_noises_shape(name: st
     ("name", "measurements", "rate"),
     [("common to a measurement, 1 %", 1, 0.005), ("common to a measurement, 2.5 %", 2, 0.02)],
 )
-def test_a_pass_at_the_demanded_ratio_is_rare_under_common_noise(name: str, measurements: int, rate: float) -> None:
+def test_if_the_true_ratio_equals_the_demanded_ratio_a_pass_is_rare_under_common_noise(
+    name: str, measurements: int, rate: float
+) -> None:
     assert simulated(name, 0.001, DEMANDED, measurements).passed <= rate + slack(rate)
 
 
@@ -55,7 +59,7 @@ def test_disturbed_baseline_blocks_rarely_pass_a_ratio_below_the_demanded_ratio(
     assert simulated(share, 0.003, 1.05).passed <= 0.005 + slack(0.005)
 
 
-def test_a_baseline_disturbed_in_three_of_four_blocks_passes_rarely() -> None:
+def test_a_claim_whose_baseline_is_disturbed_in_three_of_four_blocks_passes_rarely() -> None:
     assert simulated("75% of the baseline's blocks disturbed", 0.003, 1.05).passed < 0.1
 
 
@@ -65,7 +69,7 @@ def test_with_recorded_paces_disturbed_blocks_rarely_cause_a_pass(name: str, rat
     assert paced(name, ratio).passed <= 0.005 + slack(0.005)
 
 
-def test_with_recorded_paces_a_quarter_of_disturbed_blocks_hides_no_speedup() -> None:
+def test_with_recorded_paces_a_speedup_is_proven_although_a_quarter_of_blocks_is_disturbed() -> None:
     name = "25% of the baseline's blocks disturbed"
     assert paced(name, 1.05).failed >= 0.95
     assert paced(name, ABOVE_5).passed >= 0.95
@@ -86,7 +90,9 @@ def test_a_ratio_below_the_demanded_one_never_passes(deviation: float) -> None:
         ("one slow candidate", 0.01, ABOVE_9),
     ],
 )
-def test_a_ratio_well_above_the_demanded_ratio_passes_in_95_percent(name: str, deviation: float, ratio: float) -> None:
+def test_a_ratio_well_above_the_demanded_ratio_passes_in_95_percent_of_experiments(
+    name: str, deviation: float, ratio: float
+) -> None:
     assert simulated(name, deviation, ratio).passed >= 0.95
 
 

@@ -146,7 +146,7 @@ def unlike_earlier_ones(
 
 @pytest.mark.parametrize("kind", slow_but([kind for kind in EVERYTHING if kind not in MANY], EVERYTHING))
 @pytest.mark.parametrize(("taken", "may_pass"), [(parts, AN_ENTRY), (things, ALL_OF_IT)], ids=["an entry", "all of it"])
-def test_less_evidence_never_passes(
+def test_a_verdict_never_becomes_pass_when_evidence_is_removed(
     taken: Callable[[Any], Iterator[tuple[Path, Any]]],
     may_pass: dict[str, dict[str, str]],
     kind: str,

@@ -111,7 +111,7 @@ def test_figures_name_the_first_step_with_unequal_batches_or_non_finite_losses()
     assert losses["first_non_finite_step"] == (4, "step")
 
 
-def test_a_trajectory_of_one_equal_step_is_within_upstreams_bound() -> None:
+def test_a_trajectory_of_a_single_equal_step_is_reported_as_within_upstreams_bound() -> None:
     verdict = verdict_of(TRAJECTORY | {"guards": {"steps": 1}}, paired(*twice("ungraphed", [2.0]), graphed([2.0])))
     assert figures(verdict)["within_upstream_tolerance"] == (True, "")
 
@@ -197,7 +197,9 @@ def test_gradients_equal_to_upstreams_bound_are_within_it() -> None:
 
 
 @pytest.mark.parametrize(("absolute", "relative"), [(0.0, 0.0), (1e-6, math.inf)])
-def test_gradients_over_a_zero_baseline_have_a_zero_or_infinite_ratio(absolute: float, relative: float) -> None:
+def test_relative_to_a_baseline_of_zero_the_difference_of_gradients_is_zero_or_infinite(
+    absolute: float, relative: float
+) -> None:
     seen = figures(matched(A, unlike(absolute, max_abs=absolute, baseline_max_abs=0.0)))
     assert seen["max_relative_difference"] == (relative, "")
 

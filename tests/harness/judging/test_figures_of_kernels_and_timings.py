@@ -236,7 +236,10 @@ def test_figures_state_the_interval_of_an_arms_ratio_with_itself() -> None:
 
 
 def test_figures_state_the_ratio_over_all_blocks_of_a_stalling_candidate() -> None:
-    """A block of eight takes ten times as long: 17/8 of the time; and so it does in one of two measurements."""
+    """One block of eight takes ten times as long, so the time grows to 17/8.
+
+    With two measurements, only the second has such blocks.
+    """
     assert figures(stalling(1.5, 10.0))["sustained_ratio"] == (pytest.approx(1.5 * 8 / 17), "x")
     assert figures(stalling_twice(second=10.0))["sustained_ratio"] == (pytest.approx(1.5 * 8 / 17), "x")
 
@@ -276,7 +279,7 @@ def test_figures_state_the_processes_needed_if_too_few_ran_for_the_confidence() 
 
 @pytest.mark.parametrize(("slow", "needed"), [(1.1, 9), (0.8, None)])
 def test_an_undecided_ratio_reports_the_processes_that_would_decide(slow: float, needed: int | None) -> None:
-    """Two of eight are slow: just too many, or by too much."""
+    """Two of eight processes are slow. In one case they are one too many, and in the other they are too slow."""
     verdict = timed(processes(1.2, [*SPREAD[:6], slow / 1.2, slow / 1.2]))
     assert (verdict.reason, figures(verdict)["processes_to_decide"]) == ("undecided_ratio", (needed, "processes"))
 

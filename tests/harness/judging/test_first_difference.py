@@ -135,7 +135,7 @@ def test_an_observed_located_step_ends_with_the_bits_of_the_plain_step(candidate
         assert (plain.after, plain.loss, plain.gradients) == (seen.after, seen.loss, seen.gradients)
 
 
-def test_a_step_that_ends_in_different_bits_while_observed_is_not_located() -> None:
+def test_no_difference_is_located_in_a_step_that_ends_with_other_bits_when_observed() -> None:
     executing = executions(fault="scaled")
     run, steps = executing.runs[-1], list(executing.steps[-1])
     [at] = [n for n, each in enumerate(steps) if each.arm == "other" and each.replica == OBSERVED]
@@ -146,7 +146,7 @@ def test_a_step_that_ends_in_different_bits_while_observed_is_not_located() -> N
     assert located(answer) == expected
 
 
-def test_a_noisy_step_is_located_under_deterministic_algorithms(tmp_path: Path) -> None:
+def test_the_difference_of_a_noisy_step_is_located_under_deterministic_algorithms(tmp_path: Path) -> None:
     noisy = {"fault": "unrepeated"}
     unknown = locate(run_for(noisy), Executing(tmp_path / "unknown"))
     assert (unknown.found, unknown.why, unknown.deterministic) == ("not_seen", "observed", False)
@@ -158,7 +158,7 @@ def test_a_noisy_step_is_located_under_deterministic_algorithms(tmp_path: Path) 
     assert run_for(noisy, noise_floor=0.0).settings["deterministic"] is False
 
 
-def test_a_replay_with_unseen_operators_is_not_blamed_for_a_missing_write() -> None:
+def test_a_replay_whose_operators_are_not_all_seen_is_not_blamed_for_a_missing_write() -> None:
     executing = executions(fault="skipped")
     run, steps = executing.runs[-1], list(executing.steps[-1])
     unseen = [each.model_copy(update={"operators": None}) if each.arm == "other" else each for each in steps]
@@ -167,7 +167,7 @@ def test_a_replay_with_unseen_operators_is_not_blamed_for_a_missing_write() -> N
     assert "and no operator that was seen explains it" in located(answer)
 
 
-def test_a_step_that_was_recorded_twice_is_damage(tmp_path: Path) -> None:
+def test_a_step_that_was_recorded_twice_counts_as_damaged_evidence(tmp_path: Path) -> None:
     executing = Executing(tmp_path)
     executing(run_for({}, steps=1))
     records = tmp_path / "1" / "records.jsonl"
@@ -224,7 +224,7 @@ def test_the_path_to_a_first_difference_lists_each_compared_part() -> None:
     assert rows["update"] == "differs"
 
 
-def test_an_operator_that_only_one_arm_has_aligns_with_no_operator() -> None:
+def test_an_operator_that_only_one_arm_runs_is_paired_with_no_operator_of_the_other_arm() -> None:
     executing = executions(fault="tripled")
     ours, theirs = (
         next(each.operators or [] for each in executing.steps[-1] if each.arm == arm and each.operators)
@@ -238,7 +238,7 @@ def test_an_operator_that_only_one_arm_has_aligns_with_no_operator() -> None:
 
 
 def test_operators_outside_a_graph_align_though_the_graph_calls_the_same_lines() -> None:
-    """A forward pass that runs twice, the first time to prepare, and a captured backward pass that computes it anew."""
+    """A forward pass runs twice, first as preparation. The captured backward pass computes the forward pass again."""
     forward, backward = (found_operators(names) for names in (("aten.mul", "aten.add"), ("aten.mul", "aten.sub")))
     replayed = [each.model_copy(update={"replayed": True}) for each in backward]
     assert aligned([*forward, *forward, *replayed], [*forward, *backward]) == [(2, 0), (3, 1), (4, 2), (5, 3)]
@@ -259,8 +259,11 @@ def test_operators_of_a_stream_that_runs_ahead_align_by_their_inputs_from_before
     assert aligned([using("another"), *ahead[1:]], plain) == expected  # by their order
 
 
-def test_the_work_of_aligning_grows_with_the_operators_and_no_faster() -> None:
-    """A loop of four operators: one arm makes a turn more, and one has an operator of its own in the middle."""
+def test_the_work_of_aligning_does_not_grow_faster_than_the_number_of_operators() -> None:
+    """Each arm repeats four operators.
+
+    One arm repeats them once more, and the other arm has an additional operator in the middle.
+    """
     turn = found_operators(("aten.mul", "aten.add", "aten.div", "aten.sub"))
     lines = list[int]()
     for turns in (50, 100):
@@ -361,7 +364,7 @@ def test_a_kernel_that_changes_a_tensor_of_the_step_counts_as_reading_the_tensor
     assert parted.how == "reads"
 
 
-def test_a_step_without_autograd_is_located_as_one_part_with_its_unseen_kernels() -> None:
+def test_a_step_without_autograd_is_one_part_in_which_unseen_kernels_are_counted() -> None:
     steps = observed_steps(launch(None, "a"), launch(None, "b"), unseen=2)
     answer = difference_of(*steps).model_copy(update={"unseen": 2})
     assert located(answer) == (

@@ -58,7 +58,7 @@ def test_one_disturbed_block_of_many_does_not_change_the_slowdown() -> None:
     assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 0.0)
 
 
-def test_with_few_blocks_the_slowdown_interval_ends_at_the_extremes() -> None:
+def test_with_few_blocks_the_interval_of_the_slowdown_reaches_from_its_smallest_to_its_largest_value() -> None:
     times = quarters(1.0, 1.0)
     times[-1] = 4.0
     assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 3.0)
@@ -74,7 +74,9 @@ def test_a_machine_that_became_faster_widens_the_slowdown_interval_by_as_much() 
 
 
 @pytest.mark.parametrize(("count", "rank"), [(7, None), (8, 0), (10, 0), (11, 0), (12, 1), (24, 5), (100, 36)])
-def test_the_interval_uses_the_highest_rank_with_99_percent_coverage(count: int, rank: int | None) -> None:
+def test_the_interval_of_the_slowdown_uses_the_highest_rank_with_99_percent_coverage(
+    count: int, rank: int | None
+) -> None:
     assert flatness._rank(count) == rank
 
     def outside(k: int) -> float:
@@ -85,8 +87,8 @@ def test_the_interval_uses_the_highest_rank_with_99_percent_coverage(count: int,
 
 
 @pytest.mark.parametrize("noise", ["normal", "skewed", "bursts"])
-def test_equal_times_are_hardly_ever_called_slower_or_flat_by_noise(noise: str) -> None:
-    """2,000 runs of 96 blocks: the interval misses no slowdown in more than 2 % of them, on either side."""
+def test_noise_around_equal_times_is_rarely_judged_as_a_slowdown_or_speedup(noise: str) -> None:
+    """In at most 2 % of 2,000 runs of 96 blocks, the interval of the slowdown does not contain 0."""
     draw = np.random.default_rng(0)
     missed = 0
     for _ in range(2000):

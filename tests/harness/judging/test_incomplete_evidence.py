@@ -111,7 +111,7 @@ def rests_on(path: Path, kind: str) -> bool:
 
 
 def test_every_claim_kind_except_ptx_target_rests_on_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the next test would check nothing."""
+    """Otherwise the test about non-finite numbers in the evidence would check nothing."""
     counted = {
         kind: sum(rests_on(path, kind) for path in leaves(passing(kind, monkeypatch).evidence)) for kind in KINDS
     }

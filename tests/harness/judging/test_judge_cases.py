@@ -23,7 +23,7 @@ ALL = [pytest.param(kind, case, id=f"{kind}: {case.name}") for kind, cases in EV
 
 
 @pytest.mark.parametrize(("kind", "case"), ALL)
-def test_each_single_defect_gives_its_reason_code_and_sentence(kind: str, case: Case) -> None:
+def test_each_single_defect_of_the_evidence_gives_its_reason_code_and_sentence(kind: str, case: Case) -> None:
     verdict = case.judged()
     assert (verdict.reason, verdict.status) == (case.reason, REASONS[case.reason].status), verdict.message
     assert verdict.message == SENTENCES[kind][case.name]
@@ -34,16 +34,16 @@ def test_every_expected_message_belongs_to_a_judge_case() -> None:
     assert written == sorted((kind, case.name) for kind, cases in EVERYTHING.items() for case in cases)
 
 
-def test_every_reason_code_is_reached() -> None:
+def test_every_reason_code_is_given_by_some_judge_case() -> None:
     reached = {case.reason for cases in EVERYTHING.values() for case in cases}
     assert reached == set(REASONS)
 
 
-def test_every_kind_has_a_judge_and_a_table() -> None:
+def test_every_claim_kind_has_a_judge_and_a_table_of_cases() -> None:
     assert set(TABLES) == set(BUILT_IN)
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_every_kind_reaches_pass_fail_and_error(kind: str) -> None:
+def test_the_cases_of_every_claim_kind_include_pass_fail_and_error(kind: str) -> None:
     statuses = {str(REASONS[case.reason].status) for case in TABLES[kind]}
     assert {"PASS", "FAIL", "ERROR"} <= statuses

@@ -56,7 +56,7 @@ def test_a_non_finite_loss_is_always_named_non_finite(pair: tuple[list[float], l
 
 
 @given(pair=PAIR, equality=EQUALITY)
-def test_a_verdict_is_written_and_read_back_and_does_not_depend_on_when(
+def test_a_verdict_is_read_back_as_written_and_does_not_depend_on_the_time_of_judging(
     pair: tuple[list[float], list[float]], equality: str
 ) -> None:
     verdict = judged(*pair, equality)

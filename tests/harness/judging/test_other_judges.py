@@ -119,7 +119,7 @@ def test_timed_losses_must_meet_the_bound_of_the_trajectory_claim() -> None:
     assert verdict_of(FASTER, *runs, beside=[tighter]).reason == "exceeds_tolerance"
 
 
-def test_the_spread_of_clocks_is_relative_to_their_median() -> None:
+def test_the_spread_of_the_gpus_clock_is_relative_to_its_median() -> None:
     clocks = Telemetry(samples=[sample(sm_clock_mhz=clock) for clock in (1900.0, 2000.0, 2050.0)])
     verdict = timed(telemetry=clocks)
     assert (verdict.reason, value(verdict, "sm_clock_spread")) == ("limits_exceeded", 0.075)
@@ -150,7 +150,7 @@ def test_composite_parts_of_the_same_kind_are_numbered() -> None:
     assert part_names(claim) == ["trajectory_match.1", "capture", "trajectory_match.2"]
 
 
-def test_a_unit_with_an_obstacle_is_not_run_even_if_evidence_exists() -> None:
+def test_a_unit_that_the_plan_could_not_run_is_not_run_even_if_evidence_exists() -> None:
     contract = contract_of(TRAJECTORY)
     obstacle = Obstacle(reason="needs_cuda", message="needs CUDA: there is no device")
     verdict = judge_unit(contract, contract.claims[0], "w", [trajectory_run()], obstacle)
@@ -181,7 +181,7 @@ def test_a_verdict_without_counted_items_never_passes(denominators: dict[str, in
     assert (judgement.status, judgement.reason) == (Status.FAIL, "vacuous_nothing_compared")
 
 
-def test_a_sheet_refuses_a_reason_that_is_not_listed() -> None:
+def test_a_judge_cannot_give_a_reason_code_that_is_not_listed() -> None:
     with pytest.raises(KeyError, match="invented"):
         Sheet().conclude("invented", "a sentence")
 

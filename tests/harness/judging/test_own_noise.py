@@ -134,7 +134,7 @@ def test_an_own_noise_claim_runs_both_arms_five_times_with_sketches(noisy: Recor
     assert not serves(unsketched, noisy.planned, SHARED, {"plain": "plain"})
 
 
-def test_equal_noisy_arms_pass_and_the_message_states_the_hidden_distance(noisy: Recorded) -> None:
+def test_equal_noisy_arms_pass_and_the_message_states_which_distance_noise_would_have_hidden(noisy: Recorded) -> None:
     found = noisy.verdict()
     assert (found.status, found.reason) == (Status.PASS, "held"), found.message
     assert found.denominators["runs_per_arm"] == 5
@@ -199,7 +199,7 @@ def test_a_baseline_without_noise_excuses_no_difference(quiet: Recorded) -> None
     assert quiet.verdict(loss_off(1e-3)).reason == "beyond_noise"
 
 
-def test_noise_as_large_as_the_training_hides_everything(tmp_path: Path) -> None:
+def test_a_claim_with_noise_as_large_as_the_training_is_undecided(tmp_path: Path) -> None:
     drowned = Recorded("Drowned", tmp_path / "run")
     found = drowned.verdict()
     assert (found.status, found.reason) == (Status.INCONCLUSIVE, "noise_hides"), found.message
@@ -233,7 +233,10 @@ def features(values: np.ndarray[Any, Any], columns: int = 1) -> Features:
 
 @pytest.mark.parametrize("columns", [1, 4])
 def test_at_most_two_divisions_of_the_same_runs_are_judged_beyond_noise(columns: int) -> None:
-    """The rate of false alarms, whatever the numbers are: here with one run far off, and one feature split in two."""
+    """Ten equal runs are divided into two arms in every way.
+
+    The rate of false alarms must be low, although one run lies far off and one figure has two clusters.
+    """
     values = np.random.default_rng(0).standard_t(2, (10, 24))
     values[3] *= 1e6
     values[[0, 2, 5, 6, 9], -1] += 1e9
@@ -259,7 +262,7 @@ def test_a_single_outlying_run_is_not_judged_beyond_noise() -> None:
     assert separation([features(values)]).beyond <= 1
 
 
-def test_a_candidate_with_more_scatter_is_noise_and_a_shifted_candidate_is_not() -> None:
+def test_more_scatter_of_the_candidate_counts_as_noise_but_a_shift_does_not() -> None:
     values = np.random.default_rng(2).normal(size=(10, 400))
     scattered, apart = values.copy(), values.copy()
     scattered[:5] *= 100

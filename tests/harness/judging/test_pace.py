@@ -59,7 +59,10 @@ def test_slowed_baseline_blocks_do_not_make_the_candidate_pass() -> None:
     ("longer", "reason"), [(1.0, "held"), (SLOWED, "held"), (1.9 * SLOW / LEAST, "held"), (20.0, "candidate_stalls")]
 )
 def test_a_slow_machine_pace_excuses_only_the_slowdown_that_it_explains(longer: float, reason: str) -> None:
-    """Beside two of six rounds it is 1.8 times slower; there the candidate's first block takes so many times longer."""
+    """The machine is 1.8 times slower during two of six rounds.
+
+    In one of them a block of the candidate takes longer by a given factor.
+    """
     runs = []
     for number in range(12):
         run = process(number, 1.5, [FREE, FREE, FREE, FREE, BUSY, BUSY], slowed="none")
@@ -78,7 +81,7 @@ def test_a_slow_machine_pace_excuses_only_the_slowdown_that_it_explains(longer: 
 
 
 def test_without_recorded_paces_disturbed_baseline_blocks_pass() -> None:
-    """So the test above shows what the pace does, and older evidence is judged as it was."""
+    """Without the pace, slow blocks of the baseline count for the candidate. Older evidence has no pace."""
     runs = [process(number, 1.0, [FREE, *[BUSY] * 5]) for number in range(12)]
     for run in runs:
         for block in run.timing.blocks if run.timing is not None else []:
@@ -88,7 +91,7 @@ def test_without_recorded_paces_disturbed_baseline_blocks_pass() -> None:
     assert "disturbed_rounds" not in verdict.figures
 
 
-def test_slowed_candidate_blocks_do_not_hide_its_speed() -> None:
+def test_blocks_slowed_by_the_machine_do_not_hide_that_the_candidate_is_faster() -> None:
     runs = [process(number, 1.2, [FREE, FREE, *[BUSY] * 4], slowed="graphed") for number in range(12)]
     verdict = judged(runs)
     assert verdict.reason == "held"
@@ -108,7 +111,7 @@ def test_a_process_with_one_undisturbed_round_is_left_out_when_enough_other_proc
 
 @pytest.mark.parametrize(("undisturbed", "counted"), [(7, 7), (6, 12)])
 def test_all_processes_count_when_too_few_are_undisturbed(undisturbed: int, counted: int) -> None:
-    """Unanimity of seven is the first that reaches a confidence of 0.99."""
+    """If all agree, seven processes are the fewest that reach a confidence of 0.99."""
     verdict = judged([process(number, 1.2, [FREE if number < undisturbed else BUSY] * 4) for number in range(12)])
     assert len([name for name in verdict.figures if name.startswith("ratio.process_")]) == counted
 
@@ -124,7 +127,7 @@ def test_each_of_two_measurements_needs_enough_undisturbed_processes() -> None:
 
 
 def test_a_slow_baseline_with_too_few_undisturbed_rounds_passes_nothing() -> None:
-    """Every block of the baseline takes 1.7 times as long, and a slow pace of 1.8 says that it may have been so."""
+    """Every block of the baseline takes 1.7 times as long. The measured pace allows a slowdown by up to 1.8."""
     runs = [process(number, 1.0, [FREE, BUSY, BUSY, BUSY]) for number in range(12)]
     verdict = judged(runs)
     assert verdict.reason == "undecided_ratio"
@@ -144,7 +147,7 @@ def test_a_slow_candidate_with_too_few_undisturbed_rounds_fails_nothing() -> Non
 
 
 @pytest.mark.parametrize(("share", "reason"), [(0.91, "held"), (0.89, "undecided_ratio")])
-def test_the_pace_decides_nothing_where_steps_wait_for_the_device(share: float, reason: str) -> None:
+def test_the_machines_pace_is_ignored_where_steps_wait_for_the_device(share: float, reason: str) -> None:
     runs = [process(number, 1.2, [BUSY] * 4, slowed="") for number in range(11)]
     runs = [working(run, share) for run in [*runs, process(11, 1.2, [FREE] * 4)]]
     verdict = judged(runs)
@@ -183,7 +186,7 @@ def test_a_machine_that_is_always_slow_is_not_disturbed() -> None:
 
 
 def test_the_timing_plot_shows_the_measured_enqueue_times() -> None:
-    """A step of 12 and 10 ms, which the host enqueues in 12 and 1 ms."""
+    """The steps of the arms take 12 and 10 ms, and the host enqueues them in 12 and 1 ms."""
     [shown] = side_by_side([process(0, 1.2, [FREE] * 4)], "enqueue")
     assert shown.ratio == pytest.approx(12.0)
     assert {round(block.step_ms, 6) for block in shown.blocks} == {1.0, 12.0}

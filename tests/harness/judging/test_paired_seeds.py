@@ -17,7 +17,10 @@ EXPERIMENTS = 4000
 
 
 def test_the_interval_of_few_seeds_is_students_t() -> None:
-    """Of 1 to 5: mean 3, deviation sqrt(2.5), error sqrt(0.5), and 2.132 the 95 % quantile of t with four degrees."""
+    """The values 1 to 5 have the mean 3 and the standard error sqrt(0.5).
+
+    The 95 % quantile of t with four degrees of freedom is 2.132.
+    """
     low, high = not_worse.interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 0.95)
     assert (float(low), float(high)) == pytest.approx((3 - 2.13185 * 0.5**0.5, 3 + 2.13185 * 0.5**0.5), abs=1e-4)
 
@@ -56,7 +59,9 @@ def test_many_seed_experiments_are_decided_like_single_experiments() -> None:
 
 @pytest.mark.parametrize("middle", [-1.0, 1.0])
 def test_the_estimated_number_of_seeds_would_decide_most_comparisons(middle: float) -> None:
-    """Of five seeds about one deviation off; with the number that is told most such comparisons are decided."""
+    """The test draws new comparisons with the estimated number of seeds, for differences of about one standard
+    deviation.
+    """
     spread = np.array([-1.2649, -0.6325, 0.0, 0.6325, 1.2649])
     needed = not_worse.seeds_to_decide(spread + middle, 0.95)
     assert needed is not None
@@ -74,14 +79,14 @@ def test_no_number_of_seeds_decides_a_difference_at_the_margin() -> None:
 
 @pytest.mark.parametrize("count", slow_but([5], [5, 8, 12]))
 @pytest.mark.parametrize("noise", NOISES)
-def test_a_pass_at_the_margin_is_rare_whatever_the_noises_shape(noise: str, count: int) -> None:
+def test_if_the_true_difference_equals_the_margin_a_pass_is_rare_for_noise_of_any_shape(noise: str, count: int) -> None:
     [point] = [each for each in simulate(noise, count, 0.95, EXPERIMENTS, 1) if each.beyond_margin == 0.0]
     bar = wanted(point)
     assert bar is None or bar[1], point
 
 
 def test_published_seed_error_rates_equal_those_of_the_script() -> None:
-    """The points of one setting; the long checks compare all of them."""
+    """The points of one setting are compared here, and those of all settings in the long checks."""
     published = seed_error_rates.REPORT.published()
     found = simulate("heavy-tailed", 8, 0.95, published["points"][0]["experiments"], published["seed"])
     rows = [point for point in published["points"] if (point["noise"], point["seeds"]) == ("heavy-tailed", 8)]
@@ -90,7 +95,7 @@ def test_published_seed_error_rates_equal_those_of_the_script() -> None:
 
 
 def test_a_not_worse_verdict_reports_its_figures() -> None:
-    """Of five seeds that lie 0.1 off and up to 0.02 to either side, last of all and at the margin."""
+    """The differences of five seeds lie around 0.1, at most 0.02 away, and their mean equals the margin."""
     shown = figures(seeds(executions("ungraphed", worse=0.1)))
     assert shown["worse_by"] == (pytest.approx(0.1), "loss")
     assert shown["worse_by_at_most"] == (pytest.approx(0.1 + 2.13185 * 0.0158114 / 5**0.5, abs=1e-6), "loss")

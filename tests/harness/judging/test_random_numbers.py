@@ -33,7 +33,7 @@ def test_a_different_random_operator_leaves_equality_undecided_and_is_named() ->
     [[[PLAIN, MASK]], [[MASK, "flash of float32 2x8x4"]]],
     ids=["order", "shape"],
 )
-def test_order_and_shape_of_draws_count(captured: list[list[str]]) -> None:
+def test_a_different_order_or_shape_of_random_draws_counts_as_a_difference(captured: list[list[str]]) -> None:
     verdict = trajectory(drew(wrong(), captured=captured), drew(arm("ungraphed"), MASK, PLAIN))
     assert verdict.reason == "other_random_numbers"
 

@@ -6,7 +6,7 @@ No record is there twice: reading refuses that (`tests/harness/evidence/test_rec
 from judge_cases_accumulation import accumulated, micro_batches
 
 
-def test_extra_recorded_micro_batches_are_an_evidence_error() -> None:
+def test_micro_batches_recorded_for_more_steps_than_the_arm_made_are_an_evidence_error() -> None:
     verdict = accumulated(read=[micro_batches([["same", "same"]]), micro_batches()])
     assert verdict.reason == "evidence_missing"
     assert verdict.message == "micro-batches were recorded for 11 of 10 steps of graphed"

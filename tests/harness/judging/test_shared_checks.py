@@ -34,12 +34,14 @@ def bases(
     torch.set_num_threads(threads)
 
 
-def test_every_kind_and_every_check_is_in_the_matrix() -> None:
+def test_every_claim_kind_and_every_shared_check_is_in_the_table_of_checks() -> None:
     assert (sorted(BASES), list(WAYS)) == (sorted(BUILT_IN), list(SHARED_CHECKS))
 
 
 @pytest.mark.parametrize(("kind", "bases"), [(kind, kind) for kind in BASES], indirect=["bases"], ids=list(BASES))
-def test_every_kind_performs_each_shared_check_or_declares_its_omission(kind: str, bases: list[Recorded]) -> None:
+def test_every_claim_kind_performs_each_shared_check_or_declares_that_it_does_not(
+    kind: str, bases: list[Recorded]
+) -> None:
     leaves_out, unnoticed, needed = BUILT_IN[kind].leaves_out, list[str](), set[str]()
     for base in bases:
         assert base.verdict().status is Status.PASS, base.verdict().message

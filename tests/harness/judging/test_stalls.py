@@ -60,7 +60,7 @@ def test_a_candidate_fast_enough_to_make_up_for_stalls_passes(processes: int) ->
 
 
 def test_stalls_of_the_candidate_alone_do_not_fail_a_speed_claim() -> None:
-    """The cause of stalls is unknown; stalls of the machine must not count against the candidate."""
+    """The cause of a stall is unknown. If the machine caused it, it must not count against the candidate."""
     candidate, baseline = drawn(0, 8, 4, 1.5)
     assert (decided(struck(0, candidate, 1, 10.0), baseline) == 0).all()
 
@@ -72,7 +72,7 @@ def test_a_slow_baseline_process_does_not_compensate_for_stalls() -> None:
 
 
 def test_blocks_slowed_by_the_machine_do_not_count_as_stalls() -> None:
-    """What the processor's pace says that they would have taken counts."""
+    """For such a block, the time counts that it would have taken without the slowdown of the processor."""
     candidate, baseline = drawn(0, 8, 4, 1.5)
     disturbed = struck(0, candidate, 1, 10.0)
     cautious, generous = statistics.readings(disturbed, baseline, candidate, baseline)
@@ -80,13 +80,16 @@ def test_blocks_slowed_by_the_machine_do_not_count_as_stalls() -> None:
 
 
 def test_the_sustained_ratio_is_a_mean_of_seconds() -> None:
-    """Two processes take 1 and 1/2 of the baseline's time: 3/4 in the mean."""
+    """In two processes the candidate takes 1 and 1/2 of the baseline's time, so on average 3/4."""
     reading = Reading(np.zeros(2), np.zeros((2, 2)), np.log([1.0, 2.0]))
     assert float(statistics.sustained(reading, 0.99)) == pytest.approx(math.log(4 / 3))
 
 
 def test_a_process_that_may_dissent_does_not_count_in_the_sustained_ratio() -> None:
-    """One of twelve, the one whose typical block is the slowest; and not the one that stalls the most."""
+    """One of twelve processes may dissent.
+
+    It is the process with the slowest typical block, and not the process that stalls most.
+    """
     ratios, whole = np.full(12, 0.5), np.full(12, 0.4)
     ratios[3], whole[3] = 0.1, -5.0
     selves = np.zeros((2, 12))

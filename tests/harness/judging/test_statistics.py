@@ -32,25 +32,27 @@ def decided(ratios: Array, selves: Array = QUIET, demanded: float = DEMANDED, me
 BLOCKS = np.array([[[1.0, 5.0], [2.0, 6.0], [3.0, 7.0], [4.0, 8.0]]])  # one process: lower quartile 2.75, median 4.5
 
 
-def test_the_cautious_reading_takes_the_undisturbed_baseline_and_the_candidate_as_found() -> None:
+def test_the_cautious_reading_compares_the_undisturbed_baseline_with_the_candidate_as_measured() -> None:
     cautious, _ = statistics.readings(3 * BLOCKS, BLOCKS)
     assert cautious.ratios.tolist() == [pytest.approx(math.log(2.75 / 13.5))]
 
 
-def test_the_generous_reading_takes_the_baseline_as_found_and_the_undisturbed_candidate() -> None:
+def test_the_generous_reading_compares_the_baseline_as_measured_with_the_undisturbed_candidate() -> None:
     _, generous = statistics.readings(3 * BLOCKS, BLOCKS)
     assert generous.ratios.tolist() == [pytest.approx(math.log(4.5 / 8.25))]
 
 
 @pytest.mark.parametrize("blocks", [*range(1, 33), 64, 129])
-def test_a_quartile_and_a_median_are_numpys_in_every_bit(blocks: int) -> None:
+def test_quartile_and_median_equal_those_of_numpy_in_every_bit(blocks: int) -> None:
     seconds = np.exp(np.random.default_rng(blocks).normal(-4.0, 0.5, (200, 3, blocks)))
     assert np.array_equal(statistics.undisturbed(seconds), np.percentile(seconds, statistics.UNDISTURBED, axis=-1))
     assert np.array_equal(statistics.as_found(seconds), np.median(seconds, axis=-1))
 
 
 def test_the_self_ratio_of_an_arm_uses_the_same_quantiles_as_the_ratio() -> None:
-    """First blocks 1, 2, 3, 4: lower quartile 1.75, median 2.5; second blocks 5, 6, 7, 8: 5.75 and 6.5."""
+    """The first blocks 1, 2, 3, 4 have the lower quartile 1.75 and the median 2.5, the second blocks 5, 6, 7, 8 have
+    5.75 and 6.5.
+    """
     cautious, generous = statistics.readings(3 * BLOCKS, BLOCKS)
     quartiles, medians = math.log(1.75 / 5.75), math.log(2.5 / 6.5)
     assert cautious.selves.tolist() == [[pytest.approx(medians)], [pytest.approx(quartiles)]]
@@ -94,7 +96,7 @@ def test_one_process_in_eight_is_trimmed_on_each_side(processes: int, outliers: 
 
 
 @pytest.mark.parametrize("processes", [8, 16, 24])
-def test_the_interval_is_scipys_for_a_trimmed_mean(processes: int) -> None:
+def test_the_interval_of_the_trimmed_mean_equals_that_of_scipy(processes: int) -> None:
     logs = np.random.default_rng(processes).normal(0.2, 0.03, processes)
     mean, reach = statistics.trimmed(logs, 0.99)
     assert float(mean) == pytest.approx(scipy.stats.trim_mean(logs, 0.125))
@@ -103,7 +105,7 @@ def test_the_interval_is_scipys_for_a_trimmed_mean(processes: int) -> None:
 
 
 @pytest.mark.parametrize("processes", [5, 7])
-def test_without_trimming_the_interval_is_students_t(processes: int) -> None:
+def test_without_trimming_the_interval_of_the_mean_is_that_of_students_t(processes: int) -> None:
     mean, reach = statistics.trimmed(LOGS[:processes], 0.99)
     expected = scipy.stats.t.interval(
         0.98, processes - 1, loc=LOGS[:processes].mean(), scale=scipy.stats.sem(LOGS[:processes])
@@ -157,7 +159,7 @@ def test_a_ratio_at_its_margin_is_proven_but_not_refuted() -> None:
     assert statistics.refutes(apart, 0.75 + 1e-9, 0.99)
 
 
-def test_decisions_are_returned_as_int8() -> None:
+def test_decisions_are_returned_as_numbers_of_type_int8() -> None:
     assert statistics.decide(*same(LOGS), DEMANDED, 0.99).dtype == np.int8
 
 
@@ -180,7 +182,7 @@ def test_the_trimmed_interval_decides_pass_fail_or_undecided() -> None:
         (7, 0.95, 0),
     ],
 )
-def test_the_number_of_processes_that_may_dissent_is_of_a_sign_test(
+def test_the_number_of_processes_that_may_dissent_follows_from_a_sign_test(
     processes: int, confidence: float, few: int
 ) -> None:
     assert statistics.may_dissent(processes, confidence) == few
@@ -231,7 +233,10 @@ def test_a_fail_by_the_trimmed_mean_needs_no_agreement_of_processes() -> None:
 
 
 def test_upward_scatter_of_ratios_does_not_prevent_a_pass() -> None:
-    """All processes clear the demand by what they may have in common; their mean's interval is wide all the same."""
+    """Every process exceeds the demanded ratio by more than the common noise.
+
+    The interval of their mean is wide, but this does not matter.
+    """
     scattered = DEMANDED + COMMON_NOISE + 1e-9 + np.array([0.0, 0.0, 0.5, 0.0, 2.0, 1.0, 0.0, 3.0])
     cautious = read(scattered, QUIET)
     mean, _ = statistics.trimmed(scattered, 0.99)
@@ -337,7 +342,10 @@ def test_a_spread_is_the_winsorized_deviation() -> None:
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_the_number_of_processes_that_would_decide_is_estimated(side: int) -> None:
-    """Of a spread of 0.05 the reach and the bias together are 0.104 with 12 processes and 0.096 with 13."""
+    """With a spread of 0.05, the margin is 0.104 for 12 processes and 0.096 for 13.
+
+    The ratio is 0.1 away from the demanded ratio.
+    """
     ratios, selves = DEMANDED + side * 0.1 + 0.05 * UNIT, np.stack([0.07 * UNIT, 0.0 * UNIT])
     margins = {n: 0.05 * _reach(0.99, n) + 0.07 * _reach(0.975, n) for n in (8, 12, 13)}
     assert margins[8] > margins[12] > 0.1 > margins[13]
@@ -351,27 +359,30 @@ def _reach(confidence: float, processes: int) -> float:
 
 
 def test_a_fail_needs_fewer_estimated_processes_than_a_pass() -> None:
-    """1.4 deviations away, of ten one lies on the other side with a chance of a half, and none may."""
+    """The ratio is 1.4 standard deviations away.
+
+    Of ten processes, one lies on the other side of the demanded ratio with a chance of about a half.
+    """
     assert needed(DEMANDED - 0.07 + 0.05 * UNIT) == 10
     assert needed(DEMANDED + 0.07 + 0.05 * UNIT) == 11
 
 
 def test_an_agreement_of_processes_can_decide_before_the_mean() -> None:
-    """1.056 deviations beyond the bias: of 11 all but one lie there with a chance of a half; the reach is 1.067."""
+    """The ratio is 1.056 standard deviations beyond the bias. For 11 processes, the mean would need 1.067."""
     assert needed(DEMANDED + 0.1 + 1.056 * 0.5 + 0.5 * UNIT, np.full((2, 8), 0.1)) == 11
     assert 0.5 * _reach(0.99, 12) < 1.056 * 0.5 < 0.5 * _reach(0.99, 11)
 
 
-def test_no_process_estimate_exists_if_the_spread_includes_the_demand() -> None:
+def test_no_process_estimate_exists_if_the_scatter_of_processes_includes_the_demanded_ratio() -> None:
     assert needed(DEMANDED + np.array([-0.5, 0.5, -0.4, 0.4, 0.3, -0.3, 0.1, 0.0])) is None
 
 
-def test_no_process_estimate_exists_exactly_at_the_demand() -> None:
+def test_no_process_estimate_exists_for_a_ratio_equal_to_the_demanded_ratio() -> None:
     assert needed(np.full(8, DEMANDED)) is None
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_no_process_estimate_exists_within_the_common_noise(side: int) -> None:
+def test_no_process_estimate_exists_for_a_ratio_within_the_common_noise_of_the_demanded_ratio(side: int) -> None:
     assert needed(np.full(8, DEMANDED + side * 0.999 * COMMON_NOISE)) is None
     assert needed(np.full(8, DEMANDED + side * 1.001 * COMMON_NOISE)) == 9
 
@@ -385,7 +396,7 @@ def test_no_process_estimate_exists_for_biased_arms() -> None:
     assert needed(LOGS, np.full((2, 8), 0.5)) is None
 
 
-def test_without_spread_the_estimate_is_the_fewest_unanimous_processes() -> None:
+def test_without_scatter_the_process_estimate_is_the_fewest_processes_that_can_decide_unanimously() -> None:
     assert needed(np.full(3, 0.2), np.zeros((2, 3))) == 7
 
 
@@ -399,7 +410,9 @@ def test_the_process_estimate_never_exceeds_the_contract_maximum(processes: int,
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1 + 1e-9, 63), (1 - 1e-9, None)])
-def test_no_estimate_exists_beyond_the_last_number_that_exceeds_the_bias(factor: float, expected: int | None) -> None:
-    """Of a spread of one; with 64 processes one more on each side is trimmed, and the bias is larger."""
+def test_no_process_estimate_exists_if_more_processes_no_longer_reduce_the_margin(
+    factor: float, expected: int | None
+) -> None:
+    """With 64 processes one more process is trimmed on each side, so the bias is larger than with 63."""
     distance = _reach(0.975, 63) * factor
     assert needed(np.full(8, distance), np.stack([UNIT, UNIT]), 0.0) == expected

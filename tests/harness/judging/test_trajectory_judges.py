@@ -60,14 +60,14 @@ def test_a_small_difference_is_reported_as_within_upstreams_bound() -> None:
     assert value(trajectory(graphed(changed(4, 9.0))), "within_upstream_tolerance") is False
 
 
-def test_upstreams_bound_is_not_met_by_nan() -> None:
+def test_a_difference_of_nan_is_not_reported_as_within_upstreams_bound() -> None:
     both = changed(4, math.nan)
     verdict = trajectory(graphed(both), arm("ungraphed", both))
     assert (verdict.reason, value(verdict, "within_upstream_tolerance")) == ("non_finite", False)
     assert value(verdict, "first_non_finite_step") == 4
 
 
-def test_a_difference_over_a_zero_noise_floor_is_an_infinite_multiple() -> None:
+def test_a_difference_over_a_noise_floor_of_zero_is_an_infinite_multiple_of_it() -> None:
     verdict = trajectory(graphed(nudged(4)))
     assert value(verdict, "multiple_of_noise_floor") == math.inf
     assert '"Infinity"' in verdict.model_dump_json()
@@ -80,7 +80,7 @@ def test_a_difference_is_a_multiple_of_the_noise_floor(largest: float, floor: fl
     assert multiple_of(largest, floor) == multiple
 
 
-def test_a_nan_difference_over_a_zero_noise_floor_is_nan() -> None:
+def test_a_difference_of_nan_divided_by_a_noise_floor_of_zero_is_nan() -> None:
     assert math.isnan(multiple_of(math.nan, 0.0))
 
 
@@ -97,7 +97,7 @@ def test_a_difference_equal_to_its_bound_meets_the_bound() -> None:
     ("buffer", "reason"),
     [("norm.num_batches_tracked", "end_differs"), ("norm.running_mean", "held"), ("norm.steps", "held")],
 )
-def test_batches_that_batchnorm_counted_are_equal_within_any_bound(buffer: str, reason: str) -> None:
+def test_numbers_of_batches_that_batchnorm_counted_must_be_equal_under_any_bound(buffer: str, reason: str) -> None:
     ours, theirs = ({"buffers": {buffer: digest}} for digest in ("one", "other"))
     baselines = [arm("ungraphed", LOSSES, replica=replica, end_state=theirs) for replica in (0, 1)]
     verdict = trajectory(graphed(LOSSES, end_state=ours), *baselines, untrained(), claim={"equality": "within"})
@@ -125,7 +125,7 @@ def test_only_the_final_step_is_compared_when_the_contract_compares_final() -> N
     assert verdict.denominators["steps"] == 1
 
 
-def test_two_systems_need_not_store_frozen_weights_alike() -> None:
+def test_two_systems_may_store_frozen_weights_in_different_forms() -> None:
     other = {"baseline": "other_system"}
     run = trajectory_run()
     run.arms["other_system"] = twice("other_system", frozen="another format")

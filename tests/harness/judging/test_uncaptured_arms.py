@@ -72,5 +72,7 @@ def test_an_arm_that_must_be_uncaptured_and_captures_never_passes(kind: str, mon
 
 
 @pytest.mark.parametrize("kind", sorted(NONE & {*EVERYTHING}))
-def test_other_claim_kinds_name_no_uncaptured_arm(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_tested_claim_kinds_have_arms_that_must_be_uncaptured(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not any(uncaptured(judged) for judged in held(kind, monkeypatch) if judged.claim.kind == kind)

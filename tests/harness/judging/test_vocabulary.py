@@ -73,7 +73,9 @@ ORDER = ["evidence_missing", "differs", "one_detector", "needs_cuda", "held"]  #
 
 
 @pytest.mark.parametrize(("worse", "better"), [(a, b) for index, a in enumerate(ORDER) for b in ORDER[index + 1 :]])
-def test_the_worse_of_two_parts_is_the_verdict(worse: str, better: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_of_two_parts_is_that_of_the_worse_part(
+    worse: str, better: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def judge_as(reason: str) -> registry.Judge:
         return lambda _part, _context, sheet: sheet.conclude(reason, reason)
 
@@ -127,7 +129,7 @@ def test_a_long_list_is_cut_and_counted(names: list[str], said: str) -> None:
     assert some(names) == said
 
 
-def test_a_list_of_state_ends_with_the_moments_of_an_optimizer() -> None:
+def test_a_list_of_tensors_names_an_optimizers_moments_last() -> None:
     names = [
         "optimizer w.exp_avg",
         "optimizer group0.lr",
@@ -187,5 +189,5 @@ def test_a_composite_of_several_mechanisms_has_the_mechanism_of_its_claim() -> N
     assert composed(bare(PTX), bare(PTX), run=paired()).mechanism is None
 
 
-def test_a_timed_candidate_that_launched_graphs_is_about_cuda_graphs() -> None:
+def test_the_mechanism_of_a_timed_candidate_that_launched_graphs_is_cuda_graphs() -> None:
     assert timed(claim={"mechanism": None}).mechanism == "cuda_graph"

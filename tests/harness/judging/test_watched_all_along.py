@@ -38,7 +38,7 @@ def sampled_at(seconds: Sequence[float], timed_blocks: list[Block], began: float
         pytest.param([math.nan, 12, 14, 16], id="one at no time"),
     ],
 )
-def test_two_seconds_may_pass_between_samples(seconds: list[float]) -> None:
+def test_samples_of_telemetry_may_be_two_seconds_apart(seconds: list[float]) -> None:
     assert sampled_at(seconds, back_to_back()).reason == "held"
 
 
@@ -81,7 +81,9 @@ def test_a_timing_without_machine_samples_is_not_proven_quiet() -> None:
 
 
 @pytest.mark.parametrize(("blind", "reason"), [([2], "held"), ([2, 3], "telemetry_missing")])
-def test_a_gpu_whose_clock_cannot_be_read_is_not_watched(blind: list[int], reason: str) -> None:
+def test_a_timing_whose_gpu_clock_was_unreadable_for_too_long_counts_as_not_observed(
+    blind: list[int], reason: str
+) -> None:
     samples = [sample(seconds=10.0 + second) for second in range(9)]
     for index in blind:
         samples[index] = sample(seconds=10.0 + index, sm_clock_mhz=None)
@@ -108,6 +110,6 @@ def test_clock_samples_of_zero_count_as_missing_telemetry() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "reason"), [(0.25, "telemetry_missing"), (0.125, "held")])
-def test_a_short_timing_needs_only_one_sample(seconds: float, reason: str) -> None:
+def test_a_short_timing_needs_only_one_sample_of_telemetry(seconds: float, reason: str) -> None:
     short = blocks([seconds] * 4, [seconds] * 4, steps=2)
     assert sampled_at([7], short, None).reason == reason

@@ -62,7 +62,7 @@ def test_recaptures_are_not_compared_with_the_steps_of_the_workload(monkeypatch:
     assert {with_steps(each, 1).verdict().reason for each in again} == {"held"}
 
 
-def test_missing_steps_are_an_evidence_error_and_present_steps_are_judged() -> None:
+def test_a_series_that_lacks_steps_is_an_evidence_error_unless_its_present_steps_differ() -> None:
     steps = 2 * STEPS
     contract = contract_of(TRAJECTORY | {"guards": {"steps": STEPS}}, steps=steps)
 

@@ -94,7 +94,7 @@ def test_every_reference_in_the_kind_table_can_be_imported(row: Kind) -> None:
 
 
 def test_every_kind_of_the_harness_has_its_row() -> None:
-    """A model or a judge that no row names would be known to nobody."""
+    """A model or a judge without a row in the table of kinds would never be used."""
     families = [path.parent.name for path in KINDS.glob("*/model.py")]
     modules = [importlib.import_module(f"harness.kinds.{family}.model") for family in families]
     models = {

@@ -58,7 +58,9 @@ def test_receiving_from_a_child_returns_its_answer_or_its_end(start: Callable[[s
         assert process.receive(json.loads, LIMIT_S) == received
 
 
-def test_a_silent_child_is_not_waited_for_and_is_killed_at_the_end(start: Callable[[str], Child]) -> None:
+def test_a_child_process_that_sends_nothing_is_not_waited_for_and_is_killed_at_the_end(
+    start: Callable[[str], Child],
+) -> None:
     with start("time.sleep(600)") as process:
         assert [process.receive(json.loads, 0.0), process.wait(0.0), process.poll()] == [None, None, None]
     assert process.poll() == Ending(-9)
@@ -79,7 +81,7 @@ def test_a_child_process_may_end_by_itself_after_its_message_line_is_closed(star
         (Ending(None, "odd"), "exception", "odd", "wrote something that is not a message on the harness's own line"),
     ],
 )
-def test_the_end_of_a_child_is_described_by_cause_and_name(
+def test_the_end_of_a_child_process_is_described_by_a_cause_and_a_name(
     ending: Ending, cause: str, name: str, sentence: str
 ) -> None:
     assert (ending.cause, ending.name, str(ending)) == (cause, name, sentence)
@@ -94,7 +96,7 @@ def test_a_process_reads_its_own_stack_and_not_that_of_an_earlier_process(tmp_pa
     assert stacks.read() == "its own\n"
 
 
-def test_a_pipe_in_the_place_of_the_stack_is_not_waited_for(tmp_path: Path) -> None:
+def test_reading_a_stack_does_not_wait_for_a_pipe_in_the_place_of_the_stack_file(tmp_path: Path) -> None:
     stacks = LeftStacks(tmp_path)
     os.mkfifo(tmp_path / STACKS)
     assert stacks.read() == ""

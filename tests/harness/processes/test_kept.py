@@ -70,12 +70,14 @@ def await_line(path: Path, lines: int = 1) -> None:
     ],
 )
 def test_a_kept_command_ends_with_the_commands_exit_code(program: str, code: int) -> None:
+    """A kept command runs below a keeper, the process that ends the command and its children."""
     with KeptProcess(python(program)) as kept:
         assert kept.wait(LIMIT_S) == code
         assert kept.poll() == code
 
 
 def test_a_kept_command_has_its_own_streams_session_and_known_id(tmp_path: Path) -> None:
+    """A kept command runs below a keeper, the process that ends the command and its children."""
     program = "import os, sys; print(os.getpid(), os.getsid(0), sys.stdin.read()); print('e', file=sys.stderr)"
     (tmp_path / "in").write_text("given")
     with (tmp_path / "in").open() as stdin, (tmp_path / "err").open("wb") as errors:
@@ -88,7 +90,10 @@ def test_a_kept_command_has_its_own_streams_session_and_known_id(tmp_path: Path)
 
 
 def test_the_output_pipe_closes_with_the_command_while_the_keeper_lives() -> None:
-    """A reader of the pipe would else wait for the keeper, and the keeper for what its reader does."""
+    """The keeper is the process that ends the command and its children.
+
+    If it kept the pipe open, a reader would wait for the keeper.
+    """
     program = "import os, time; os.close(1); time.sleep(600)"
     with KeptProcess(python(program), stdout=subprocess.PIPE) as kept:
         assert kept.stdout is not None
@@ -98,7 +103,7 @@ def test_the_output_pipe_closes_with_the_command_while_the_keeper_lives() -> Non
 
 
 def test_a_kept_command_starts_with_default_signal_handling() -> None:
-    """Python ignores SIGPIPE, and what it ignores would be ignored by every command that it starts."""
+    """Python ignores SIGPIPE, and a command that it starts would inherit this."""
     with KeptProcess(["sh", "-c", "grep SigIgn /proc/self/status"], stdout=subprocess.PIPE) as kept:
         assert kept.stdout is not None
         with kept.stdout as output:
@@ -128,6 +133,7 @@ def test_a_daemon_ends_when_the_command_is_killed(ids: Path) -> None:
 
 
 def test_a_command_that_stops_its_keeper_is_still_killed(ids: Path) -> None:
+    """The keeper is the process that ends the command and its children."""
     program = f"{DAEMON}{WAIT_FOR_IT}\nos.kill(os.getppid(), 19); time.sleep(600)"
     with KeptProcess(python(program, ids)) as kept:
         await_line(ids)
@@ -136,7 +142,10 @@ def test_a_command_that_stops_its_keeper_is_still_killed(ids: Path) -> None:
 
 
 def test_a_keeper_that_is_stopped_once_more_is_resumed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command has until it is killed, which is after the first signal."""
+    """The keeper is the process that ends the command and its children.
+
+    Its command is killed after the first signal.
+    """
     with KeptProcess(python("import time; time.sleep(600)")) as kept:
         send, sent = kept._keeper.send_signal, list[int]()
 
@@ -152,7 +161,10 @@ def test_a_keeper_that_is_stopped_once_more_is_resumed_once_more(monkeypatch: py
 
 
 def test_a_process_left_by_a_killed_keeper_is_found_by_its_token(ids: Path) -> None:
-    """The last resort: a child of a command that killed its keeper, in a session of its own."""
+    """The command killed its keeper, and its child runs in a separate session.
+
+    Only the token in the environment shows that the child belongs to the command.
+    """
     marked = DAEMON.replace(", {})", ", dict(os.environ))")
     program = f"{marked}{WAIT_FOR_IT}\nos.kill(os.getppid(), 9); time.sleep(600)"
     with KeptProcess(python(program, ids)) as kept:
@@ -161,6 +173,7 @@ def test_a_process_left_by_a_killed_keeper_is_found_by_its_token(ids: Path) -> N
 
 
 def test_a_command_without_a_token_dies_with_its_keeper(tmp_path: Path) -> None:
+    """The keeper ends the command and its children. It normally finds them by a token in their environment."""
     note = tmp_path / "note"
     writes = "import os, time; open(os.sys.argv[1], 'w').write(f'{os.getpid()}\\n')"
     kills = f"{writes}; os.kill(os.getppid(), 9); time.sleep(600)"
@@ -171,7 +184,7 @@ def test_a_command_without_a_token_dies_with_its_keeper(tmp_path: Path) -> None:
 
 
 def test_processes_that_fork_without_end_are_ended(ids: Path) -> None:
-    """Each in a session of its own, so that no group has them all."""
+    """Each process starts a new session, so no process group contains all of them."""
     note = "open(os.sys.argv[1], 'a').write('forked\\n')"
     program = f"import os\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()\n    {note}"
     with KeptProcess(python(f"import os, time\nif os.fork():\n    time.sleep(600)\n{program}", ids)) as kept:

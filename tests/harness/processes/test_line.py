@@ -19,7 +19,9 @@ def ends() -> Iterator[tuple[Line, socket.socket]]:
     ours.close()
 
 
-def test_messages_are_received_one_at_a_time_and_a_partial_message_is_kept(ends: tuple[Line, socket.socket]) -> None:
+def test_messages_are_received_one_at_a_time_and_an_incomplete_message_is_kept_for_later(
+    ends: tuple[Line, socket.socket],
+) -> None:
     ours, theirs = ends
     theirs.sendall(b"one\ntwo\nthr")
     assert [ours.receive(0.0), ours.receive(0.0), ours.receive(0.0)] == ["one", "two", None]
@@ -29,8 +31,10 @@ def test_messages_are_received_one_at_a_time_and_a_partial_message_is_kept(ends:
     assert ours.receive(None) == ""
 
 
-def test_the_receive_limit_covers_full_lines(ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look finds another byte, and takes a second by this clock."""
+def test_the_time_limit_for_receiving_applies_until_a_line_is_complete(
+    ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this test each reading finds one more byte and takes a second."""
     ours, theirs = ends
     now = [0.0]
 
@@ -45,7 +49,7 @@ def test_the_receive_limit_covers_full_lines(ends: tuple[Line, socket.socket], m
     assert ours.receive(4.5) is None
 
 
-def test_an_endless_line_is_refused_at_a_limit(
+def test_a_message_line_without_an_end_is_refused_at_a_size_limit(
     ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = ends
@@ -57,7 +61,9 @@ def test_an_endless_line_is_refused_at_a_limit(
         ours.receive(0.0)
 
 
-def test_sending_to_an_end_that_does_not_read_stops_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sending_a_message_to_a_process_that_does_not_read_ends_at_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(child, "SENDING_S", 0.01)
     ours, theirs = pair()
     with theirs:

@@ -123,7 +123,7 @@ def test_ranks_of_one_run_share_a_folder_but_a_second_run_does_not(
 def test_a_rank_folder_created_meanwhile_does_not_count_as_a_different_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each listing of the folder finds a rank more."""
+    """In this test the folder of one more rank appears each time that the folder is listed."""
     listed = Path.iterdir
 
     def joined(folder: Path) -> Iterator[Path]:
@@ -169,7 +169,7 @@ def test_an_error_is_redacted_as_the_header_is(tmp_path: Path, monkeypatch: pyte
     assert only_rank(tmp_path / "run").interrupted == "RuntimeError: no file <folder>/tokens.bin"
 
 
-def test_a_wrong_step_is_refused(tmp_path: Path) -> None:
+def test_a_recorded_step_with_invalid_arguments_is_refused(tmp_path: Path) -> None:
     recorder = harness.record(tmp_path / "run")
     with pytest.raises(UsageError, match=r"a recorded quantity must be one number; found a tensor \[3\]"):
         recorder.step(torch.ones(3))

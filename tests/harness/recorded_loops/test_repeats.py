@@ -119,7 +119,7 @@ def test_norms_that_are_non_finite_only_in_the_candidate_fail() -> None:
     assert said(judge(baseline, candidate, *repeats, again=again)) == ("FAIL", "non_finite")
 
 
-def test_a_norm_that_overflows_in_both_arms_is_left_out_by_name() -> None:
+def test_a_norm_that_overflows_in_both_arms_is_not_compared_and_is_named() -> None:
     state: dict[str, Any] = {"start": ones(0.0), "end": ones()}
     (baseline, *repeats), (candidate, *again) = (noisy(kind, norms=[math.inf, 1, 1, 1], **state) for kind in "ab")
     result = judge(baseline, candidate, *repeats, again=again)
@@ -193,7 +193,9 @@ def test_repeats_beyond_the_maximum_of_the_noise_rule_are_left_out() -> None:
 
 
 def test_rounding_that_grows_in_repeatable_runs_is_not_a_failure() -> None:
-    """A fused kernel rounds otherwise, Adam amplifies it, and all runs of both repeat their bits."""
+    """A fused kernel rounds differently, and Adam amplifies the difference, but all repeats of either loop are equal in
+    bits.
+    """
     start, rounding = ones(0.0), float(np.nextafter(np.float32(3), np.float32(4)))
     (baseline, *repeats), (candidate, *again) = (
         [write(f"{kind}{run}", losses, start=start, end=ones(end)) for run in range(5)]
@@ -207,7 +209,7 @@ def test_rounding_that_grows_in_repeatable_runs_is_not_a_failure() -> None:
     assert said(judge(lost[0], broken, lost[1])) == ("FAIL", "non_finite")
 
 
-def test_an_interrupted_repeat_leaves_equal_bits_equal() -> None:
+def test_an_interrupted_repeat_does_not_change_that_the_runs_are_equal_in_bits() -> None:
     baseline, candidate = (write(name, LOSSES, start=ones(), end=ones(2.0)) for name in ("a", "b"))
     repeat = write("a2", LOSSES[:2], start=ones(), dies=True)
     assert said(judge(baseline, candidate, repeat)) == ("PASS", "held")
@@ -230,7 +232,7 @@ def test_one_recording_given_under_two_paths_is_refused() -> None:
 
 
 def test_a_learning_rate_that_follows_noisy_losses_is_undecided() -> None:
-    """A plateau of the loss lowers the rate of one run, and in no repeat of the other."""
+    """A plateau of the loss lowers the learning rate in one run of the candidate and in no repeat of the baseline."""
     weights = {"w": torch.zeros(1)}
     noisy = [[1.0 + noise, 0.9 + noise, 0.8] for noise in (0.0, 1e-4, 2e-4, 3e-4)]
     for name, losses in zip(("a", "a2", "a3"), noisy, strict=False):

@@ -68,7 +68,7 @@ def test_a_waived_violation_is_a_warning() -> None:
     ],
     ids=["partly", "altered", "survivor", "nothing"],
 )
-def test_the_headline_is_annotated_when_no_unit_states_it(view: ReportView, line: str) -> None:
+def test_the_headline_is_annotated_if_no_unit_has_the_same_status(view: ReportView, line: str) -> None:
     assert github_annotations(view) == [line]
 
 
@@ -82,13 +82,13 @@ def test_at_most_ten_annotations_are_written_including_the_headline() -> None:
     assert lines[-1] == "::error title=More units::the report has 17 more units"
 
 
-def test_text_cannot_start_a_command_or_end_a_property() -> None:
+def test_text_in_an_annotation_cannot_start_a_command_or_end_a_property() -> None:
     item = verdict("a,b::c", "w\n::error::x", Status.FAIL, message="100%\r\n::set-output name=x::y")
     (line,) = github_annotations(view_with(item))
     assert line == "::error title=a%2Cb%3A%3Ac on w %3A%3Aerror%3A%3Ax%3A violated::100%25 ::set-output name=x::y"
 
 
-def test_failing_units_are_annotated_before_waived_units() -> None:
+def test_annotations_list_failing_units_before_waived_units() -> None:
     signed = header(waivers=[waiver(f"w{place}") for place in range(12)])
     lines = github_annotations(view_of(*[Status.FAIL] * 12, Status.INCONCLUSIVE, gate=True, header=signed))
     assert lines[:2] == [

@@ -34,7 +34,7 @@ def test_a_figure_that_one_workload_lacks_is_shown_as_a_dash() -> None:
     assert card.figures == [("difference", ["0.5", "–"])]
 
 
-def test_units_that_did_not_pass_have_a_card_each() -> None:
+def test_each_unit_that_did_not_pass_has_a_separate_card() -> None:
     for status in (Status.FAIL, Status.INCONCLUSIVE, Status.ERROR):
         found = cards_of(held("a", 1.0, status=status), held("b", 2.0, status=status))
         assert [card.workloads for card in found] == [["a"], ["b"]]
@@ -55,7 +55,7 @@ def test_units_with_different_reasons_mechanisms_or_claims_have_separate_cards()
     ]
 
 
-def test_the_first_card_of_a_claim_shows_its_grounds_and_further_cards_link_to_it() -> None:
+def test_the_first_card_of_a_claim_shows_the_contracts_reasons_and_further_cards_link_to_it() -> None:
     found = cards_of(held("a", 1.0), held("b", 1.0, status=Status.FAIL))
     assert [(card.workloads, card.grounds) for card in found] == [(["b"], None), (["a"], ("unit-2", "b"))]
 

@@ -70,7 +70,7 @@ def labelled(found: list[Advice], label: str) -> list[str]:
     return [each.text for each in found if each.label == label]
 
 
-def test_exactly_the_codes_that_need_a_cause_have_one() -> None:
+def test_exactly_the_reason_codes_that_need_a_cause_have_a_cause() -> None:
     assert sorted(CAUSES) == NEED_A_CAUSE
 
 
@@ -112,7 +112,7 @@ def test_causes_stated_by_the_contract_are_shown_only_for_the_claims_own_compari
 def test_a_capture_that_failed_for_a_known_reason_shows_this_cause_and_its_remedy(
     said: str, cause: str, remedy: str
 ) -> None:
-    """Also in the claims that were undecided because of the capture: their messages quote why it failed."""
+    """Claims that are undecided because of this capture show the same cause, because their messages quote it."""
     failed = of_code("not_captured").model_copy(update={"message": said})
     [found] = labelled(told(view_of(failed)), "likely cause")
     assert cause in found
@@ -130,21 +130,21 @@ def test_a_capture_that_failed_for_a_known_reason_shows_this_cause_and_its_remed
         ("replayed a capture 3 times in 9 steps and ran 6 steps outside the capture", "not used in some steps"),
     ],
 )
-def test_a_step_that_was_captured_in_part_is_not_explained_by_a_failed_capture(said: str, cause: str) -> None:
+def test_advice_on_a_step_that_was_captured_in_part_does_not_speak_of_a_failed_capture(said: str, cause: str) -> None:
     unit = of_code("candidate_not_captured").model_copy(update={"message": said})
     [found] = labelled(told(view_of(unit)), "likely cause")
     assert cause in found
     assert "fix the capture first" not in str(remedy_of(unit, view_of(unit)))
 
 
-def test_repeated_batches_are_explained_as_a_data_problem() -> None:
+def test_advice_on_repeated_batches_names_the_data_as_the_cause() -> None:
     found = told(view_of(of_code("vacuous_batches_repeat")))
     assert labelled(found, "what usually causes this")[0].startswith("The data gives the same batch again")
     assert labelled(found, "next")[0].startswith("give every step a different batch")
     assert labelled(found, "what the contract says") == []
 
 
-def test_a_code_of_an_installed_kind_shows_the_causes_of_its_claim() -> None:
+def test_a_reason_code_of_an_installed_claim_kind_shows_the_causes_of_its_claim() -> None:
     found = told(view_of(verdict("F-GRAPH-BWD-001", status=Status.FAIL, reason="toy_too_loud")))
     assert labelled(found, "what usually causes this") == [IF_FAILS]
 
@@ -208,7 +208,7 @@ def test_an_unequal_start_is_reported_with_its_tensors() -> None:
 
 
 def test_tensors_that_only_the_candidate_left_unchanged_are_reported_with_the_end_difference() -> None:
-    """As where an update, or a statistic, reaches no replay."""
+    """Such tensors show that an update, or a statistic, is not part of the replays."""
     seen, found = judged(graphed(LOSSES + 1e-6, end="start"))
     assert seen.reason == "differs"
     named = "parameters p0, parameters p1, parameters p2 and 1 more"
@@ -227,7 +227,10 @@ def ending_with(execution: ArmEvidence, numbers: dict[str, float]) -> ArmEvidenc
 
 
 def test_counters_that_end_different_are_reported_with_both_values() -> None:
-    """By how much tells of a warm-up that was counted. Equal ones, and what one arm alone has, are not told."""
+    """The difference may be the number of warm-up steps.
+
+    Equal counters, and counters of only one arm, are not reported.
+    """
     contract = contract_of(TRAJECTORY)
     candidate = graphed(LOSSES + 1e-6)
     ours = ending_with(candidate, {"buffers norm.batches": 13.0, "optimizer p0.step": 10.0, "buffers own": 1.0})
@@ -258,7 +261,9 @@ def test_host_state_changed_by_a_captured_step_is_named_as_the_likely_cause() ->
 
 
 def test_an_arm_that_a_frozen_condition_kept_from_training_is_not_advised_about_its_optimizer() -> None:
-    """The optimizer is right: its update is under a Python condition, which the replays do not evaluate again."""
+    """The optimizer is correct, but a Python condition decides about its update, and replays do not evaluate this
+    condition.
+    """
     number = HostNumber(name="calls", read="compared at train.py:22")
     counted = cuda_graph(host_changes=["calls (0, then 1)"])
     still = of_code("vacuous_parameters_unchanged")
@@ -347,14 +352,16 @@ def test_a_run_that_hung_is_reported_with_the_systems_source_line() -> None:
         ("worker_signal", "harness try train.py:make_step --name x", "harness try train.py:make_step"),
     ],
 )
-def test_the_command_has_the_names_of_the_unit_quoted_for_a_shell(code: str, asked: str, command: str | None) -> None:
+def test_the_command_that_repeats_a_unit_has_the_units_names_quoted_for_a_shell(
+    code: str, asked: str, command: str | None
+) -> None:
     item = verdict("C", workload="a w", status=REASONS[code].status, reason=code)
     assert command_for(item, shlex.split(asked)) == command
 
 
 @pytest.mark.parametrize(("command", "again"), [("verify", " --fault stale_batch"), ("drill", "")])
 def test_the_command_to_repeat_a_faulted_unit_includes_the_fault(command: str, again: str) -> None:
-    """Without it, the unit would be another; those of a drill are its controls."""
+    """Without the fault, the command would repeat another unit. Units of a drill are controls, which have no fault."""
     item = verdict("C", status=Status.ERROR, reason="worker_exception")
     found = command_for(item, ["harness", command, "contracts", "--fault", "stale_batch"])
     assert found == f"harness verify contracts{again} --claim C --workload tiny"
@@ -427,7 +434,7 @@ def test_the_reason_texts_are_not_read_if_no_reason_is_shown() -> None:
     assert wording.reasons.cache_info().misses == 0
 
 
-def test_the_texts_of_each_code_are_in_exactly_one_file() -> None:
+def test_the_texts_of_each_reason_code_are_in_exactly_one_file() -> None:
     codes = [code for path in wording.reason_files() for code in read(path, "a file of texts").value]
     assert sorted(codes) == sorted(REASONS)
 
@@ -452,8 +459,8 @@ def test_a_loss_beyond_the_tolerance_is_not_reported_as_the_first_difference() -
     assert "agreed" not in told
 
 
-def test_every_flag_of_the_commands_that_run_takes_no_value() -> None:
-    """A flag that is not known to be one would swallow the word behind it: a contract's path, or an option."""
+def test_every_flag_of_verify_and_drill_is_known_to_take_no_value() -> None:
+    """If a flag were not known, the word after it (a path or an option) would be taken for its value."""
     commands = cast("Any", typer.main.get_command(application([]))).commands
     flags = [
         option

@@ -160,7 +160,7 @@ def test_a_claim_row_of_a_composite_claim_plots_the_ratios_of_one_part() -> None
 
 
 def test_a_claim_row_of_a_composite_shows_no_figure_of_a_passed_part() -> None:
-    """If no figure explains the violation of a part, the row shows the message."""
+    """If no figure explains why a part is violated, the row shows the message instead."""
     series = {key: views.CONTRACT["claims"][0][key] for key in ("candidate", "baseline", "max_abs_difference")}
     parts: list[dict[str, Any]] = [{"kind": "capture", "candidate": "graphed"}]
     parts.append({"kind": "trajectory_match", **series, "equality": "bitwise", "guards": {"steps": 100}})
@@ -183,7 +183,7 @@ def test_a_claim_row_of_a_composite_shows_no_figure_of_a_passed_part() -> None:
     assert (found.figure, found.confidence) == ("Graphed was never captured", "")
 
 
-def test_a_process_that_does_not_count_leaves_a_gap() -> None:
+def test_a_process_that_does_not_count_leaves_a_gap_in_the_sparkline() -> None:
     drawn = sparkline.dots({0: 1.2, 1: 1.3, 4: 1.4}, 1.1, sparkline.Box(0, 0, 100, 10, 1.0, 2.0))
     assert drawn is not None
     assert re.findall(r"M(\S+) \S+h0", drawn) == ["0", "25", "100"]

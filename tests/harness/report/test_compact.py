@@ -40,7 +40,7 @@ def test_a_compacted_path_uses_relative_steps_and_merges_straight_segments() -> 
     assert "d='M0 0l24 48 8-16'" in body(path("M 0 0 L 3 6 L 6 12 L 9 18 L 12 12"))
 
 
-def test_a_reversal_on_a_straight_line_is_kept_when_compacting() -> None:
+def test_compacting_a_plot_keeps_a_point_where_a_straight_line_reverses() -> None:
     assert "d='M0 0l0 24 0-16'" in body(path("M 0 0 L 0 9 L 0 3"))
 
 

@@ -53,7 +53,9 @@ def test_a_changed_verdict_and_a_new_unit_are_listed_by_a_comparison() -> None:
         ((1.38, 1.36, 1.40), (1.30, 1.28, 1.32), True),
     ],
 )
-def test_a_ratio_changed_if_the_intervals_do_not_overlap(before: Any, after: Any, beyond: bool) -> None:
+def test_comparing_runs_reports_a_ratio_as_changed_only_if_the_intervals_do_not_overlap(
+    before: Any, after: Any, beyond: bool
+) -> None:
     names = ("mean_ratio", "lower_bound", "upper_bound")
     first, second = (measured(dict(zip(names, values, strict=True))) for values in (before, after))
     (change,) = figure_changes(first, second)
@@ -61,14 +63,14 @@ def test_a_ratio_changed_if_the_intervals_do_not_overlap(before: Any, after: Any
 
 
 @pytest.mark.parametrize(("floor", "beyond"), [(0.001, True), (0.5, False)])
-def test_a_difference_changed_if_it_moved_by_more_than_the_noise_floor(floor: float, beyond: bool) -> None:
+def test_comparing_runs_reports_a_difference_as_changed_only_beyond_the_noise_floor(floor: float, beyond: bool) -> None:
     before = measured({"max_abs_difference": 0.01, "noise_floor": 0.0})
     after = measured({"max_abs_difference": 0.02, "noise_floor": floor})
     (change,) = figure_changes(before, after)
     assert change.beyond_noise is beyond
 
 
-def test_a_changed_count_is_beyond_noise_and_a_figure_without_noise_is_unknown() -> None:
+def test_in_a_comparison_a_changed_count_exceeds_noise_and_a_figure_of_unknown_noise_is_marked() -> None:
     changes = figure_changes(measured({"nodes": 10, "growth": 0.1}), measured({"nodes": 11, "growth": 0.2}))
     assert {change.name: change.beyond_noise for change in changes} == {"nodes": True, "growth": None}
 

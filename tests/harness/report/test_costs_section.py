@@ -75,7 +75,7 @@ def test_the_costs_table_lists_seconds_by_kind_with_their_gpu_seconds() -> None:
     ]
 
 
-def test_costs_bars_are_as_long_as_the_seconds_and_filled_to_the_gpu_seconds() -> None:
+def test_bars_in_the_costs_section_are_as_long_as_the_seconds_and_filled_to_the_gpu_seconds() -> None:
     [plot] = shown(cost_of(trained(10.0), trained(6.0, gpu=None))).parts[0].plots
     widths = [
         int(width) for width in re.findall(r"M\d+ \d+l(\d+) 0 0 \d+", plot.body)
@@ -92,7 +92,7 @@ def test_the_costs_section_lists_runs_by_duration_with_their_largest_kinds() -> 
     assert table.rows == [["run1", "1,203.0", "1,200.0", "2.0", "1.0"], ["run0", "13.0", "10.0", "2.0", "1.0"]]
 
 
-def test_many_runs_are_folded_behind_the_longest() -> None:
+def test_the_costs_section_shows_the_longest_runs_and_folds_the_others() -> None:
     first, more = shown(cost_of(*(trained(10.0 + place) for place in range(7)))).parts[1].tables
     assert ([row[0] for row in first.rows], first.folded) == (["run6", "run5", "run4", "run3", "run2"], False)
     assert ([row[0] for row in more.rows], more.folded, more.caption) == (["run1", "run0"], True, "2 more runs")
@@ -113,7 +113,7 @@ def test_the_costs_section_states_whether_seconds_are_clocked_or_summed() -> Non
     assert shown(OLD).parts[0].text[0].startswith("These are sums over the runs")
 
 
-def test_the_section_is_folded_on_the_page_and_costs_little() -> None:
+def test_the_costs_section_is_folded_on_the_page_and_takes_few_bytes() -> None:
     page = render(small_view(costs=TWO))
     assert '<h2 id="costs">Where the time went</h2>\n<details><summary>1,210 s by the clock, ' in page
     many = cost_of(*(trained(10.0 + place) for place in range(100)))
@@ -139,5 +139,5 @@ def test_costs_are_compared_only_if_both_runs_have_times() -> None:
 
 
 def test_a_run_of_negligible_duration_has_no_costs_section() -> None:
-    """A worker that died in its first moment, in evidence of before processes were timed."""
+    """In older evidence, a worker that died in its first moment has almost no duration."""
     assert section(small_view(costs=cost_of(old(("start", 0.0), ("a.0: open", 0.0001), end=None)))) is None

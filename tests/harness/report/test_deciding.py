@@ -54,7 +54,7 @@ def test_in_published_runs_passing_units_meet_and_failing_units_break_their_dema
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_in_all_cases_a_passing_unit_meets_and_a_failing_unit_breaks_its_demand(case: Case) -> None:
+def test_in_all_judge_cases_a_passing_unit_meets_and_a_failing_unit_breaks_its_demand(case: Case) -> None:
     assert list(contradictions([case.judged()])) == []
 
 
@@ -225,7 +225,7 @@ def test_rounding_never_shows_a_figure_beyond_its_demand(demanded: Demanded, tex
 
 @pytest.mark.parametrize(("shapes", "text"), [(1, "exactly 1"), (2, "at most 2")])
 def test_a_capture_demand_depends_on_the_number_of_shapes(shapes: int, text: str) -> None:
-    """A claim that captures each shape once demands at least one capture, too."""
+    """A claim that each shape is captured once also demands at least one capture."""
     verdict = shaped(shapes, captures=1, nodes=[graph(label="a")])
     assert next(demand(one) for one in verdict.demands if one.figure == "captures") == text
 
@@ -233,7 +233,7 @@ def test_a_capture_demand_depends_on_the_number_of_shapes(shapes: int, text: str
 @pytest.mark.parametrize(
     ("asked", "figure"), [({"skipped_steps_at_most": 0}, "skipped_steps"), ({"captures": 1}, "captures")]
 )
-def test_a_bound_stated_in_the_contract_decides_before_a_default(asked: dict[str, int], figure: str) -> None:
+def test_a_bound_stated_in_the_contract_has_priority_over_a_default_bound(asked: dict[str, int], figure: str) -> None:
     claim = {"kind": "capture", "mechanism": "cuda_graph", "candidate": "graphed"}
     deciding = tightest(verdict_of(claim | asked, paired(graphed(capture=cuda_graph()))).demands)
     assert deciding is not None

@@ -14,7 +14,7 @@ def test_decimating_a_short_series_keeps_every_step() -> None:
     assert values.tolist() == [3, 1, 2]
 
 
-def test_a_single_spike_in_a_million_steps_stays() -> None:
+def test_a_single_spike_in_a_million_steps_is_kept_by_decimating() -> None:
     series = np.zeros(1_000_000)
     series[654_321] = 7.0
     steps, values = decimate(series)

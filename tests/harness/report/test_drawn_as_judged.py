@@ -105,7 +105,7 @@ def test_each_kind_with_a_difference_plot_names_its_compared_series() -> None:
 
 
 def test_the_largest_plotted_gradient_is_that_of_the_judge() -> None:
-    """Behind an active clip both arms' gradients are equal, and those from before it differ."""
+    """While the clip is active, both arms' clipped gradients are equal. The gradients before the clip differ."""
     changed = [reduction("a", max_abs=4.0, max_abs_difference=2.0, digest="x", baseline_max_abs=4.0)]
     records = [gradients(0, made_norm=3.0), gradients(5, made=changed, made_norm=6.0, tensors=[A])]
     norms = [gradients(step, arm="ungraphed", baseline=None, made_norm=3.0) for step in (0, 5)]
@@ -124,7 +124,7 @@ def ends(texts: Iterator[str]) -> tuple[str, str]:
 
 @pytest.mark.parametrize("case", TABLES["throughput_ratio"], ids=lambda case: case.name)
 def test_the_plotted_process_ratios_are_those_of_the_verdict_message(case: Case) -> None:
-    """A violation is read in the candidate's favour, and so are the dots of its plot."""
+    """For a violated claim, both message and plot use the reading that is better for the candidate."""
     verdict = case.judged()
     said = re.search(r"times as fast.*? \((\S+) to (\S+) over", verdict.message)
     if said is not None and verdict.status in {Status.PASS, Status.FAIL}:

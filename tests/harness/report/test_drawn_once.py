@@ -40,7 +40,7 @@ def test_a_plot_with_equal_arguments_is_drawn_once() -> None:
     assert seen == ["a"]
 
 
-def test_plots_with_different_arguments_are_drawn_separately() -> None:
+def test_plots_with_different_arguments_are_each_drawn() -> None:
     almost = np.zeros(1000)
     almost[500] = 1e-300
     drawn = [

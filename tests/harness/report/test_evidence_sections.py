@@ -245,7 +245,7 @@ def test_the_accumulation_section_shows_the_gradients_read_and_the_number_of_upd
 
 
 def test_a_kernel_with_different_planned_and_used_targets_is_listed_with_both() -> None:
-    """One without a target in the plan was hidden behind the one that was used."""
+    """Regression: a planned kernel without a target was hidden by the kernel of the same name that was used."""
     both = compiled(kernel("add")).model_copy(update={"used": [kernel("add", "sm_90a")]})
     [part] = the(kernels.sections(of(replace(run_with(), kernels={"plain": both}))), "ptx")
     assert part.tables[1].rows == [["add", "none", "8.7", "plan"], ["add", "sm_90a", "8.7", "run"]]
@@ -317,7 +317,7 @@ def test_every_kind_of_gradient_tensor_is_plotted() -> None:
     assert "4 other kinds" in body
 
 
-def test_a_gradient_that_is_not_finite_is_the_worst() -> None:
+def test_a_gradient_that_is_not_finite_is_listed_as_the_worst() -> None:
     part = gradients_of({"layers.0.w": 0.25, "layers.1.w": math.nan}, bounded("STRICT", 1e-5, 1.0))
     assert part.judged[0].plot.alt.endswith("the worst is not finite.")
     drawn = part.judged[0].plot.body
@@ -357,7 +357,7 @@ def test_a_relative_difference_is_not_rounded_down_to_its_bound() -> None:
 
 
 def test_every_claim_of_a_narrowed_run_is_named_in_its_records() -> None:
-    """The headline names the first few: the records have all."""
+    """The headline names only the first claims, and the section with the records names all."""
     claims = [f"A-CLAIM-{place}" for place in range(60)]
     section = closing.environment(small_view(header=header(narrowed={"claims": claims})))
     assert section is not None

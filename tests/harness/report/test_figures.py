@@ -36,7 +36,7 @@ def test_a_plot_is_in_the_card_of_its_unit_and_its_section_links_to_the_card() -
     assert (part.plots, part.judged, part.drawn_with) == ([], [], [("unit-1", "HELD")])
 
 
-def test_a_shared_plot_is_in_the_first_card_and_other_cards_link_to_it() -> None:
+def test_a_plot_of_several_units_is_in_the_first_card_and_other_cards_link_to_it() -> None:
     found = placed_for(unit("HELD"), unit("FAILED"))
     assert found.figures == {
         "unit-3": [Figure("plot-1", "Losses, tiny", PLOT)],

@@ -102,7 +102,7 @@ def test_the_first_screen_begins_with_the_failed_claim_and_its_course(
 
 
 def test_the_first_screen_shows_no_plot_when_the_worst_claim_has_none() -> None:
-    """The page of this view has an error in a claim of which nothing is drawn, and curves of others."""
+    """On the page of this test, the worst claim ended with an error and has no plot, but other claims have plots."""
     view = full_view()
     found = claimed(view, claim_rows(view))
     assert found is not None
@@ -166,7 +166,7 @@ def test_overlapping_axis_labels_are_left_out_except_the_demand() -> None:
 
 
 def test_a_traced_capture_is_described_as_replayed_by_the_harness() -> None:
-    """Page, terminal and summary say so; a reader took `captured` for a CUDA graph."""
+    """Page, terminal and summary say this, because a reader took the word `captured` for a CUDA graph."""
     view = full_view()
     assert dict(identity(view))["Captured"] == "CUDA graph"
     for run in view.evidence.values():
@@ -222,7 +222,7 @@ def asked(**environment: Any) -> dict[str, str]:
         ({"author": "ada"}, f"ada; QLoRA trainer ({SYSTEM})"),
     ],
 )
-def test_the_first_screen_says_whose_step_it_is_even_without_an_author(ci: dict[str, str], whose: str) -> None:
+def test_the_first_screen_names_the_trainer_even_if_no_author_is_recorded(ci: dict[str, str], whose: str) -> None:
     assert asked(ci=ci, trainers=NAMED)["Whose"] == whose
 
 
@@ -248,7 +248,7 @@ def test_uncommitted_changes_stand_next_to_the_commit(
     assert asked(git={"commit": harness}, trainers=trainers)["Commit"] == words
 
 
-def test_uncommitted_changes_of_a_compared_commit_have_the_same_words() -> None:
+def test_uncommitted_changes_of_a_compared_commit_are_described_in_the_same_words() -> None:
     candidate = {"commit": COMMIT, "subject": "Faster", "changes": 2}
     commits = {"candidate": candidate, "baseline": {"commit": "a" * 40, "subject": "Old"}}
     found = dict(subject(small_view(header=header(commits=commits))))["Commit"]
@@ -271,16 +271,16 @@ def leading(view: ReportView) -> Leading:
         ([Status.ERROR, Status.PASS], "shown first as the only one of 2 units with an error"),
     ],
 )
-def test_the_first_screen_says_why_this_claim_leads(statuses: list[Status], why: str) -> None:
+def test_the_first_screen_says_why_its_first_claim_was_chosen(statuses: list[Status], why: str) -> None:
     assert leading(view_of(*statuses)).why == why
 
 
-def test_a_claim_with_a_surviving_fault_leads_and_the_page_says_so() -> None:
+def test_a_claim_with_a_surviving_fault_is_shown_first_and_the_page_says_why() -> None:
     view = replace(views.whole_drill_view(killed=[True, False]), verdicts=[unit("F-GRAPH-BWD-001")] * 2)
     assert leading(view).why == "shown first because a planted fault survived in it"
 
 
-def test_the_leading_claim_names_its_baseline_and_how_the_arms_differ() -> None:
+def test_the_first_claim_names_its_baseline_and_how_the_arms_differ() -> None:
     assert leading(small_view()).compared == (
         "arm graphed (capture step) with the baseline, arm ungraphed (capture none)"
     )
@@ -299,13 +299,13 @@ def test_the_leading_claim_names_its_baseline_and_how_the_arms_differ() -> None:
         ("repeatability-v1.yaml", "FALSIFY-GPUTRAIN-006", "arm plain with no other arm"),
     ],
 )
-def test_the_leading_claim_names_other_arms_by_their_role(file: str, claim: str, words: str) -> None:
+def test_the_first_claim_names_further_arms_by_their_role(file: str, claim: str, words: str) -> None:
     contract = load_contract(CONTRACTS / file).contract
     view = views.view_with(views.verdict(claim, contract=contract.id), contracts=[contract])
     assert words in leading(view).compared
 
 
-def test_the_leading_claim_introduces_its_workload_as_a_model() -> None:
+def test_the_first_claim_introduces_its_workload_as_a_model() -> None:
     assert leading(small_view()).workload == "on model tiny, 4 × 64 tokens, 100 steps"
 
 
@@ -323,7 +323,7 @@ def stating(start: ArmStart, **facts: bool) -> ArmStart:
     return start.model_copy(update={"facts": {**start.facts, **facts}})
 
 
-def test_the_leading_claim_says_whether_it_was_proven_able_to_fail() -> None:
+def test_the_first_claim_says_whether_a_drill_proved_that_it_can_fail() -> None:
     proven = replace(view_of(Status.PASS), drill=drilled(killed=[True, True]))
     partly = replace(view_of(Status.PASS), drill=drilled(killed=[True, False]))
     assert leading(proven).proven == "Proven: 2 of 2 faults killed (planted on purpose, and noticed)"
@@ -369,14 +369,14 @@ def seeds(low: float, high: float) -> dict[str, Any]:
         ({}, "no figure decided it"),
     ],
 )
-def test_how_sure_a_verdict_is_needs_no_statistics(changes: dict[str, Any], words: str) -> None:
+def test_the_confidence_of_a_verdict_is_stated_without_terms_of_statistics(changes: dict[str, Any], words: str) -> None:
     counted = changes | {"denominators": {"processes": 8, "seeds": 8}}
     found = [sure(views.verdict("F-1", status=each, **counted)) for each in (Status.PASS, Status.INCONCLUSIVE)]
     assert words in found
     assert "open" not in found[0]
 
 
-def test_a_margin_that_leaves_a_clear_ratio_open_is_not_hidden() -> None:
+def test_the_first_screen_says_if_a_clear_ratio_is_undecided_for_another_reason() -> None:
     ratio = ratio_of(1.5) | {"denominators": {"processes": 8}}
     found = sure(views.verdict("F-GRAPH-BWD-003", status=Status.INCONCLUSIVE, **ratio))
     assert found.endswith("; at least 1.1x is required; something else leaves it open")
@@ -401,14 +401,14 @@ def test_the_first_screen_shows_gate_and_exit_code(statuses: list[Status], gate:
     assert words in render(view_of(*statuses, gate=gate))
 
 
-def test_a_page_that_is_drawn_later_shows_the_gate_that_the_run_was() -> None:
+def test_a_page_that_is_rendered_later_still_shows_that_the_run_was_a_gate() -> None:
     recorded = header(command=["harness", "verify", "a.yaml", "--gate"])
     assert (
         gate_words(view_of(Status.PASS, Status.NOT_RUN, header=recorded)) == "Judged as a gate: closed, exit code 10."
     )
 
 
-def test_the_first_screen_explains_a_unit_where_it_counts_units() -> None:
+def test_the_first_screen_explains_the_word_unit_next_to_the_number_of_units() -> None:
     assert "A unit is one claim on one workload (model, batch, length, steps)." in render(small_view())
 
 
@@ -422,7 +422,7 @@ def test_the_axes_of_the_first_plot_have_titles() -> None:
         assert title in ratios.image
 
 
-def test_the_top_of_the_summary_answers_the_same_questions() -> None:
+def test_the_top_of_the_summary_answers_the_same_questions_as_the_first_screen() -> None:
     environment = {"git": {"commit": CHANGED}, "trainers": NAMED, "gpu": {"name": "NVIDIA H200"}}
     top = render_markdown(small_view(header=header(environment=environment))).replace("\\", "").split("\n| ")[0]
     for words in (

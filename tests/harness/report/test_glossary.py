@@ -75,14 +75,14 @@ def test_every_word_of_a_figure_name_is_explained() -> None:
 
 
 @pytest.mark.parametrize("term", glossary())
-def test_an_explanation_is_one_sentence(term: str) -> None:
+def test_an_explanation_in_the_glossary_is_one_sentence(term: str) -> None:
     assert term == term.lower()
     assert re.fullmatch(r"[A-Z][^\n]*[A-Za-z0-9%]\.", glossary()[term])
     assert len(glossary()[term]) <= 160
 
 
 def test_every_glossary_entry_is_used_by_a_figure() -> None:
-    """An entry that no figure and no page of the documentation uses would remain after its figure was removed."""
+    """Otherwise the entry of a removed figure would remain in the glossary."""
     assert set(glossary()) - set(terms_in(map(words, emitted()))) - VOCABULARY == set()
 
 
@@ -97,5 +97,5 @@ def test_every_glossary_entry_is_used_by_a_figure() -> None:
         (["the charm of the armistice"], []),
     ],
 )
-def test_terms_are_found_in_names_and_sentences(texts: list[str], terms: list[str]) -> None:
+def test_glossary_terms_are_found_in_names_of_figures_and_in_sentences(texts: list[str], terms: list[str]) -> None:
     assert list(terms_in(texts)) == terms

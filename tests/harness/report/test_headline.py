@@ -114,16 +114,16 @@ def test_the_headline_of_a_narrowed_run_names_what_was_left_out() -> None:
     assert "Left out" not in headline(asked_all).sentence
 
 
-def test_a_drill_leaves_out_only_claims_that_name_a_fault() -> None:
-    """It runs a claim on one workload, and cannot drill a claim without faults."""
+def test_a_drill_counts_a_claim_as_left_out_only_if_the_claim_names_a_fault() -> None:
+    """A drill judges a claim on one workload, and cannot drill a claim without faults."""
     view = whole_drill_view(killed=[True])
     assert view.left_out(6) == ""
     other = whole_drill_view(killed=[])
     assert other.left_out(6) == "1 claim: F-GRAPH-BWD-001"
 
 
-def test_the_headline_says_that_no_commit_has_what_was_run() -> None:
-    """A reader took HELD for a statement about the commit on the page."""
+def test_the_headline_says_if_no_commit_contains_the_harness_that_was_run() -> None:
+    """Otherwise a reader takes HELD for a statement about the commit on the page."""
     changed = view_of(PASS, header=header(environment={"git": {"commit": "4afac30f0e0c2a1d+changes"}}))
     doubt = "No commit has this harness."
     assert headline(changed).sentence == f"Every planned unit held. {doubt}"
@@ -169,7 +169,7 @@ def test_an_open_gate_states_how_many_claims_name_no_fault(falsified_by: list[li
 
 
 @pytest.mark.parametrize("gate", [False, True])
-def test_a_surviving_fault_makes_a_drill_a_violation_though_all_controls_passed(gate: bool) -> None:
+def test_a_surviving_fault_makes_a_drill_violated_even_if_all_controls_passed(gate: bool) -> None:
     shown = headline(whole_drill_view(killed=[True, False, True], gate=gate))
     assert shown.code is ExitCode.VIOLATED
     assert shown.sentence == "1 of 3 planted faults survived: those claims prove nothing."
@@ -180,7 +180,7 @@ def test_the_headline_of_a_drill_without_survivors_is_held() -> None:
     assert (shown.code, str(shown)) == (ExitCode.HELD, "HELD: All 2 planted faults were killed.")
 
 
-def test_a_drill_of_which_faults_were_not_run_is_partly_decided() -> None:
+def test_a_drill_in_which_some_faults_were_not_run_is_partly_decided() -> None:
     shown = headline(whole_drill_view(killed=[True, True], not_run=3))
     assert (shown.code, shown.word) == (ExitCode.HELD, "PARTLY DECIDED")
     assert shown.sentence == "2 of 5 planned faults were planted and killed; the others were not run."
@@ -205,19 +205,19 @@ def test_the_terminal_prints_the_drill_headline_of_the_page() -> None:
 
 
 def test_the_headline_of_a_partial_drill_states_how_many_faults_were_planned() -> None:
-    """The contract names two; no option of the command line is recorded for faults."""
+    """The contract names two faults, and no option on the command line selected one of them."""
     shown = headline(whole_drill_view(killed=[True]))
     assert shown.sentence == (
         "The one planted fault was killed. Only a part of the claims was asked for: faults: 1 of 2."
     )
 
 
-def test_a_drill_whose_control_broke_is_an_error_whatever_survived() -> None:
+def test_a_drill_whose_control_ended_with_an_error_is_an_error_whether_or_not_a_fault_survived() -> None:
     assert headline(whole_drill_view(ERROR, killed=[False])).code is ExitCode.ERROR
 
 
 def test_a_drill_record_next_to_an_ordinary_run_does_not_change_its_headline() -> None:
-    """Reports show the rows of the last drill next to each claim."""
+    """The record is there because reports show the rows of the last drill next to each claim."""
     view = whole_drill_view(killed=[False])
     assert headline(replace(view, header=header())).code is ExitCode.HELD
 
@@ -263,7 +263,7 @@ def test_among_undecided_units_only_a_ratio_can_be_waived(reason: str, code: Exi
     assert line in view.count_line()
 
 
-def test_a_waived_violation_with_open_units_is_partly_decided() -> None:
+def test_a_run_with_a_waived_violation_and_undecided_units_is_partly_decided() -> None:
     found = headline(view_of(PASS, FAIL, NOT_RUN, header=header(waivers=[waiver("w1")])))
     assert str(found) == "PARTLY DECIDED: 1 of 3 planned units held (1 not run, 1 waived)."
 
@@ -274,7 +274,7 @@ def test_an_expired_waiver_changes_nothing() -> None:
     assert view.count_line() == "2 units · 1 held · 1 violated"
 
 
-def test_nothing_but_waived_violations_is_not_a_success() -> None:
+def test_a_run_that_decided_only_waived_violations_is_not_a_success() -> None:
     found = headline(view_of(FAIL, NOT_RUN, header=header(waivers=[waiver("w0")])))
     assert found.code is ExitCode.UNDECIDED
     assert str(found) == "NOT DECIDED: Nothing but waived claims was decided."

@@ -82,13 +82,13 @@ def test_history_has_a_row_for_each_figure_with_interval_and_demand() -> None:
     assert math.isnan(rows["host_load_per_core"]["low"])
 
 
-def test_a_run_without_figures_does_not_disappear() -> None:
+def test_history_also_lists_a_run_without_figures() -> None:
     (row,) = history([run_of(1, None)]).to_dict("records")
     assert (row["run"], row["claim"], row["status"], row["figure"]) == ("day 1", SPEED, "PASS", "")
     assert math.isnan(row["value"])
 
 
-def test_a_machine_is_its_device_driver_and_torch() -> None:
+def test_history_distinguishes_machines_by_device_driver_and_torch() -> None:
     assert machine(full_view()) == "NVIDIA H200, driver 580.65.06, torch 2.11.0+cu130"
     assert machine(view_on(1, 1.0, gpu=None)) == "unknown, torch 2.11"
 
@@ -130,7 +130,7 @@ def test_a_drill_shows_how_many_faults_it_killed() -> None:
 
 
 def test_a_drill_shows_how_many_controls_held() -> None:
-    """What a fault did to a claim that does not hold without it proves nothing."""
+    """If a control did not hold, the verdicts on faults of its claim prove nothing."""
     view = whole_drill_view(killed=[True, True])
     assert view.drill is not None
     broken = view.drill.controls[0].model_copy(update={"status": "FAIL"})
@@ -146,7 +146,7 @@ def test_each_run_shows_its_counts_the_latest_first() -> None:
     assert [re.findall(r"<td>(\d)</td>", cells) for cells in rows] == [list("100001"), list("110000")]
 
 
-def test_no_runs_give_an_empty_table_and_a_page() -> None:
+def test_the_history_of_no_runs_is_a_page_with_an_empty_table() -> None:
     assert history([]).empty
     assert "0 runs" in words()
 
@@ -155,7 +155,7 @@ def test_no_runs_give_an_empty_table_and_a_page() -> None:
 
 
 def test_two_trainers_never_share_a_label() -> None:
-    """Their contracts may have one name, and their claims."""
+    """Contracts and claims of two trainers may have equal names."""
     page = render_history([run_of(1, 1.2), run_of(2, 1.4, system=OTHER)])
     assert re.findall(r'<h2 id="trainer-\d">([^<]+)</h2>', page) == [OTHER, CONTRACT["system"]]
     assert "<svg" not in page
@@ -297,7 +297,9 @@ def parts(*names: str, **options: Any) -> list[HistoryRun]:
     ],
 )
 def test_history_lists_a_gate_as_one_row_with_its_parts(names: tuple[str, ...], gate: str) -> None:
-    """By a number, by the claim in a folder of their own, by contract and claim, by claims."""
+    """The parts are named by a number, by their claim in a folder for each part, by contract and claim, or by several
+    claims.
+    """
     page = render_history(parts(*names))
     assert f"a gate of {len(names)} parts" in Page(page).words()
     assert listed(page) == list(names)
@@ -339,7 +341,7 @@ def of_mechanism(day: int, status: Status, mechanism: str | None, ratio: float |
 
 
 def test_history_lists_a_changed_verdict_even_without_its_mechanism() -> None:
-    """A worker that died records no mechanism for its arm."""
+    """A worker that died leaves no record of the mechanism of its arm."""
     page = words(of_mechanism(1, Status.PASS, "cuda_graph"), of_mechanism(2, Status.ERROR, None))
     assert "PASS -> ERROR" in page
 

@@ -227,7 +227,7 @@ def test_a_waived_unit_shows_its_waiver_and_does_not_count_as_violated() -> None
 
 
 def test_a_large_page_where_everything_held_has_no_empty_table() -> None:
-    """Rows of what held are left out of a large page, so that nothing would stand below the table's header."""
+    """A large page leaves out rows of units that held, so the table would have a header and no rows."""
     view = view_of(*[Status.PASS] * (MOST_ROWS + 1))
     different = [
         unit.model_copy(update={"denominators": {"steps": 100 + at}, **decided_by(steps_apart(at))})
@@ -245,7 +245,7 @@ def steps_apart(number: int) -> Demanded:
 
 
 def test_an_arm_whose_capture_failed_is_never_drawn_as_captured() -> None:
-    """Its steps ran uncaptured, so equal curves say nothing about a captured step."""
+    """The steps of this arm ran uncaptured, so equal curves show nothing about a captured step."""
     of_small = views.small_view()
     run = of_small.evidence["tiny-paired"]
     failed = cuda_graph(captured=False, failure="a host sync", captures=0, replays=0, nodes=[], device_work=None)
@@ -321,11 +321,11 @@ def test_images_have_words_and_are_sound_svg_without_outside_references(full: tu
         assert not re.search(r"#0102|#0101", drawing)  # a placeholder of a colour
 
 
-def test_the_same_run_gives_the_same_bytes() -> None:
+def test_rendering_the_same_run_twice_gives_equal_bytes() -> None:
     page = render(small_view())
     svg.forget()
     assert render(small_view()) == page
 
 
-def test_a_full_run_stays_below_400_kb(full: tuple[str, Page]) -> None:
+def test_the_page_of_a_run_with_every_kind_of_evidence_stays_below_400_kb(full: tuple[str, Page]) -> None:
     assert len(full[0].encode()) < 400_000

@@ -66,8 +66,8 @@ def test_a_junit_failure_states_status_reason_message_and_causes() -> None:
     assert str(failure.text).startswith("message 0\nWhat usually causes this: A batch that was rebound")
 
 
-def test_a_case_that_did_not_hold_is_short_and_names_the_page() -> None:
-    """A tracker shows the text of each case whole."""
+def test_the_junit_text_of_a_unit_that_did_not_hold_is_short_and_names_the_page() -> None:
+    """Issue trackers and CI services show the whole text of each case."""
     texts = [found.text or "" for tag in ("failure", "error") for found in parsed(full_view()).iter(tag)]
     assert max(text.count("\n") for text in texts) < 8
     assert {text.splitlines()[-1] for text in texts} == {
@@ -84,7 +84,7 @@ def test_a_junit_failure_has_the_figure_that_decided_and_what_would_decide() -> 
     assert "\nTo decide: " in text
 
 
-def test_figures_and_denominators_are_the_output_of_a_case() -> None:
+def test_figures_and_denominators_are_in_the_output_of_a_junit_case() -> None:
     item = verdict("F-GRAPH-BWD-001", figures={"largest": Figure(value=0.25, unit="nats")})
     (case,) = parsed(view_with(item)).iter("testcase")
     assert output(case) == ["status: PASS", "reason: held", "largest: 0.25 nats", "out of steps: 100"]
@@ -103,7 +103,7 @@ def test_a_junit_case_begins_with_its_claim_in_words() -> None:
 
 
 @pytest.mark.parametrize("made", [full_view, drill_view, lambda: whole_drill_view(killed=[True, False])])
-def test_the_file_keeps_to_the_schema_but_for_a_case_s_file_and_line(made: Callable[[], ReportView]) -> None:
+def test_a_junit_file_follows_its_schema_except_for_file_and_line_of_a_case(made: Callable[[], ReportView]) -> None:
     view = made()
     places = {(verdict.contract, verdict.claim): ("contracts/a.yaml", 12) for verdict in view.verdicts}
     assert set(departures(parsed(replace(view, places=places)))) == {
@@ -172,7 +172,7 @@ def test_junit_output_names_the_planted_fault_and_none_for_controls(view: Report
     assert {told.removeprefix("fault: ") for told in lines if told.startswith("fault: ")} == faults
 
 
-def test_attributes_stay_short_and_xml_stays_sound_whatever_the_text() -> None:
+def test_junit_attributes_are_short_and_the_xml_is_valid_for_any_text() -> None:
     text = "<a b='\"&]]>\x00\x0b\ud800\ufffe\u202e" * 5000
     item = verdict(
         "F-GRAPH-BWD-001", status=Status.ERROR, message=text, reason=text, figures={text: Figure(value=text)}
@@ -183,8 +183,8 @@ def test_attributes_stay_short_and_xml_stays_sound_whatever_the_text() -> None:
     assert len(xml.encode("utf-8")) < 10_000
 
 
-def test_a_run_without_verdicts_gives_a_valid_empty_junit_file() -> None:
-    """Sound, and no success: a file without a case reads like one in which everything passed."""
+def test_the_junit_file_of_a_run_without_verdicts_has_one_skipped_case() -> None:
+    """A file without any case would look as if everything had passed."""
     assert results(view_of()) == ["skipped"]
 
 
@@ -217,7 +217,7 @@ def test_a_junit_suite_has_the_headline_as_a_property_and_a_case() -> None:
     assert error.get("message") == said
 
 
-def test_cases_are_named_by_claim_and_workload() -> None:
+def test_junit_cases_are_named_by_claim_and_workload() -> None:
     names = [case.get("name") for case in parsed(full_view()).iter("testcase")]
     assert names[:2] == ["F-GRAPH-BWD-001[qwen2-1.5b]", "F-GRAPH-BWD-001[tiny]"]
 

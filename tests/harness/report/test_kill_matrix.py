@@ -121,7 +121,7 @@ def test_the_kill_matrix_lists_contracts_with_survivors_first_and_unrun_faults_l
 
 
 def test_a_fault_that_survived_in_one_of_two_drills_counts_as_survived() -> None:
-    """As in records that were put together of several drills."""
+    """A drill record can be joined from several drills."""
     for order in ([True, False], [False, True]):
         found = matrix(drill_of(*(row(FIRST, "twice", killed=killed) for killed in order)))
         assert found.contracts[0].groups[0].rows[0][1][0].word == "survived"
@@ -165,7 +165,7 @@ def test_claims_with_equal_faults_share_a_table_in_the_kill_matrix() -> None:
 
 
 def test_a_claim_with_few_common_faults_has_its_own_kill_table() -> None:
-    """Its fault is known there, and 14 of 36 cells would be planned."""
+    """In a common table of all three claims, only 14 of 36 cells would be filled."""
     many = column("many", *(f"f{number}" for number in range(12)))
     found = groups([many, column("one", "f0"), column("two", "f1")])
     assert [[each.name for each in group] for group in found] == [["many", "one"], ["two"]]
@@ -197,7 +197,10 @@ def test_the_kill_matrix_page_names_the_trainer_of_the_contract() -> None:
 
 @pytest.mark.parametrize("statuses", [(Status.FAIL, Status.PASS), (Status.PASS, Status.FAIL)])
 def test_the_kill_matrix_shows_the_worst_of_several_controls(statuses: tuple[Status, Status]) -> None:
-    """Faults that need CUDA have a control of their own: one that held does not stand for one that did not."""
+    """Faults that need CUDA have a separate control.
+
+    A control that held does not replace a control that did not hold.
+    """
     view = replace(whole_drill_view(*statuses, killed=[True]), drill=drill_of(row(FIRST, "caught")).drill)
     [[column]] = [group.columns for group in matrix(view).contracts[0].groups]
     assert (column.control, column.anchor) == (("violated", "✗"), f"unit-{1 + statuses.index(Status.FAIL)}")

@@ -58,7 +58,7 @@ def test_the_markdown_headline_with_open_units_is_partly_decided() -> None:
     assert lines[0] == "**PARTLY DECIDED**: 1 of 2 planned units held (1 not run)."
 
 
-def test_violated_units_come_first_with_their_causes() -> None:
+def test_the_markdown_summary_lists_violated_units_first_with_their_causes() -> None:
     text = render_markdown(view_of(Status.PASS, Status.FAIL))
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert rows == [
@@ -92,7 +92,7 @@ def test_the_markdown_summary_asks_for_no_action_on_a_waived_unit() -> None:
     assert "- decide" not in render_markdown(waived)
 
 
-def test_a_drill_is_marked() -> None:
+def test_the_markdown_summary_of_a_drill_says_that_the_run_is_a_drill() -> None:
     assert "> **Fire drill.** The fault stale_batch was planted" in render_markdown(drill_view())
 
 
@@ -128,11 +128,11 @@ def test_the_markdown_summary_of_a_huge_run_is_cut_between_units(limit: int) -> 
     assert all(line.endswith(" |") for line in text.splitlines() if line.startswith("| "))
 
 
-def test_a_run_that_fits_is_not_cut() -> None:
+def test_the_markdown_summary_of_a_run_that_fits_is_not_cut() -> None:
     assert "more units" not in render_markdown(full_view())
 
 
-def test_claims_without_an_executable_check_are_counted() -> None:
+def test_the_markdown_summary_counts_claims_without_an_executable_check() -> None:
     text = render_markdown(view_of(Status.PASS, contracts=[listing_two()]))
     assert "2 listed claims have no executable check." in text.splitlines()
 

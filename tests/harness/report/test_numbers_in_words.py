@@ -47,7 +47,7 @@ def test_nouns_and_verbs_agree_with_their_number(given: str, right: str) -> None
     assert agreed(given) == right
 
 
-def test_sentences_of_judges_use_the_singular_for_one() -> None:
+def test_sentences_of_judges_use_the_singular_for_the_number_one() -> None:
     sentences = [sentence for file in WRITTEN.glob("*.yaml") for sentence in yaml.safe_load(file.read_text()).values()]
     assert len(sentences) > 500
     wrong = [each for each in sentences if SINGULAR.search(NUMBERED.sub("", each))]
@@ -75,7 +75,7 @@ def test_the_process_estimate_accounts_for_processes_left_out() -> None:
 
 
 def test_the_process_estimate_says_which_field_of_which_file_to_change_and_for_which_demand() -> None:
-    """No command has an option for the number, and the file may state another demand by now."""
+    """No option of a command sets the number, and the file may contain another demand by now."""
     seeds = {"figures": {"seeds_to_decide": Figure(value=30)}, "denominators": {"seeds": 8}}
     demanded = decided_by(Demanded("worse_by", 0.0144, "at most", 0.02, "loss"))
     item = verdict("FP8-001", "w", Status.INCONCLUSIVE, reason="undecided_difference", **seeds, **demanded)
@@ -98,14 +98,14 @@ def test_an_estimate_is_always_larger_than_the_number_already_run(needed: int) -
 
 
 def test_no_contract_text_states_how_many_processes_or_seeds_would_decide() -> None:
-    """The judge estimates that from what was run; a number in the contract's text would be another one."""
+    """The judge estimates this number from the runs. A number in a contract's text would contradict the estimate."""
     for loaded in load_contracts([CONTRACTS]):
         for claim in loaded.contract.claims:
             assert not re.search(r"\d+ (seeds|processes) would", claim.why), claim.id
 
 
 @pytest.mark.parametrize(("ratio", "words"), [(0.84, "slower than the baseline's"), (1.05, "a small part of a step")])
-def test_a_slowdown_is_not_explained_as_too_little_gain(ratio: float, words: str) -> None:
+def test_advice_on_a_slower_candidate_does_not_speak_of_too_little_gain(ratio: float, words: str) -> None:
     figures = {"generous_mean_ratio": Figure(value=ratio, unit="x")}
     item = verdict("F-GRAPH-BWD-003", "qwen2-1.5b", Status.FAIL, reason="too_slow", figures=figures)
     told = [each.text for each in advice(view_with(item, contracts=[views.contract()]), item)]

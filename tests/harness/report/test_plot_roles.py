@@ -72,7 +72,7 @@ def words(plot: Plot) -> set[str]:
 
 @pytest.mark.parametrize("name", slow_but(MADE, RUNS))
 def test_marks_of_a_plot_are_drawn_and_named_by_their_roles(name: str, published: PublishedOf) -> None:
-    """One test a run, for what its figures are asked: to judge and draw a run takes seconds."""
+    """One test checks all plots of a run, because judging and drawing a run takes seconds."""
     for anchor, plot, units, parts in plots_of(name, published):
         drawn = marks(plot)
         every_mark_is_in_the_legend_with_its_colour(plot, drawn)
@@ -127,7 +127,7 @@ def roles_of(arms: Mapping[str, str]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_section_with_plots_is_looked_at(published: PublishedOf) -> None:
+def test_every_section_with_plots_is_among_the_tested_sections(published: PublishedOf) -> None:
     assert {anchor for name in RUNS for anchor, *_ in plots_of(name, published)} == DRAWN
 
 

@@ -20,6 +20,7 @@ OPEN = {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}
 
 
 def test_exactly_the_units_that_did_not_pass_have_a_problem_file() -> None:
+    """A problem file is a page about a single unit."""
     view = full_view()
     named = {
         f"{each.contract}.{each.claim}.{each.workload.replace('.', '_')}.md"

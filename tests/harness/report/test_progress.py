@@ -51,8 +51,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return Terminal()
 
 
-def test_a_log_stays_quiet_while_runs_end_and_units_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each unit has its line among the results, which may go to the same log by another pipe."""
+def test_nothing_is_printed_to_a_log_while_runs_end_and_units_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each unit has a line among the results, which another pipe may write to the same log."""
     stream = io.StringIO()
     with Progress(stream=stream) as watch:
         watch.begins([run("a"), run("b")])
@@ -68,7 +68,7 @@ def test_a_log_stays_quiet_while_runs_end_and_units_are_judged(monkeypatch: pyte
 
 
 def test_a_time_line_tells_what_is_trained_and_when_each_arm_begins() -> None:
-    """The processes of a run train different arms at the same time, so phases of arms alternate."""
+    """The processes of a run train different arms at the same time, so phases of the arms alternate."""
     plain = PlannedArm(arm=Arm(capture="none"), system="s:S", replicas=2)
     trial = run("a").model_copy(update={"arms": {"plain": plain, "fast": plain.model_copy(update={"replicas": 1})}})
     stream = io.StringIO()
@@ -84,7 +84,7 @@ def test_a_time_line_tells_what_is_trained_and_when_each_arm_begins() -> None:
     ]
 
 
-def test_a_locating_run_after_the_session_does_not_count_in_its_progress() -> None:
+def test_a_run_that_locates_a_difference_after_the_planned_runs_does_not_count_in_the_progress() -> None:
     watch = Progress(stream=io.StringIO())
     watch.begins([run("tiny-paired")])
     watch.moves(run("tiny-paired"), "", 4.0)
@@ -128,7 +128,7 @@ def test_a_failing_duration_lookup_only_removes_the_estimate() -> None:
     assert watch.parts() == ["0 of 2 runs", "a", "open, 1 s"]
 
 
-def test_a_terminal_has_one_line_that_is_written_over(terminal: Terminal) -> None:
+def test_progress_on_a_terminal_is_one_line_that_is_overwritten(terminal: Terminal) -> None:
     with Progress(stream=terminal) as watch:
         watch.begins([run("a"), run("b")])
         watch.moves(run("a"), "open", 0.0)

@@ -57,8 +57,8 @@ def test_a_page_of_all_published_gpu_runs_stays_below_400_kb_with_its_timing_plo
     assert set(re.findall(r"Speed ratio of each process", page)) == timed
 
 
-def test_a_hundred_units_of_every_kind_stay_below_400_kb() -> None:
-    """The made-up full run sixteen times over, each under workloads of its own. Equal drawings are drawn once."""
+def test_a_page_with_a_hundred_units_of_every_kind_stays_below_400_kb() -> None:
+    """The view is a made-up run repeated sixteen times with different workload names. Equal plots are drawn once."""
     copies = [renamed(full_view(), f"-{number}") for number in range(COPIES)]
     view = joined(copies)
     assert len(view.verdicts) == 112

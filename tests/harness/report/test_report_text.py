@@ -28,7 +28,7 @@ def test_numbers_are_printed_as_a_person_would_write_them(value: object, shown: 
     assert text.number(value) == shown
 
 
-def test_a_figure_carries_its_unit() -> None:
+def test_a_figure_is_printed_with_its_unit() -> None:
     assert text.figure(Figure(value=1.25, unit="ms")) == "1.25 ms"
 
 
@@ -46,7 +46,7 @@ def test_a_sentence_starts_with_a_capital_letter_unless_it_starts_with_a_name(me
     assert text.sentence(message) == sentence
 
 
-def test_names_of_figures_become_words() -> None:
+def test_names_of_figures_are_printed_as_words() -> None:
     assert text.words("capture.first_differing_step") == "capture: first differing step"
     assert text.words("speed.mean_ratio") == "speed: trimmed mean ratio"  # the judge leaves out the outermost processes
     assert text.words("generous_mean_ratio") == "trimmed mean ratio in the candidate's favour"
@@ -66,7 +66,7 @@ def test_a_shortened_text_keeps_both_ends_and_states_how_much_is_left_out() -> N
     assert shown == "a" * 75 + " … (900 characters left out) … " + "b" * 25
 
 
-def test_a_long_line_stays_short() -> None:
+def test_a_long_line_is_shortened() -> None:
     assert len(text.line("x y " * 25_000, 200)) < 260
 
 

@@ -62,7 +62,7 @@ def test_the_seeds_section_has_a_row_for_each_seed_and_one_plot() -> None:
     assert "3: 0.25, 1: 0.5, 4: 0, 0: -0.25, 5: 0.5. Trimmed mean 0.2, -0.11 to 0.51" in drawn.plot.alt
 
 
-def test_a_relative_margin_is_shown_unscaled_for_each_seed() -> None:
+def test_a_relative_margin_is_shown_for_each_seed_as_an_absolute_number() -> None:
     section = seeds.section(view(margin=None, relative_margin=0.1, last=1))
     assert section is not None
     [part] = section.parts

@@ -28,7 +28,7 @@ def printed(view: ReportView) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_the_count_line_comes_first_and_the_outcome_last() -> None:
+def test_the_terminal_prints_the_line_of_counts_first_and_the_outcome_last() -> None:
     lines = printed(full_view())
     assert lines[0] == "7 units · 3 held · 1 violated · 1 undecided · 1 not run · 1 error"
     assert lines[-1] == "ERROR: The harness, a worker, the system or the machine broke: no gate may trust this run."
@@ -40,7 +40,7 @@ def test_the_terminal_headline_with_open_units_is_partly_decided() -> None:
     )
 
 
-def test_a_failure_reads_like_an_assertion() -> None:
+def test_the_terminal_prints_a_failed_unit_like_a_failed_assertion() -> None:
     figures = {"first_differing_step": Figure(value=12), "largest_difference": Figure(value=0.5)}
     item = verdict("F-GRAPH-BWD-001", status=Status.FAIL, message="differs from step 12", figures=figures)
     lines = printed(view_with(item, contracts=full_view().contracts))
@@ -80,7 +80,7 @@ def test_the_terminal_shows_a_passing_unit_in_one_line_with_its_deciding_figure(
     assert printed(view_with(item))[1] == "     held  F-GRAPH-BWD-003 on tiny: 1.430x, at least 1.1x trimmed mean ratio"
 
 
-def test_a_drill_is_marked() -> None:
+def test_the_terminal_output_of_a_drill_says_that_the_run_is_a_drill() -> None:
     assert any(told.startswith("FIRE DRILL: The fault stale_batch was planted") for told in printed(drill_view()))
 
 
@@ -97,13 +97,13 @@ def test_the_terminal_states_how_many_faults_of_a_drill_were_not_run() -> None:
     assert "FIRE DRILL: 1 fault planted on purpose, 0 survived, 1 not run; the units are" in " ".join(told)
 
 
-def test_markup_and_escape_sequences_in_messages_stay_text() -> None:
+def test_markup_and_escape_sequences_in_messages_are_printed_as_text() -> None:
     item = verdict("F-GRAPH-BWD-001", message="[red]x[/red] \x1b[31m :smile: a\nb")
     lines = printed(view_with(item))
     assert lines[1] == "     held  F-GRAPH-BWD-001 on tiny: [red]x[/red] \\x1b[31m :smile: a b"
 
 
-def test_long_messages_stay_on_their_line() -> None:
+def test_long_messages_are_printed_on_one_line() -> None:
     item = verdict("F-GRAPH-BWD-001", message="word " * 60)
     assert len(printed(view_with(item))) == 3
 
@@ -148,7 +148,7 @@ def test_colour_is_printed_with_force_color_and_not_with_no_color(monkeypatch: p
     assert not any("\x1b[3" in line for line in printed(view_of(Status.FAIL)))
 
 
-def test_claims_without_an_executable_check_are_counted() -> None:
+def test_the_terminal_counts_claims_without_an_executable_check() -> None:
     assert "2 listed claims have no executable check." in printed(view_of(Status.PASS, contracts=[listing_two()]))
 
 

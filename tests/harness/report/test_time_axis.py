@@ -146,7 +146,7 @@ def test_a_machine_without_clocks_has_no_empty_plot_lanes() -> None:
 
 
 def test_timings_of_many_processes_are_plotted_with_few_points_each() -> None:
-    """As many processes as a contract may ask for: 160 points of all of them leave two of each."""
+    """With 64 processes, the most that a contract may request, 160 points leave two for each process."""
     runs = [clocked(slow_run(process), first=100.0, pause=0.5, sampler=99.0) for process in range(64)]
     samples = [sample(seconds=1.0 + second / 4) for second in range(20)]
     runs = [replace(run, telemetry=Telemetry(samples=samples, began=99.0)) for run in runs]

@@ -91,12 +91,12 @@ def test_hostile_text_in_every_field_neither_runs_nor_breaks_nor_prevents_the_pa
         parsed(svg)
 
 
-def test_100_kb_strings_do_not_swell_the_page() -> None:
+def test_strings_of_100_kb_do_not_make_the_page_large() -> None:
     assert len(render(hostile_view("A" * 100_000)).encode()) < 400_000
 
 
 @pytest.mark.parametrize("name", ["$", r"$\frac{$", r"$x^2$", "a$b$c"])
-def test_dollars_in_a_label_are_letters_and_not_mathematics(name: str) -> None:
+def test_dollar_signs_in_a_label_are_drawn_as_letters_and_not_as_mathematics(name: str) -> None:
     [image] = images(Page(render(with_losses(**{name: loss_curve(20)}))))
     # A label read as mathematics fails, or loses its dollars.
     assert name in [text.text for text in parsed(image).iter("text")]

@@ -116,7 +116,7 @@ def test_the_size_of_the_archive_file_has_a_limit(tmp_path: Path) -> None:
 def test_an_endless_archive_header_is_refused_without_reading_it_into_memory(
     tmp_path: Path, before: tuple[Member, ...], kind: bytes
 ) -> None:
-    """tarfile reads such a header whole: 24 MB here, out of 4 KB."""
+    """`tarfile` reads such a header completely: 24 MB of memory for an archive of 4 KB."""
     path = archive_of(tmp_path / "run.tar.xz", *before, Member("run/x", b"0" * 24_000_000, kind))
     tracemalloc.start()
     message = refusal(path, Limits())
@@ -141,13 +141,13 @@ def test_unpacking_a_decompression_bomb_stops_at_the_first_file_that_is_too_larg
     assert [path for path in (tmp_path / "unpacked").rglob("*") if path.is_file()] == []
 
 
-def test_the_padding_at_the_end_of_an_archive_has_a_limit(tmp_path: Path) -> None:
+def test_the_padding_at_the_end_of_an_archive_has_a_size_limit(tmp_path: Path) -> None:
     path = tmp_path / "run.tar.xz"
     path.write_bytes(lzma.compress(tar_bytes([FILE]) + b"\0" * 8_000_000))
     assert "found a header, or padding, that does not end" in refusal(path)
 
 
-def test_a_stream_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
+def test_a_compressed_stream_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.tar.xz"
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 256 * 2**20}]
     path.write_bytes(lzma.compress(tar_bytes([FILE]), filters=filters))
@@ -164,7 +164,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", list(DAMAGE))
 def test_a_damaged_archive_is_never_read_as_one_that_ends_early(tmp_path: Path, name: str) -> None:
-    """tarfile alone takes three of these four for whole archives."""
+    """`tarfile` alone would read three of these four damaged archives as complete archives."""
     path = tmp_path / "run.tar"
     whole = tar_bytes([FILE, Member("run/b", b"second")])
     path.write_bytes(DAMAGE[name](whole))

@@ -117,7 +117,7 @@ def test_an_older_header_has_no_attempts(tmp_path: Path) -> None:
     assert read_bundle(bundle.path).header.attempts == Attempts()
 
 
-def test_directories_that_are_judged_together_are_attempts_too() -> None:
+def test_directories_that_are_judged_together_count_as_attempts_at_the_same_unit() -> None:
     first = timing(started_at="2026-11-20T10:00:00Z")
     before_it = first.model_copy(update={"attempts": tried("lost")})
     later = timing(started_at="2026-11-20T11:00:00Z").model_copy(update={"attempts": tried("lost", "a", ci=3)})
@@ -168,14 +168,17 @@ def test_earlier_attempts_are_shown_wherever_verdicts_are_shown(capsys: pytest.C
         assert "Attempt 2 of its CI job." in text
 
 
-def test_a_first_attempt_is_not_mentioned_in_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outputs_of_a_first_attempt_do_not_mention_attempts(capsys: pytest.CaptureFixture[str]) -> None:
     view = having(full_view(), Attempts(ci=1))
     print_results(view)
     assert "ttempt" not in capsys.readouterr().out + render_markdown(view)
 
 
 def test_an_interrupted_timing_reports_its_resumption(tmp_path: Path) -> None:
-    """Who sees a timing go badly could interrupt it: that it began again stands beside its verdict."""
+    """Somebody could interrupt a timing that looks bad.
+
+    A timing that began again is therefore marked next to its verdict.
+    """
     twice = [Resumption(at="2026-11-21", command=[], executed=[RUN_ID], cut_off=[RUN_ID])] * 2
     bundle = finished(tmp_path / "a", timing().model_copy(update={"resumed": twice}))
     contracts: list[Any] = [LOADED]

@@ -19,7 +19,7 @@ def counts(found: list[ClaimDrilled]) -> list[tuple[int, int, int]]:
     return [(one.killed, one.planted, one.not_run) for one in found]
 
 
-def test_killed_planted_and_not_run_are_counted() -> None:
+def test_killed_planted_and_unrun_faults_are_counted() -> None:
     assert counts(drilled_claims([drilled(killed=[True, False, True], not_run=2)], TEXT)) == [(2, 3, 2)]
 
 
@@ -47,7 +47,7 @@ def test_a_run_records_the_drills_in_the_same_reports_folder(tmp_path: Path) -> 
 
 
 def test_a_later_drill_without_planted_faults_does_not_hide_a_survivor() -> None:
-    """On a machine without a GPU most faults are not run."""
+    """On a machine without a GPU most faults cannot be run."""
     gpu, cpu = drilled(killed=[True, False]), drilled(killed=[], not_run=2)
     left = [one.model_copy(update={"fault": f"fault{at}"}) for at, one in enumerate(cpu.not_run)]
     assert counts(drilled_claims([gpu, cpu.model_copy(update={"not_run": left})], TEXT)) == [(1, 2, 0)]

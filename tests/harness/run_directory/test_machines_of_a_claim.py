@@ -55,7 +55,10 @@ def test_timings_of_a_claim_must_come_from_one_kind_of_machine(tmp_path: Path, o
 
 @pytest.mark.parametrize(("gpu", "found"), [("H200", []), ("A100", [RULE])])
 def test_a_machine_that_could_not_time_a_workload_is_ignored(tmp_path: Path, gpu: str, found: list[str]) -> None:
-    """Its memory was too small, say: what decides is the later part, which another machine may have timed."""
+    """For example, its memory was too small.
+
+    A later part of the gate, from another machine, may have timed the workload.
+    """
     could_not = BundleWriter(tmp_path / "0", timed("v", "H200"), [])
     directory = could_not.evidence_directory(RUN_ID)
     directory.mkdir(parents=True)

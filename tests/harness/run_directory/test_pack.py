@@ -41,7 +41,7 @@ def test_packing_writes_pages_verdicts_and_one_archive_and_keeps_the_source(run:
     assert listed == {path: hashlib.sha256(data).hexdigest() for path, data in unpacked.items()}
 
 
-def test_the_same_run_gives_the_same_archive(run: Path) -> None:
+def test_packing_the_same_run_twice_gives_equal_archives(run: Path) -> None:
     pack.published(run, Path("first"))
     for path in run.rglob("*"):
         os.utime(path, (1, 1))
@@ -103,7 +103,9 @@ def test_a_published_run_is_never_replaced(run: Path) -> None:
         pack.published(run, Path("published"))
 
 
-def test_a_packed_run_that_reads_differently_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_is_refused_if_the_packed_run_would_be_read_differently(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def spoilt(path: Path) -> Rejudged:
         for copy in path.glob("run.tar.xz"):
             (path / "verdicts.json").write_text("{}")

@@ -127,7 +127,9 @@ def test_shards_of_a_gate_may_be_archives(run: Path, temporary: Path) -> None:
     assert judgement.counts.line() == judged([run])[1].counts.line()
 
 
-def test_compare_and_history_read_every_form(run: Path, temporary: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_and_history_read_runs_in_folders_and_in_archives(
+    run: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     published(run, Path("runs/2-published"))
     archive = packed(run, Path("runs/3-archive.tar.gz"), "run")
     (run / "INCOMPLETE").touch()
@@ -145,7 +147,7 @@ def test_compare_and_history_read_every_form(run: Path, temporary: Path, capsys:
 
 
 def test_history_lists_every_run_below_a_folder_with_its_page(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run within a run, as in what was unpacked by hand, is no run of its own."""
+    """A run directory within another run directory, such as a manually unpacked run, is not listed separately."""
     assert (run / "report.html").is_file()
     packed(run, Path("runs/packed.tar"), "run")
     shutil.copytree(run, "runs/gates/a & b: c")

@@ -78,7 +78,7 @@ def timed(folder: Path, workload: str, *, clock: float | None = 1980.0, pace: fl
     ],
     ids=["a clock within the spread", "a slow clock", "a pace within", "a slow processor", "nothing known"],
 )
-def test_machines_with_one_name_and_two_speeds_do_not_decide_a_claim_together(
+def test_timings_from_machines_of_equal_name_and_different_speed_do_not_decide_a_claim_together(
     tmp_path: Path, other: dict[str, float | None], found: str
 ) -> None:
     bundles = [timed(tmp_path, "v"), timed(tmp_path, "w", **other)]
@@ -89,7 +89,7 @@ def test_machines_with_one_name_and_two_speeds_do_not_decide_a_claim_together(
     ]
 
 
-def test_a_gate_of_two_speeds_is_refused(tmp_path: Path) -> None:
+def test_a_gate_with_timings_from_machines_of_two_speeds_is_refused(tmp_path: Path) -> None:
     bundles = [timed(tmp_path, "v"), timed(tmp_path, "w", pace=0.02)]
     with pytest.raises(EvidenceError, match="must be timed on machines of one speed; found C, in comparison with"):
         judge_bundles(bundles, [LOADED])

@@ -28,7 +28,7 @@ def writer(tmp_path: Path) -> BundleWriter:
     return made
 
 
-def test_the_manifest_is_the_last_write(writer: BundleWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_is_written_last(writer: BundleWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut_off(folder: Path, _manifest: Manifest) -> str:
         assert folder == writer.final
         assert not (folder / "INCOMPLETE").exists()
@@ -42,10 +42,12 @@ def test_the_manifest_is_the_last_write(writer: BundleWriter, monkeypatch: pytes
     assert (writer.final / "INCOMPLETE").exists()
 
 
-def test_a_run_is_not_sealed_after_a_signal_that_something_swallowed(
+def test_a_run_is_not_sealed_after_a_signal_whose_exception_was_swallowed(
     writer: BundleWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The import of a judge made a missing judge of it, and the unit was not run in a directory that looked whole."""
+    """Regression: the exception was raised during the import of a judge and taken for a missing judge, so a unit was
+    reported as not run in a finished directory.
+    """
     monkeypatch.setattr(signals_noted, "noted", [signal.SIGTERM])
     with pytest.raises(SystemExit) as raised:
         writer.finish()
@@ -62,7 +64,7 @@ def test_a_run_abandoned_right_after_its_seal_becomes_incomplete(writer: BundleW
     ]
 
 
-def test_a_run_abandoned_after_its_renaming_is_found_under_its_final_name(writer: BundleWriter) -> None:
+def test_a_run_abandoned_after_its_directory_was_renamed_is_found_under_the_final_name(writer: BundleWriter) -> None:
     writer.path.rename(writer.final)
     assert writer.abandon() == writer.final
     assert not read_bundle(writer.final).complete
@@ -180,9 +182,7 @@ LEFT: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", LEFT)
-def test_a_special_file_left_by_a_worker_is_removed_and_recorded_as_the_death_of_its_run(
-    writer: BundleWriter, kind: str
-) -> None:
+def test_a_special_file_left_by_a_worker_is_removed_and_its_run_counts_as_dead(writer: BundleWriter, kind: str) -> None:
     leave, said = LEFT[kind]
     leave(writer.evidence_directory(RUN_ID))
     writer.settle()
@@ -218,7 +218,8 @@ def planted(request: pytest.FixtureRequest, writer: BundleWriter, tmp_path: Path
     return name, str(outside)
 
 
-def test_a_special_file_left_in_a_lane_is_a_death_of_only_that_lane(writer: BundleWriter) -> None:
+def test_a_special_file_left_in_a_lane_makes_only_this_lane_count_as_dead(writer: BundleWriter) -> None:
+    """A lane is a part of a run with its own worker process."""
     in_a_lane(writer.evidence_directory(RUN_ID))
     writer.settle()
     assert (writer.evidence_directory(RUN_ID) / "lane.1" / "death.json").exists()

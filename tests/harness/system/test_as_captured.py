@@ -40,7 +40,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["a_checking_library"]
 
 
-def test_a_step_whose_library_reads_values_only_outside_captures_can_be_recorded(library: Any) -> None:
+def test_a_step_can_be_recorded_if_its_library_reads_values_only_outside_captures(library: Any) -> None:
     weight, values = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
 
     def body() -> Tensor:
@@ -70,7 +70,7 @@ def test_the_simulated_capture_flag_is_restored_after_the_block(library: Any) ->
 
 
 def test_torch_itself_does_not_see_the_simulated_capture() -> None:
-    """An optimizer that is told of a capture demands to be `capturable`."""
+    """An optimizer that detects a capture requires its option `capturable`."""
     of_torch: dict[str, Any] = {"__name__": "torch.optim.optimizer", "torch": torch}
     exec("def ask():\n    return torch.cuda.is_current_stream_capturing()\n", of_torch)  # noqa: S102
     with as_captured() as asked:

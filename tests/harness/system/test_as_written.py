@@ -156,7 +156,7 @@ def test_compiled_code_is_watched_and_recorded_uncompiled(make: Callable[[], Tra
     assert all(place.startswith("tests/harness/system/test_as_written.py:") for place in record.as_written)
 
 
-def test_no_compiled_call_is_noted_for_a_step_without_compiled_code() -> None:
+def test_no_call_of_compiled_code_is_noted_for_a_step_without_compiled_code() -> None:
     with System(lambda: training(model := nn.Linear(4, 3), model)).open(WORKLOAD, Arm(capture="step")) as run:
         run.step(0)
         assert list(run.capture_record().as_written) == []
@@ -169,7 +169,7 @@ def test_observing_a_step_keeps_its_compiled_code_compiled(mode: TorchDispatchMo
         assert torch.equal(compiled(torch.sin)(torch.ones(2)), torch.ones(2).sin())
 
 
-def test_nested_uncompiled_blocks_both_note_a_compiled_call() -> None:
+def test_two_nested_blocks_that_run_code_uncompiled_both_note_a_call_of_compiled_code() -> None:
     double = compiled(lambda x: x + x)
     with as_written() as outer, as_written() as inner:
         double(torch.ones(2))

@@ -165,7 +165,7 @@ for settings in ({}, {"compile": True}):
 
 @pytest.mark.slow
 def test_a_compiled_step_gets_its_batch_and_draws_like_the_plain_step() -> None:
-    """In a process of its own: the compiler of a CPU asks where Python's own tools for building were imported from."""
+    """The test starts its own process, because the compiler for CPUs depends on where setuptools was imported from."""
     command = [sys.executable, "-W", "ignore", "-c", COMPILED]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
     plain, compiled = ([float(loss) for loss in line.split()] for line in printed[-2:])

@@ -65,7 +65,7 @@ def test_a_captured_step_without_its_scheduler_trains_differently() -> None:
 
 
 def test_a_learning_rate_as_a_tensor_or_as_a_number_is_recorded_as_equal_state() -> None:
-    """Else arms that differ in nothing but what a capture asks for would start from different state."""
+    """A capture requires the tensor. Otherwise arms that differ only in this would start from different state."""
     states = []
     for settings in ({"learning_rate": 0.1}, {"capture": "step"}):
         _, run = trained(**settings)

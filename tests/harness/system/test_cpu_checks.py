@@ -57,7 +57,7 @@ def test_an_unwatched_step_calls_torch_without_interception() -> None:
 
 
 def test_sync_and_operator_counts_on_cpu_run_the_step_as_on_a_device() -> None:
-    """A count of operations, and of waits, is of the step as a GPU executes it."""
+    """While operations and host syncs are counted, the step takes the same branches as on a GPU."""
     system = Looking()
     with system.open(WORKLOAD, Arm()) as run:
         assert not by_dispatch_mode(lambda: run.step(0), "cpu")
@@ -66,7 +66,10 @@ def test_sync_and_operator_counts_on_cpu_run_the_step_as_on_a_device() -> None:
 
 @pytest.mark.parametrize("classes", [4, -1])
 def test_recording_a_step_on_cpu_refuses_what_a_gpu_would_refuse(classes: int) -> None:
-    """Steps that capture themselves record without `StepFunctionRun`; a number of classes that is read waits."""
+    """Steps that capture themselves, without `StepFunctionRun`, are refused, too.
+
+    `one_hot` waits if it reads the number of classes.
+    """
     marked = torch.arange(4)
     traced = TracedStep(lambda: nn.functional.one_hot(marked, classes).float().sum(), dict)
     if classes < 0:
@@ -165,7 +168,7 @@ def test_reading_a_random_number_is_not_a_sync_but_cannot_be_recorded() -> None:
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adam])
 def test_optimizer_counters_on_the_host_prevent_a_recording(optimizer: Any) -> None:
-    """As on a GPU: there torch does not wait for them, and captures no optimizer without `capturable`."""
+    """On a GPU torch does not wait for such counters either, and captures only `capturable` optimizers."""
 
     class Trains(Looking):
         def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
@@ -190,7 +193,7 @@ def test_optimizer_counters_on_the_host_prevent_a_recording(optimizer: Any) -> N
 
 
 def test_reading_one_element_of_a_real_tensor_is_a_sync() -> None:
-    """torch computes this value within a fake pass, so that the wait would not be seen."""
+    """Within a pass on fake tensors torch itself would compute this value, so the wait could be missed."""
     weight = torch.ones(1)
     with pytest.raises(HostSyncError):
         fake_pass(lambda: torch.full((), (weight * 2).item()), dict)
@@ -326,7 +329,7 @@ def test_a_weight_average_that_reads_its_count_gets_the_advice_to_run_after_the_
     assert not watch.seen
 
 
-def test_gradients_of_a_replay_are_available_to_code_after_the_step() -> None:
+def test_code_after_the_step_can_read_the_gradients_of_a_replay() -> None:
     system = Trained(partial(torch.optim.RAdam, lr=0.1, capturable=True))
     system.updates = system.inside = False
     assert losses_of(system, "step")[0] == losses_of(system, "none")[0]

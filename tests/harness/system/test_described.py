@@ -69,7 +69,7 @@ def limited_once_it_hangs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None
 
 
 @pytest.mark.parametrize("name", [name for name, one in STRANGE.items() if one.hangs])
-def test_a_system_that_hangs_is_described_no_longer_than_its_limit(
+def test_describing_a_system_that_hangs_ends_at_the_time_limit(
     strange: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     limited_once_it_hangs(monkeypatch, strange)
@@ -102,7 +102,10 @@ def test_a_daemon_left_by_an_import_is_ended(strange: Path) -> None:
 
 
 def test_a_failure_caused_by_an_earlier_system_does_not_fail_the_next_description(strange: Path) -> None:
-    """A thread of the first ends the process while the second is asked: the second answers in a process of its own."""
+    """A thread of the first system ends the process while the second system is described.
+
+    The second system is then described in another process.
+    """
     (strange / "stranger_time_bomb.py").write_text(
         "import os, sys, threading, time\n"
         "def wait():\n"
@@ -166,7 +169,7 @@ def test_an_answer_that_is_not_a_system_description_is_refused(change: dict[str,
 def test_a_described_system_name_is_reused_under_any_import_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pytest changes `sys.path` between a plan and its run directory: no user code may run a second time."""
+    """pytest changes `sys.path` between a plan and its run directory, and user code must not run a second time."""
     shipped = SHIPPED[0]
     name = describe(shipped).name
     monkeypatch.syspath_prepend(str(tmp_path))

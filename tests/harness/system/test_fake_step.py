@@ -45,7 +45,10 @@ def test_a_step_whose_custom_operator_has_no_fake_kernel_is_not_traceable() -> N
 
 
 def test_a_fake_pass_keeps_objects_frozen_for_the_garbage_collector() -> None:
-    """Each arm ends with a collection: of an unfrozen process it looks through all of torch, for half a second."""
+    """Each arm ends with a garbage collection.
+
+    If objects were not frozen, it would search all of torch for half a second.
+    """
     gc.freeze()
     frozen = gc.get_freeze_count()
     ones = torch.ones(2)
@@ -56,7 +59,7 @@ def test_a_fake_pass_keeps_objects_frozen_for_the_garbage_collector() -> None:
     assert gc.isenabled()
 
 
-def test_an_operator_of_torch_with_a_form_of_another_device_is_not_unseen() -> None:
+def test_an_operator_of_torch_that_exists_only_for_other_devices_is_not_reported_as_unseen() -> None:
     rows, weights, ends = torch.ones(4, 8), torch.ones(2, 8, 8), torch.tensor([2, 4], dtype=torch.int32)
     expected = torch._grouped_mm(rows, weights, ends)
     with FakeStepMode() as mode:
@@ -85,7 +88,7 @@ def test_fallback_kernels_are_executed_only_on_host_tensors(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("drawn", "replaced", "waits"), [(1, False, True), (1, True, True), (2, True, False)])
 def test_a_random_draw_that_reads_its_probabilities_is_a_sync(drawn: int, replaced: bool, waits: bool) -> None:
-    """No tag of torch's says so, and on a GPU a capture fails of it."""
+    """torch marks this operator with no tag, and on a GPU a capture of the operator fails."""
     chances = torch.ones(2, 3)
 
     def body() -> Tensor:

@@ -78,7 +78,7 @@ def counts_by_one(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("changes", [counts, counts_by_tenths, counts_by_one, prints])
-def test_a_number_that_a_step_only_counts_or_prints_has_no_reader(changes: Callable[[Kept], object]) -> None:
+def test_a_host_number_that_a_step_only_counts_or_prints_has_no_reader(changes: Callable[[Kept], object]) -> None:
     assert reading_of(changes) is None
 
 
@@ -154,13 +154,15 @@ def scaling(kept: Kept) -> None:
         (scaling, "converted to a Tensor"),
     ],
 )
-def test_a_number_that_a_later_step_reads_is_named_with_line(changes: Callable[[Kept], object], read: str) -> None:
+def test_a_host_number_that_a_later_step_reads_is_named_with_the_line(
+    changes: Callable[[Kept], object], read: str
+) -> None:
     found = reading_of(changes)
     assert found is not None
     assert (found.startswith(f"{read} at "), THIS in found) == (True, True), found
 
 
-def test_a_number_passed_to_c_code_counts_as_read() -> None:
+def test_a_host_number_passed_to_c_code_counts_as_read() -> None:
     assert reading_of(annealed) == "given to code that takes only a plain number"
 
 
@@ -169,7 +171,7 @@ def built_once(kept: Kept) -> None:
         kept.first, kept.done = False, 3
 
 
-def test_a_number_changed_only_by_the_first_step_is_not_a_followed_number() -> None:
+def test_a_host_number_that_only_the_first_step_changes_is_not_followed() -> None:
     traced, _ = recorded(built_once)
     assert (len(traced.host_changes), traced.host_numbers) == (2, [])
 
@@ -186,7 +188,7 @@ def test_following_numbers_leaves_no_proxy_in_the_users_objects() -> None:
     assert (kept.done, type(kept.done), kept.rate, traced.fake_pass_clean) == (0, int, 0.1, True)
 
 
-def test_numbers_in_an_optimizers_state_are_followed() -> None:
+def test_host_numbers_in_an_optimizers_state_are_followed() -> None:
     model = nn.Linear(6, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for parameter in model.parameters():
@@ -206,7 +208,7 @@ def test_numbers_in_an_optimizers_state_are_followed() -> None:
 
 
 def test_a_count_inside_an_iterator_is_not_followed() -> None:
-    """Said in docs/what-a-verdict-proves.md."""
+    """The page docs/what-a-verdict-proves.md states this limitation."""
     count: Iterator[int] = itertools.count()
     traced, _ = recorded(lambda kept: setattr(kept, "rate", 0.01 if next(count) > 500 else 0.1))
     assert traced.host_numbers == []

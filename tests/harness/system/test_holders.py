@@ -33,7 +33,7 @@ def as_in_a_new_process() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", [*REBOUND, *IN_PLACE])
-def test_an_average_has_the_same_name_before_and_after_the_step(name: str) -> None:
+def test_an_average_of_weights_has_the_same_name_before_and_after_the_step(name: str) -> None:
     step, read = (REBOUND | IN_PLACE)[name]()
     names: list[str] = []
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_numeric_arrays_are_state_and_cached_function_results_are_not() -> None:
     assert (name, found.tolist()) == ("array", [1.0, 1.0])
 
 
-def test_an_array_in_the_memory_of_a_tensor_is_changed_by_replays_too() -> None:
+def test_replays_of_a_recorded_step_also_change_an_array_in_the_memory_of_a_tensor() -> None:
     average = torch.zeros(2)
     array = average.numpy()
     step = lambda: (average.add_(1), array)
@@ -123,7 +123,9 @@ def test_an_array_in_the_memory_of_a_tensor_is_changed_by_replays_too() -> None:
     assert [len(each.found([])) for each in changes] == [0, 2]
 
 
-def test_arrays_too_large_to_copy_and_readonly_arrays_are_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_too_large_to_copy_and_readonly_arrays_are_not_restored_after_a_trial_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(places, "LARGEST", 1000)
     arrays = [np.zeros(125), np.zeros(126), np.zeros(2)]
     arrays[2].flags.writeable = False
@@ -152,7 +154,7 @@ class Reads:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_fake_pass_leaves_no_fake_tensor_in_a_table(name: str) -> None:
+def test_a_pass_on_fake_tensors_leaves_no_fake_tensor_in_a_table_of_cached_results(name: str) -> None:
     reads = Reads(TABLE[name])
     assert fake_pass(reads.step, dict, [reads.step]).created_state
     assert type(TABLE[name]()) is Tensor
@@ -160,7 +162,7 @@ def test_a_fake_pass_leaves_no_fake_tensor_in_a_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_table_that_the_first_step_makes_can_be_recorded(name: str) -> None:
+def test_a_step_whose_first_call_creates_a_table_can_be_recorded(name: str) -> None:
     reads = Reads(TABLE[name])
     traced = TracedStep(reads.step, lambda: {"weight": reads.weight}, roots=[reads.step])
     traced.record()
@@ -180,7 +182,10 @@ def test_an_arm_starts_without_tables_created_by_the_previous_arm(name: str) -> 
 
 
 def test_a_generators_last_batch_and_loss_are_not_state() -> None:
-    """A replay executes no Python, so they would be those of the capture; what it began with is watched."""
+    """A replay executes no Python, so these would stay those of the capture.
+
+    Tensors that existed at the start are watched.
+    """
     weight = nn.Parameter(torch.ones(2))
 
     def loop() -> Any:
@@ -207,7 +212,7 @@ def test_a_generators_last_batch_and_loss_are_not_state() -> None:
 
 
 def test_results_cached_by_a_function_are_not_state() -> None:
-    """They are what it would compute again; which of them are there depends on who asked before."""
+    """The function would compute them again, and which results are cached depends on earlier callers."""
     held_averages.bounded(2)
     step = TABLE["lru_cache"]
     assert found_state(step)["tensors"] == {}
@@ -224,7 +229,7 @@ def test_results_cached_before_a_trial_step_are_kept() -> None:
 
 
 def test_a_trial_step_keeps_objects_that_a_library_binds_in_its_own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has set up outside of Python would be set up again."""
+    """Otherwise the library would set up again what it has already set up outside of Python."""
     monkeypatch.setattr("harness.system.replay.holders.is_users_file", lambda _file: False)
     step, read = REBOUND["module"]()
     with StateGuard(dict, [step]) as guard:
@@ -248,7 +253,7 @@ def _unrelated() -> None: ...
 
 @pytest.mark.parametrize("kind", ["O", [("name", object), ("score", float)]], ids=["objects", "rows with objects"])
 def test_an_object_array_is_unchanged_while_it_holds_the_same_objects(kind: Any) -> None:
-    """numpy makes a row anew whenever it is looked at."""
+    """numpy creates a new row object each time that a row is read."""
     array = np.zeros(2, dtype=kind)
     array["name" if array.dtype.names else ...] = "a", ["b"]
     values = Values(array, "")
@@ -284,7 +289,7 @@ def test_an_object_that_raises_when_inspected_does_not_end_the_search_for_state(
     assert [*found.tensors] == ["average"]
 
 
-def test_an_assertion_rewritten_by_pytest_adds_no_places_of_pytest() -> None:
+def test_an_assertion_rewritten_by_pytest_adds_no_state_of_pytest() -> None:
     average = torch.zeros(2)
 
     def step() -> None:
@@ -307,7 +312,7 @@ KEYS: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("key", KEYS)
 def test_state_keyed_by_an_object_address_is_named_by_its_position(key: str) -> None:
-    """Another process has other addresses, and the same places."""
+    """In another process the addresses are different, and the positions are the same."""
     parameters = [torch.ones(2), torch.ones(3)]
     moments = {KEYS[key](parameter): torch.zeros(2) for parameter in parameters}
     owner = SimpleNamespace(**{str(KEYS[key](parameter)): torch.zeros(2) for parameter in parameters})

@@ -167,7 +167,7 @@ def test_results_stored_under_a_parameter_are_updated_by_each_replay() -> None:
     assert [each.tolist() for each in trainer.gradients.values()] == [[2.0, 2.0], [2.0, 2.0]]
 
 
-def test_an_attribute_updated_by_replays_is_not_a_host_change() -> None:
+def test_an_attribute_that_replays_update_is_not_reported_as_a_host_change() -> None:
     trainer = Trainer()
 
     def body() -> Tensor:
@@ -225,7 +225,7 @@ class Warming(torch.optim.SGD):
 
 
 def test_a_tensor_on_the_host_that_a_captured_step_changes_in_place_is_named() -> None:
-    """A device's graph has nothing of it; a recorded step has."""
+    """A CUDA graph does not contain this change. A recording of the step's operators contains it."""
     model = nn.Linear(2, 2)
     model.register_buffer("seen", torch.zeros(()))
     optimizer, scale, unchanged = Warming([model.weight]), torch.ones(2), torch.ones(2)
@@ -284,7 +284,7 @@ def test_a_trial_step_leaves_a_custom_optimizer_unchanged() -> None:
 
 
 def test_a_generator_whose_state_a_recorded_step_sets_is_named() -> None:
-    """`checkpoint` draws again what the first pass dropped out; a replay draws anew."""
+    """`checkpoint` repeats the dropout of the first pass by setting the state. A replay would draw new numbers."""
     weight, values = torch.ones(8, requires_grad=True), torch.ones(8)
 
     def body() -> Tensor:

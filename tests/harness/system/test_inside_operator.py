@@ -55,7 +55,7 @@ def step_of(weight: Tensor, doubled: Callable[[Tensor], Tensor]) -> TracedStep:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_an_operator_that_reads_a_value_inside_is_a_sync_and_cannot_be_recorded(name: str) -> None:
+def test_an_operator_that_reads_a_value_internally_is_a_sync_and_cannot_be_recorded(name: str) -> None:
     weight = torch.tensor([1.0, 2.0])
     named = f"strangers_inside.reads_{name.replace(' ', '_')}"
     with pytest.raises(
@@ -77,7 +77,7 @@ def test_an_operator_that_reads_nothing_on_the_host_is_recorded_without_a_sync(n
     assert not by_dispatch_mode(lambda: QUIET[name](weight), "cpu")
 
 
-def test_an_operator_may_read_values_computed_from_constants() -> None:
+def test_an_operator_that_internally_reads_values_computed_from_constants_can_be_recorded() -> None:
     weight = torch.ones(2)
 
     def body() -> Tensor:

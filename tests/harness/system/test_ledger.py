@@ -56,6 +56,7 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 
 def test_a_training_observed_by_the_ledger_ends_with_the_bits_of_an_unobserved_training() -> None:
+    """The ledger notes for each tensor from which tensors it is computed, and whether a later step reads it."""
     ledger = Ledger()
     assert_equal(trained(ledger, compiled=False), trained(nullcontext(), compiled=False))
     assert ledger.failure is None
@@ -72,9 +73,8 @@ def compare_compiled() -> None:
 
 @pytest.mark.slow
 def test_a_compiled_training_observed_by_the_ledger_ends_with_unchanged_bits() -> None:
-    """In a process of its own: threads of an inductor that another test began import setuptools, and so does this one.
-
-    Where several import it at once, it does not find its own distutils.
+    """The test starts its own process, because threads of an earlier compilation may import setuptools at the same
+    time. Concurrent imports of setuptools fail.
     """
     program = f"import setuptools, {Path(__file__).stem} as tests; tests.compare_compiled()"
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
@@ -97,6 +97,7 @@ def test_compiled_code_stays_compiled() -> None:
 
 
 def test_an_error_inside_the_ledger_does_not_stop_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger notes for each tensor from which tensors it is computed, and whether a later step reads it."""
     ledger = Ledger()
     monkeypatch.setattr(ledger, "_read", lambda _memory: 1 / 0)
     with ledger:
@@ -115,6 +116,7 @@ def test_an_error_raised_by_the_step_under_the_ledger_is_raised_unchanged() -> N
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("kind", ["sparse", "csr", "quantized", "nested", "fake", "meta", "complex", "empty"])
 def test_unusual_tensors_do_not_make_the_ledger_fail(kind: str) -> None:
+    """The ledger notes for each tensor from which tensors it is computed, and whether a later step reads it."""
     ledger = Ledger()
     with ledger:
         if kind == "sparse":
@@ -138,6 +140,7 @@ def test_unusual_tensors_do_not_make_the_ledger_fail(kind: str) -> None:
 
 
 def test_the_ledger_follows_the_inner_tensors_of_a_tensor_subclass() -> None:
+    """The ledger notes for each tensor from which tensors it is computed, and whether a later step reads it."""
     ledger, parts = Ledger(), [torch.ones(3), torch.ones(3)]
     ledger.keep(parts)
     weight: Any = TwoTensor(*parts)  # type: ignore[no-untyped-call]
@@ -168,6 +171,7 @@ def test_the_ledger_follows_the_inner_tensors_of_a_tensor_subclass() -> None:
     ],
 )
 def test_the_ledger_derives_the_origin_of_a_result_from_its_inputs(make: Any, of: int) -> None:
+    """The ledger notes for each tensor from which tensors it is computed, and whether a later step reads it."""
     ledger, parameter, batch = Ledger(), nn.Parameter(torch.ones(3, 3), requires_grad=False), torch.ones(3, 3)
     with ledger:
         made = make(parameter, batch)
@@ -175,6 +179,7 @@ def test_the_ledger_derives_the_origin_of_a_result_from_its_inputs(make: Any, of
 
 
 def test_the_ledger_marks_a_tensor_that_reaches_a_parameter_through_other_tensors_as_read() -> None:
+    """The ledger notes for each tensor from which tensors it is computed, and whether a later step reads it."""
     ledger, parameter = Ledger(), nn.Parameter(torch.ones(3), requires_grad=False)
     with ledger:
         first, second, third = torch.zeros(3), torch.zeros(3), torch.zeros(3)
@@ -192,6 +197,7 @@ def test_the_ledger_marks_a_tensor_that_reaches_a_parameter_through_other_tensor
 
 
 def test_the_ledger_forgets_freed_memory() -> None:
+    """The ledger notes for each tensor from which tensors it is computed, and whether a later step reads it."""
     ledger = Ledger()
     for _ in range(3):
         with ledger:

@@ -100,21 +100,23 @@ def test_the_fault_of_different_losses_gives_different_losses_in_each_run() -> N
     assert first == pytest.approx(losses(opened({})), rel=1e-3)
 
 
-def test_a_second_capture_and_a_skipped_update_are_recorded() -> None:
+def test_the_capture_record_contains_a_second_capture_and_a_skipped_update() -> None:
     again = opened({"capture": "step"}, "second_capture")
     assert losses(again) == losses(opened({"capture": "step"}))
     assert again.capture_record().captures == 2
     assert opened({}, "skipped_update").skipped_steps() == 1
 
 
-def test_a_capture_in_each_step_is_recorded() -> None:
+def test_the_capture_record_contains_a_capture_in_each_step() -> None:
     again = opened({"capture": "step"}, "capture_each_step")
     assert losses(again) == losses(opened({"capture": "step"}))
     assert again.capture_record().captures == STEPS
 
 
 @pytest.mark.parametrize(("settings", "counted"), [({}, 1), ({"optimized": True}, 2), ({"capture": "step"}, 2)])
-def test_an_optimized_arm_updates_planted_statistics_twice(settings: dict[str, Any], counted: int) -> None:
+def test_the_fault_of_doubled_statistics_makes_an_optimized_arm_update_them_twice(
+    settings: dict[str, Any], counted: int
+) -> None:
     run = opened(settings, "statistics_updated_twice")
     assert losses(run) == losses(opened(settings))
     buffers = run.state()["buffers"]
@@ -122,7 +124,7 @@ def test_an_optimized_arm_updates_planted_statistics_twice(settings: dict[str, A
     assert float(buffers["planted.running_mean"]) != 0
 
 
-def test_gradient_faults_enlarge_gradients_by_a_millionth_or_twofold() -> None:
+def test_the_faults_of_gradients_enlarge_gradients_by_a_millionth_or_twofold() -> None:
     plain, other, twice = opened({}), opened({}, "other_gradients"), opened({}, "doubled_gradients")
     for run in (plain, other, twice):
         run.step(0)
@@ -166,7 +168,7 @@ def test_extra_captures_by_the_step_are_reported(fault: str, captures: int) -> N
 
 @pytest.mark.parametrize(("capture", "says"), [("step", True), ("none", None)])
 def test_a_self_capturing_arm_lists_all_tensors_and_records_its_capturing(capture: str, says: bool | None) -> None:
-    """Which of them are buffers of its capture is told beside the plain arm, which has none of those."""
+    """Only a comparison with the plain arm shows which of these tensors are buffers of the capture."""
     run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": capture}))
     assert set(run.state()["tensors"]) == set()
     run.step(0)

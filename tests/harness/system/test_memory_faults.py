@@ -65,11 +65,11 @@ def asked(device: Device, fault: str) -> list[tuple[int, str, int]]:
     return [each for each in device.asked if each[1] != "torch" or each[2] >= 4 * memory_faults.LEAK]
 
 
-def test_a_spike_takes_nearly_all_that_is_free(device: Device) -> None:
+def test_the_memory_spike_fault_takes_nearly_all_free_memory(device: Device) -> None:
     assert asked(device, "memory_spike") == [(FAULTY_STEP, "torch", FREE - SPARED)]
 
 
-def test_a_reset_follows_the_spike(device: Device) -> None:
+def test_the_reset_peak_fault_resets_the_statistics_after_a_memory_spike(device: Device) -> None:
     assert asked(device, "reset_peak") == [(FAULTY_STEP, "torch", FREE - SPARED), (FAULTY_STEP, "reset", 0)]
 
 
@@ -79,11 +79,11 @@ def test_the_retained_tensors_fault_takes_half_of_the_free_memory(device: Device
     assert {size for *_, size in shares} == {FREE // 2 // (STEPS - FAULTY_STEP)}
 
 
-def test_a_leak_takes_a_kibibyte_a_step(device: Device) -> None:
+def test_the_leaking_steps_fault_takes_a_kibibyte_in_each_step(device: Device) -> None:
     assert asked(device, "leaking_steps") == [(step, "torch", 1024) for step in range(STEPS)]
 
 
-def test_hidden_memory_comes_from_the_driver(device: Device) -> None:
+def test_the_hidden_memory_fault_allocates_memory_from_the_driver(device: Device) -> None:
     assert asked(device, "hidden_memory") == [(FAULTY_STEP, "driver", FREE // 2)]
 
 

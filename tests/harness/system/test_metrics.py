@@ -113,7 +113,7 @@ def trained(system: Regression, capture: str) -> tuple[list[float], Any]:
 
 @pytest.mark.parametrize("system", [Attribute, Rebound, Listed, InPlace, InClosure])
 def test_a_replay_reports_the_metrics_that_it_computed(system: type[Regression]) -> None:
-    """Two shapes take turns, so that each replay's own metric must be told from that of the other capture."""
+    """Two shapes take turns, so a replay must report the metric of its own graph and not that of the other graph."""
     plain, plain_end = trained(system(), "none")
     captured, captured_end = trained(system(), "step")
     assert captured == plain
@@ -132,7 +132,7 @@ class Computes(Attribute):
 
 
 @pytest.mark.parametrize("capture", ["none", "step"])
-def test_a_metric_that_no_step_keeps_is_refused(capture: str) -> None:
+def test_a_metric_whose_tensor_the_step_does_not_keep_is_refused(capture: str) -> None:
     with (
         Computes().open(WORKLOAD, Arm.model_validate({"capture": capture})) as run,
         pytest.raises(AdapterError) as caught,
@@ -188,7 +188,9 @@ def test_an_invalid_metric_is_refused_with_its_place(given: Any, told: str) -> N
         ("halved_metric", lambda values: [*values[:5], *(value / 2 for value in values[5:])]),
     ],
 )
-def test_a_fault_changes_the_metric_and_no_loss(fault: str, changed: Callable[[list[float]], list[float]]) -> None:
+def test_the_fault_of_a_metric_changes_the_metric_and_no_loss(
+    fault: str, changed: Callable[[list[float]], list[float]]
+) -> None:
     plain, _ = trained(Attribute(), "none")
     with wrap(Attribute().open(WORKLOAD, Arm()), fault, steps=8) as run:
         found = []
@@ -198,7 +200,7 @@ def test_a_fault_changes_the_metric_and_no_loss(fault: str, changed: Callable[[l
     assert repr(found) == repr(changed(plain))
 
 
-def test_a_run_without_metrics_stays_without_them() -> None:
+def test_a_run_of_a_system_without_metrics_reports_no_metrics() -> None:
     with Regression().open(WORKLOAD, Arm()) as run:
         run.step(0)
         assert run.metrics() == {}

@@ -39,7 +39,7 @@ def test_a_tensor_of_constants_is_created_again_in_each_repetition() -> None:
     assert repeated(record(count), 3) == [6.0, 6.0, 6.0]
 
 
-def test_lists_of_tensors_are_arguments_and_results() -> None:
+def test_operations_may_have_lists_of_tensors_as_arguments_and_results() -> None:
     weights = [torch.ones(2), torch.ones(2)]
 
     def add() -> list[Tensor]:
@@ -50,7 +50,7 @@ def test_lists_of_tensors_are_arguments_and_results() -> None:
     assert repeated(record(add), 2) == [36.0, 108.0]  # weights are threefold each time, the recording included
 
 
-def test_a_backward_pass_and_an_optimizer_are_operations_like_any_other() -> None:
+def test_operations_of_a_backward_pass_and_an_optimizer_are_recorded_and_repeated() -> None:
     layer, x = nn.Linear(1, 1, bias=False), torch.ones(1, 1)
     nn.init.zeros_(layer.weight)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
@@ -80,7 +80,10 @@ def _as_copied_module(value: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("wrapped", [_as_parameter, _as_copied_module, lambda value: _as_parameter(value[1:])])
 def test_a_wrapped_parameter_is_recomputed_in_each_repetition(wrapped: Callable[[Tensor], Tensor]) -> None:
-    """Of a copied model, or of a perturbation that is searched for: no operation makes the parameter."""
+    """Such a parameter wraps a computed tensor, in a copied model or as a perturbation.
+
+    No recorded operation creates the parameter.
+    """
     weight = torch.ones(3)
 
     def double() -> list[Tensor]:
@@ -103,7 +106,7 @@ def test_a_step_that_passes_its_own_value_to_the_host_cannot_be_recorded() -> No
         record(lambda: [weight * weight.sum().item()])
 
 
-def test_numbers_in_the_code_may_be_read_back_until_the_step_changes_them() -> None:
+def test_tensors_of_constant_numbers_may_be_read_by_the_host_until_the_step_changes_them() -> None:
     weight = torch.ones(3)
     assert repeated(record(lambda: [weight.sum() * (torch.tensor(2.0) * 3.0).item()]), 1) == [18.0]
     with pytest.raises(RuntimeError, match="reads a value of the step on the host"):
@@ -111,7 +114,7 @@ def test_numbers_in_the_code_may_be_read_back_until_the_step_changes_them() -> N
 
 
 def test_values_computed_from_constants_may_be_read_by_the_host_and_random_values_may_not() -> None:
-    """transformers asks whether the positions that it has just counted are consecutive."""
+    """transformers, for example, reads whether the positions that it has just computed are consecutive."""
     weight = torch.ones(3)
     assert repeated(record(lambda: [weight.sum() * (torch.arange(4).diff() == 1).all().item()]), 1) == [3.0]
     drawn: list[Callable[[], Tensor]] = [
@@ -144,7 +147,7 @@ class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def test_a_repetition_frees_each_result_after_its_last_use() -> None:
-    """Otherwise a replay would hold all intermediate values of the step at once."""
+    """Otherwise a replay would keep all intermediate values of the step at the same time."""
     weight = torch.ones(3)
     recorded = record(lambda: [weight.exp().sin().cos().sum()])
     with Living() as living:
@@ -152,7 +155,7 @@ def test_a_repetition_frees_each_result_after_its_last_use() -> None:
     assert living.seen == [0, 1, 1, 1]
 
 
-def test_a_cast_cached_by_autocast_is_repeated() -> None:
+def test_a_cast_whose_result_autocast_caches_is_repeated_in_each_replay() -> None:
     weight, x = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         x @ weight  # keeps a converted weight until the block ends
@@ -165,7 +168,7 @@ def test_a_cast_cached_by_autocast_is_repeated() -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_repeated_recurrent_layer_saves_what_its_backward_kernel_needs(kind: Callable[..., nn.Module]) -> None:
-    """An LSTM's kernel on a CPU decides by torch's mode whether it does."""
+    """On a CPU, torch's mode (with or without gradients) decides whether the kernel of an LSTM saves this."""
     torch.manual_seed(0)
     layer, x = kind(3, 4), torch.randn(5, 2, 3)
 
@@ -187,7 +190,7 @@ def test_a_repeated_recurrent_layer_saves_what_its_backward_kernel_needs(kind: C
     assert len(set(plain)) == 4
 
 
-def test_a_repetition_keeps_the_grad_mode() -> None:
+def test_a_repetition_does_not_change_torchs_grad_mode() -> None:
     weight = torch.ones(2, requires_grad=True)
     recorded = record(lambda: [weight.mul(2.0).sum().detach()])
     for mode in (True, False):
@@ -197,7 +200,10 @@ def test_a_repetition_keeps_the_grad_mode() -> None:
 
 
 def test_gradients_of_a_weight_that_is_cast_once_are_added_as_in_the_plain_step() -> None:
-    """Autocast casts a weight once for both products; their gradients are added in bfloat16, and cast back once."""
+    """Autocast casts the weight once for both products.
+
+    Their gradients are added in bfloat16 and then cast back once.
+    """
     torch.manual_seed(0)
     weight, x = torch.randn(8, 8, requires_grad=True), torch.randn(4, 8)
 

@@ -26,7 +26,7 @@ def run_of(trainer: CountingLoop, capture: str = "none") -> OwnedLoopRun:
     return OwnedLoopRun(trainer.loop, given, parameters, dict, owner="CountingLoop.train", capture=capture)
 
 
-def test_an_owned_loop_runs_one_iteration_per_step_and_stops_in_between() -> None:
+def test_a_loop_that_its_user_wrote_runs_one_iteration_per_step_and_stops_in_between() -> None:
     trainer = CountingLoop(numbers(5))
     with run_of(trainer) as run:
         assert trainer.logged == []
@@ -34,8 +34,8 @@ def test_an_owned_loop_runs_one_iteration_per_step_and_stops_in_between() -> Non
         assert trainer.logged == [0.0, 1.0, 3.0]
 
 
-def test_an_owned_loop_accepts_a_repeated_or_different_batch() -> None:
-    """Faults ask for a step again, or for another one."""
+def test_a_loop_that_its_user_wrote_accepts_a_repeated_or_different_batch() -> None:
+    """Planted faults request the same step again, or the batch of another step."""
     with run_of(CountingLoop(numbers(5))) as run:
         assert [run.step(index).item() for index in (0, 0, 2)] == [0.0, 100.0, 102.0]
         assert run.inputs()["x"].item() == 2.0
@@ -66,7 +66,7 @@ def test_a_closed_loop_leaves_no_thread_behind() -> None:
     assert "CountingLoop.train" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_capturing_an_owned_loop_is_refused_with_the_lines_that_read_values() -> None:
+def test_capturing_a_loop_that_its_user_wrote_is_refused_with_the_lines_that_read_values() -> None:
     with run_of(CountingLoop(numbers(5)), capture="step") as run:
         for index in range(3):
             run.step(index)
@@ -78,7 +78,7 @@ def test_capturing_an_owned_loop_is_refused_with_the_lines_that_read_values() ->
     )
 
 
-def test_operations_of_an_owned_loop_are_seen_by_watchers_of_the_step() -> None:
+def test_watchers_of_the_step_see_the_operations_of_a_loop_that_its_user_wrote() -> None:
     from harness.execution.watchers.sync_detectors import by_dispatch_mode
 
     with run_of(CountingLoop(numbers(5))) as run:
@@ -97,7 +97,9 @@ def loader() -> Iterator[DataLoader[tuple[Tensor, ...]]]:
     return DataLoader(Named(torch.arange(12)), batch_size=4, shuffle=True, generator=order)  # type: ignore[return-value]
 
 
-def test_batches_read_by_index_equal_those_of_the_loop_in_every_epoch(loader: DataLoader[dict[str, Tensor]]) -> None:
+def test_batches_read_by_index_equal_the_batches_of_the_loop_in_every_epoch(
+    loader: DataLoader[dict[str, Tensor]],
+) -> None:
     batches = LoaderBatches(loader)
     early = batches(1)["x"].tolist()
     read_by_the_loop = [batch["x"].tolist() for _ in range(2) for batch in loader]
@@ -105,7 +107,7 @@ def test_batches_read_by_index_equal_those_of_the_loop_in_every_epoch(loader: Da
     assert early == read_by_the_loop[1] != read_by_the_loop[4]
 
 
-def test_reading_batches_draws_nothing_from_the_process(loader: DataLoader[dict[str, Tensor]]) -> None:
+def test_reading_batches_by_index_draws_no_random_numbers_of_the_process(loader: DataLoader[dict[str, Tensor]]) -> None:
     torch.manual_seed(0)
     expected = torch.rand(1).item()
     torch.manual_seed(0)

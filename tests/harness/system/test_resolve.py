@@ -35,11 +35,13 @@ def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 
 @pytest.mark.parametrize("attribute", ["MinimalSystem", "instance", "factory", "Holder.inner"])
-def test_class_instance_factory_and_nested_names_resolve(module: types.ModuleType, attribute: str) -> None:
+def test_names_of_classes_instances_factories_and_nested_attributes_resolve_to_a_system(
+    module: types.ModuleType, attribute: str
+) -> None:
     assert isinstance(resolve(f"resolve_subject:{attribute}"), Minimal)
 
 
-def test_an_instance_is_not_called_again(module: types.ModuleType) -> None:
+def test_a_name_of_an_instance_resolves_to_this_instance_without_a_call(module: types.ModuleType) -> None:
     assert resolve("resolve_subject:instance") is module.instance
 
 
@@ -105,7 +107,7 @@ def test_a_missing_dependency_of_the_systems_module_is_named(elsewhere: Path) ->
         resolve("resolve_lacking_subject:System")
 
 
-def test_a_system_that_a_published_contract_names_describes_itself_and_trains_no_more() -> None:
+def test_a_retired_system_that_published_contracts_name_can_be_described_but_not_trained() -> None:
     system = resolve("harness.system.huggingface:TransformersQLoRA")
     assert system.describe().faults == {}
     with pytest.raises(NotAvailable, match="retired"):

@@ -65,7 +65,7 @@ def sharded(module: nn.Module, mesh: DeviceMesh) -> Any:
     ],
 )
 @pytest.mark.usefixtures("four_ranks")
-def test_a_tensor_is_replicated_where_another_rank_holds_the_same(
+def test_a_tensor_counts_as_replicated_if_another_rank_holds_the_same_elements(
     placements: tuple[str, str], *, replicated: bool
 ) -> None:
     mesh = init_device_mesh("cpu", (2, 2))
@@ -92,13 +92,13 @@ def test_a_sharded_tensor_has_the_digest_of_the_whole_tensor(alone: DeviceMesh) 
     assert largest_difference(ours, EIGHT + 1) == largest_difference(EIGHT + 1, ours) == 1.0
 
 
-def test_two_sharded_tensors_of_equal_shape_are_distinguished(alone: DeviceMesh) -> None:
+def test_two_sharded_tensors_of_equal_shape_count_as_different_tensors(alone: DeviceMesh) -> None:
     one, other = (spread(EIGHT.clone(), alone, "a part") for _ in range(2))
     assert same(one) == same(one.detach())
     assert same(one) != same(other)
 
 
-def test_a_moved_shard_is_reported(alone: DeviceMesh) -> None:
+def test_a_shard_whose_address_changed_is_reported(alone: DeviceMesh) -> None:
     held = {"p": spread(EIGHT.clone(), alone, "a part")}
     addresses = StaticAddresses(lambda: held)
     addresses.remember()
@@ -143,7 +143,7 @@ def test_changes_of_a_trial_step_to_sharded_state_are_undone(alone: DeviceMesh) 
 
 
 def test_a_step_on_shards_is_not_recorded_and_training_continues(alone: DeviceMesh) -> None:
-    """A pass on tensors without values would leave FSDP2's own buffers without them."""
+    """A pass on tensors without values would remove the values of FSDP2's buffers."""
     model = sharded(nn.Linear(4, 4), alone)
 
     def step() -> Tensor:
@@ -166,7 +166,7 @@ def test_a_tensor_attribute_of_a_users_module_is_found_after_sharding(alone: Dev
     assert list(reach(sharded(Averaging(), alone)).tensors) == ["average"]
 
 
-def test_moments_that_ranks_divide_are_found_under_their_parameters(alone: DeviceMesh) -> None:
+def test_optimizer_moments_that_ranks_divide_are_found_under_the_names_of_their_parameters(alone: DeviceMesh) -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = nn.Linear(2, 2)

@@ -57,7 +57,7 @@ def test_a_trial_is_undone_at_the_end_of_its_block(raises: bool) -> None:
     assert (parameter.tolist(), len(optimizer.state)) == ([1.0] * 3, 0)
 
 
-def test_existing_state_is_restored_into_the_same_tensors() -> None:
+def test_existing_state_is_restored_into_the_tensors_that_held_it() -> None:
     parameter, optimizer = parameter_and(torch.optim.AdamW)
     step(parameter, optimizer)
     entry = optimizer.state[parameter]
@@ -95,7 +95,7 @@ def test_a_trial_step_does_not_advance_the_random_numbers() -> None:
         (torch.optim.RAdam, {}),
     ],
 )
-def test_lazily_created_state_reset_to_zero_trains_like_uncreated_state(
+def test_optimizer_state_created_by_a_trial_and_reset_to_zero_trains_like_fresh_state(
     kind: type[torch.optim.Optimizer], settings: dict[str, Any]
 ) -> None:
     kept, fresh = parameter_and(kind, **settings), parameter_and(kind, **settings)
@@ -114,7 +114,7 @@ def test_lazily_created_state_reset_to_zero_trains_like_uncreated_state(
 @pytest.mark.parametrize(
     ("kind", "settings"), [(torch.optim.NAdam, {}), (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5})]
 )
-def test_lazy_state_of_unknown_first_value_is_refused(
+def test_optimizer_state_created_in_a_step_is_refused_if_its_first_value_is_unknown(
     kind: type[torch.optim.Optimizer], settings: dict[str, Any]
 ) -> None:
     trained = parameter_and(kind, **settings)
@@ -209,7 +209,7 @@ def test_a_users_optimizer_with_the_name_of_a_torch_optimizer_starts_with_its_ow
     assert optimizer.state[parameter]["average"].tolist() == [1.0] * 3
 
 
-def test_a_buffer_that_moved_once_stays_recorded_as_moved() -> None:
+def test_a_buffer_whose_address_changed_once_stays_recorded_as_moved() -> None:
     buffers = {"a": torch.zeros(2), "b": torch.zeros(2)}
     addresses = StaticAddresses(lambda: buffers)
     addresses.remember()
@@ -258,7 +258,7 @@ class Held:
         return loss
 
 
-def test_state_that_the_step_reaches_is_restored_after_a_trial() -> None:
+def test_all_state_that_the_step_can_reach_is_restored_after_a_trial() -> None:
     held = Held()
     known = global_generators()
     before = (held.generator.get_state(), known["python"][0](), str(known["numpy"][0]()))
@@ -275,7 +275,7 @@ def test_state_that_the_step_reaches_is_restored_after_a_trial() -> None:
     assert (known["python"][0](), str(known["numpy"][0]())) == before[1:]
 
 
-def test_a_table_that_later_executions_do_not_change_is_kept() -> None:
+def test_a_table_of_cached_results_that_later_executions_do_not_change_is_kept_after_a_trial() -> None:
     held = Held()
     with StateGuard(dict, [held.step]) as guard:
         with guard.first_execution():
@@ -287,7 +287,7 @@ def test_a_table_that_later_executions_do_not_change_is_kept() -> None:
     assert (held.steps, held.average.tolist()) == (0, [0, 0])
 
 
-def test_a_table_in_a_variable_that_was_not_bound_is_kept() -> None:
+def test_a_table_of_cached_results_in_a_variable_that_was_unbound_is_kept_after_a_trial() -> None:
     table = torch.zeros(1)
 
     def step() -> None:
@@ -365,7 +365,7 @@ def test_state_of_two_modules_without_names_is_found() -> None:
 
 
 def test_two_parameters_with_the_same_short_name_are_both_found() -> None:
-    """`proj.weight` is the model's, and that of the trainer's own `proj`, whose short name its head has, too."""
+    """Both the model and the trainer have an attribute `proj` with a `weight`."""
     model = nn.Module()
     model.proj = nn.Linear(2, 2)
     run = SimpleNamespace(model=model, proj=nn.Linear(2, 2), head=nn.Linear(2, 1))
@@ -376,7 +376,7 @@ def test_two_parameters_with_the_same_short_name_are_both_found() -> None:
 
 
 def test_a_copy_of_the_trained_model_is_found_with_its_own_parameters() -> None:
-    """An average, say: its parameters have the names of those that the adapter names."""
+    """An average of weights, for example, has parameters of the same names as the trained model."""
     model = nn.Linear(2, 2)
     average = copy.deepcopy(model)
     found = found_state(SimpleNamespace(model=model, average=average), parameters=dict(model.named_parameters()))
@@ -384,7 +384,7 @@ def test_a_copy_of_the_trained_model_is_found_with_its_own_parameters() -> None:
     assert found["parameters"]["average.weight"] is average.weight
 
 
-def test_compiled_names_are_the_names_of_the_module() -> None:
+def test_names_of_state_in_a_compiled_module_are_those_of_the_original_module() -> None:
     model = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
     plain, compiled = found_state(model), found_state(torch.compile(model, backend="eager"))
     assert (
@@ -416,7 +416,10 @@ def test_state_names_under_distributed_data_parallel_equal_those_of_one_process(
 
 
 def test_the_state_of_an_optimizer_in_a_librarys_wrapper_is_restored_and_found_once() -> None:
-    """As accelerate wraps them: a captured one starts at zero whatever the wrapper is called."""
+    """accelerate, for example, wraps optimizers.
+
+    The state of a captured optimizer starts at zero whatever its wrapper is called.
+    """
 
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -444,7 +447,7 @@ def test_the_state_of_an_optimizer_in_a_librarys_wrapper_is_restored_and_found_o
 def test_memory_assigned_to_a_parameter_by_a_trial_is_replaced_by_the_original_memory(
     on_fake_tensors: bool,
 ) -> None:
-    """As an optimizer in eight bits does, or an evaluation that swaps averaged weights in."""
+    """Optimizers in eight bits assign such memory, and evaluations that temporarily use averaged weights."""
     parameter = nn.Parameter(torch.ones(3))
     buffer, empty = torch.ones(2), torch.zeros(0)
     gradient = torch.full((3,), 2.0)
@@ -462,7 +465,10 @@ def test_memory_assigned_to_a_parameter_by_a_trial_is_replaced_by_the_original_m
 
 
 def test_two_wrapper_tensors_without_addresses_count_as_different() -> None:
-    """A quantized weight has no address of its own. By 0 for all of them a timing said that its arms share them."""
+    """Regression: quantized weights have no address of their own.
+
+    All counted as address 0, so a timing reported that its arms share weights.
+    """
     one, other = (TwoTensor(torch.randn(3), torch.randn(3)) for _ in range(2))  # type: ignore[no-untyped-call]
     assert same(one) == same(one.detach())
     assert same(one) != same(other)

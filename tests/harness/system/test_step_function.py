@@ -64,7 +64,7 @@ def losses_of(system: StepFunctionSystem, capture: str, steps: int = 12) -> tupl
 
 
 @pytest.mark.parametrize("system", [Example(), Regression()], ids=["sgd", "adamw"])
-def test_captured_and_plain_agree_bit_for_bit(system: StepFunctionSystem) -> None:
+def test_the_captured_and_the_plain_arm_of_a_step_function_are_equal_in_bits(system: StepFunctionSystem) -> None:
     plain, plain_run = losses_of(system, "none")
     captured, captured_run = losses_of(system, "step")
     assert captured == plain
@@ -89,7 +89,7 @@ class Listed(Regression):
 
 
 @pytest.mark.parametrize("system", [Named(), Listed()], ids=["by name", "by position"])
-def test_functions_may_be_handed_over_by_name_or_position(system: StepFunctionSystem) -> None:
+def test_a_builder_may_return_its_functions_by_name_or_by_position(system: StepFunctionSystem) -> None:
     plain, _ = losses_of(Regression(), "none")
     captured, _ = losses_of(system, "step")
     assert captured == plain
@@ -105,7 +105,7 @@ def test_the_capture_record_states_its_mechanism_captures_and_replays() -> None:
     assert record.recorded_operations > 20
 
 
-def test_a_plain_arm_has_requested_no_capture() -> None:
+def test_the_capture_record_of_a_plain_arm_states_that_no_capture_was_requested() -> None:
     _, run = losses_of(Example(), "none", steps=3)
     record = run.final[2]  # type: ignore[attr-defined]
     assert (record.requested, record.captured, record.mechanism, record.uncaptured_steps) == (False, False, None, 3)
@@ -162,7 +162,7 @@ def test_a_batch_that_requires_gradients_gets_them_in_each_step() -> None:
     assert not run.inputs()["x"].requires_grad
 
 
-def test_a_step_that_waits_for_the_device_runs_uncaptured_with_the_reason() -> None:
+def test_a_step_that_waits_for_the_device_runs_uncaptured_and_the_reason_is_recorded() -> None:
     captured, run = losses_of(Waits(), "step")
     plain, _ = losses_of(Waits(), "none")
     record = run.final[2]  # type: ignore[attr-defined]
@@ -195,7 +195,7 @@ def test_a_step_that_raises_after_a_failed_capture_reports_both_errors() -> None
     assert "aten._local_scalar_dense" in told
 
 
-def test_every_shape_is_captured_once() -> None:
+def test_every_shape_of_batches_is_captured_once() -> None:
     workload = WORKLOAD.model_copy(update={"seq_len": [4, 8, 12]})
     with Regression().open(workload, Arm(capture="step")) as run:
         for index in range(9):
@@ -209,7 +209,7 @@ def test_every_shape_is_captured_once() -> None:
         assert recorded == 3 * run.capture_record().recorded_operations
 
 
-def test_the_run_offers_its_capabilities() -> None:
+def test_the_run_of_a_step_function_offers_its_capabilities() -> None:
     with Example().open(WORKLOAD, Arm()) as run:
         for capability in (TrainingRun, HasInputs, HasParameters, HasGradients, HasCapture, HasStepBody):
             assert isinstance(run, capability), capability

@@ -52,7 +52,7 @@ def train(tiny: Tiny, step: Callable[[], Tensor], steps: int) -> list[float]:
     return [float(loss) for loss in losses]
 
 
-def test_replay_trains_bitwise_like_the_plain_step_from_step_zero() -> None:
+def test_replays_train_like_the_plain_step_with_every_bit_equal_from_step_zero() -> None:
     plain, other = Tiny(), Tiny()
     traced = TracedStep(other.body, other.state, other.gradients)
     assert train(other, traced.replay, 30) == train(plain, plain.body, 30)
@@ -92,7 +92,7 @@ def test_recording_keeps_gradients_and_optimizer_state_of_earlier_steps() -> Non
 
 
 def test_tensors_created_in_inference_mode_may_be_read_and_changed_by_a_step() -> None:
-    """A table of a frozen encoder's outputs, an average that is kept under `torch.inference_mode`."""
+    """Examples are a table of a frozen encoder's outputs, and an average updated under `torch.inference_mode`."""
     plain, other = Tiny(), Tiny()
 
     def with_average(tiny: Tiny) -> tuple[Callable[[], Tensor], Tensor]:
@@ -129,7 +129,7 @@ def test_a_learning_rate_that_is_a_host_number_is_frozen_by_the_recording() -> N
     assert float(traced.replay()) == 2.0
 
 
-def test_the_loss_outlives_the_next_replay_of_a_static_loss_buffer() -> None:
+def test_a_returned_loss_is_not_overwritten_by_the_next_replay() -> None:
     loss = torch.zeros(())
     traced = TracedStep(lambda: loss.add_(1), lambda: {"loss": loss})
     assert [float(value) for value in [traced.replay(), traced.replay()]] == [1.0, 2.0]

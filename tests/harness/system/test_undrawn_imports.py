@@ -75,7 +75,7 @@ def test_random_numbers_drawn_by_a_failing_import_and_the_next_import_are_restor
 
 
 def test_an_import_in_another_thread_restores_no_random_state(written: Written) -> None:
-    """What it would put back is the state of before its import, whatever this thread has drawn or seeded since."""
+    """Otherwise the import would undo what this thread has drawn or seeded in the meantime."""
     begun, seeded = threading.Event(), threading.Event()
 
     def find_slowly() -> None:
@@ -96,7 +96,7 @@ def test_an_import_in_another_thread_restores_no_random_state(written: Written) 
     assert seen() == now
 
 
-def test_generators_are_restored_within_a_pass_over_fake_tensors(written: Written) -> None:
+def test_generators_are_restored_after_an_import_within_a_pass_over_fake_tensors(written: Written) -> None:
     written(drawing_module=DRAWS.replace(", torch.rand(1)", "").replace(", torch", ""))
     before = seen()
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -111,14 +111,16 @@ def test_the_loader_of_builtin_modules_is_not_wrapped(written: Written) -> None:
     assert vars(BuiltinImporter)["exec_module"] is shared
 
 
-def test_random_numbers_drawn_when_a_function_is_called_stay_drawn(written: Written) -> None:
+def test_random_numbers_that_a_call_of_an_imported_function_draws_stay_drawn(written: Written) -> None:
     written(calm_module="import torch\ndef draw(): torch.rand(1)\n")
     before = seen()
     importlib.import_module("calm_module").draw()
     assert seen()["torch.cpu"] != before["torch.cpu"]
 
 
-def test_arms_start_equal_if_the_first_imports_a_module_that_draws(tmp_path: Path, unwatched: Written) -> None:
+def test_arms_start_from_equal_state_if_the_first_arm_imports_a_module_that_draws_random_numbers(
+    tmp_path: Path, unwatched: Written
+) -> None:
     unwatched(
         drawing_module=DRAWS,
         importing_system=(

@@ -23,7 +23,7 @@ def documented(which: int) -> list[str]:
     return sorted({name[1] for name in names if name is not None})
 
 
-def test_every_operator_of_torchs_lists_is_a_row() -> None:
+def test_every_operator_that_torch_lists_as_nondeterministic_is_in_the_table() -> None:
     assert sorted({row.documented for row in UNREPEATED if row.deterministic}) == documented(0)
     assert sorted({row.documented for row in UNREPEATED if not row.deterministic}) == documented(1)
 

@@ -27,7 +27,7 @@ OF_TRAINERS = ["extras.trainers.made_trainer"]
     "module",
     [*(f"system.{name}" for name in ("wrappers", "resolve", "step_function", "made_step", "protocol")), *OF_TRAINERS],
 )
-def test_describing_needs_no_torch(module: str) -> None:
+def test_describing_a_wrapped_system_needs_no_torch(module: str) -> None:
     code = f"import sys, harness.{module} as m; assert 'torch' not in sys.modules, 'torch was imported'"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -59,7 +59,7 @@ class _FarFallen(Regression):
         return lambda _batch: torch.tensor(next(losses)), batch, parameters
 
 
-def test_a_flat_loss_moves_however_far_the_losses_have_fallen() -> None:
+def test_the_flat_loss_fault_keeps_the_losses_moving_after_any_number_of_steps() -> None:
     with wrap(_FarFallen().open(WORKLOAD, Arm()), "flat_loss", steps=8) as run:
         losses = [float(run.step(index)) for index in range(8)]
     assert len(set(losses)) == 8

@@ -61,7 +61,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("cheat", WRITES)
-def test_a_description_that_changes_the_contract_is_an_error(
+def test_a_system_that_changes_the_contract_is_an_error(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheat: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -73,7 +73,7 @@ def test_a_description_that_changes_the_contract_is_an_error(
     assert "while code of the project ran" in caught.value.got
 
 
-def test_a_description_may_write_unrelated_files(
+def test_describing_a_system_may_write_other_files(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -118,7 +118,7 @@ def test_a_contract_changed_in_a_run_stops_the_run(contracts: Path, monkeypatch:
     assert "--resume" in caught.value.remedy
 
 
-def test_a_run_whose_contract_was_edited_can_be_completed_by_resuming_without_execution(
+def test_a_run_whose_contract_was_edited_can_be_completed_by_resuming_without_new_runs(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = contracts / "scripted-v1.yaml"
@@ -135,7 +135,9 @@ def test_a_run_whose_contract_was_edited_can_be_completed_by_resuming_without_ex
     assert read_bundle(Path("harness-reports/run")).complete
 
 
-def test_a_log_that_grows_during_the_run_changes_nothing(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_file_that_grows_during_the_run_changes_no_verdict(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     while_it_runs(monkeypatch, lambda _: Path("log.txt").write_text("step"))
     outcome = session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
     assert outcome.exit_code is ExitCode.HELD
@@ -197,7 +199,9 @@ def test_no_child_runs_the_projects_sitecustomize(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "seen").exists()
 
 
-def test_a_child_gets_only_the_python_path_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_gets_only_the_import_path_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "first"))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -230,7 +234,7 @@ def begun(arguments: list[str], at: Path, path: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_no_command_starts_after_project_code(tmp_path: Path) -> None:
+def test_no_command_starts_after_code_of_the_project(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITE)
     for path, code in ((str(tmp_path), ExitCode.ERROR), (".", ExitCode.ERROR), ("", 0)):
         ended = begun(["schema"], tmp_path, path)
@@ -266,7 +270,7 @@ def test_a_link_of_the_python_installation_into_the_working_directory_is_not_pro
     assert left.value.code == (0 if of_python else ExitCode.ERROR)
 
 
-def test_a_child_has_no_command_and_no_token_of_ci() -> None:
+def test_a_child_process_has_no_command_or_token_of_ci() -> None:
     from harness.processes.child import without_ci
 
     theirs = (

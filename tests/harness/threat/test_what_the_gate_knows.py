@@ -143,7 +143,10 @@ def test_gate_options_are_refused_when_no_verdicts_are_printed(harness: Call, kn
 
 
 def test_a_narrowing_forged_in_a_header_drops_no_unit(harness: Call) -> None:
-    """The units, runs and evidence that the forger takes away are none to the gate's own contracts."""
+    """The forger also removes the runs and the evidence.
+
+    The gate's own contracts still list the units, so they count as not run.
+    """
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
 
     def narrowed(header: dict[str, Any]) -> None:
@@ -167,7 +170,7 @@ def test_a_narrowing_forged_in_a_header_drops_no_unit(harness: Call) -> None:
     "asked", [("--workload", "hold"), ("--claim", "SCRIPT-01"), ("--claim", "OTHER-001", "--workload", "held")]
 )
 def test_selecting_a_claim_or_workload_of_no_contract_is_a_usage_error(harness: Call, asked: tuple[str, ...]) -> None:
-    """A mistyped name would ask for nothing, and the run's own narrowing would open the gate."""
+    """A mistyped name would request no unit, and the selection recorded in the run would open the gate."""
     from scripted_system import contract_text
 
     other = contract_text("violated", identity="other-v1", claim="OTHER-001")

@@ -108,14 +108,14 @@ def test_every_kernel_fault_declares_its_expected_reason_code() -> None:
     assert QLoRASystem().describe().faults.keys() >= codes.keys()
 
 
-def test_tf32_keeps_ten_bits_of_an_operand() -> None:
+def test_the_tf32_fault_keeps_ten_bits_of_an_operand() -> None:
     one = torch.eye(1)
     values = torch.tensor([[1 + 2.0**-10], [1 + 2.0**-11], [1 + 2.0**-12], [-(1 + 3 * 2.0**-11)], [1e5 + 1]])
     got = faulty("tf32_backward").backward_a(values, one, torch.empty(5, 1), False)
     assert got.flatten().tolist() == [1 + 2.0**-10, 1 + 2.0**-10, 1.0, -(1 + 2 * 2.0**-10), 1563 * 64.0]
 
 
-def test_an_unwritten_tile_leaves_the_rows_beyond_the_last_whole_tile() -> None:
+def test_the_unwritten_tile_fault_does_not_write_the_rows_after_the_last_whole_tile() -> None:
     for rows, left in ((33, 1), (32, 0), (5, 5)):
         out = torch.full((rows, 3), -1.0)
         faulty("unwritten_tile").backward_a(torch.ones(rows, 2), torch.ones(3, 2), out, False)
@@ -123,7 +123,7 @@ def test_an_unwritten_tile_leaves_the_rows_beyond_the_last_whole_tile() -> None:
         assert (out == 2).all(dim=1).sum() == rows - left
 
 
-def test_sums_in_order_of_arrival_differ_from_call_to_call() -> None:
+def test_the_fault_of_sums_in_order_of_arrival_gives_different_results_from_call_to_call() -> None:
     reduce = faulty("atomic_gain_reduction").reduce_gains
     partials = torch.randn(2, 40, 64, generator=torch.Generator().manual_seed(0))
     first, second = torch.empty(128), torch.empty(128)
@@ -217,7 +217,7 @@ def test_a_fault_planted_in_the_trainer_changes_its_gradients(name: str) -> None
     assert changed_by(name)
 
 
-def test_a_gain_reduction_fault_changes_the_norm_gradients_when_each_block_has_one_launch() -> None:
+def test_the_gain_reduction_fault_changes_gradients_of_norms_even_if_each_block_has_one_launch() -> None:
     own = {"gemm": "cublas"}
     plain, changed = plain_gradients(tuple(own.items())), gradients_of("missing_gain_partial", own)
     different = {key.rsplit(".", 1)[1] for key in plain if not torch.equal(plain[key], changed[key])}
@@ -235,7 +235,7 @@ def test_the_system_offers_its_kernels_for_comparison() -> None:
 
 
 def test_coarse_bfloat16_results_change_only_bfloat16_and_coarse_results_only_float32() -> None:
-    """And `coarse_results` leave those in bfloat16, which holds no such bits."""
+    """Results in bfloat16 do not have the bits that the fault `coarse_results` changes."""
     for name, of_bfloat16 in (("coarse_bfloat16_results", 1 + 2.0**-5), ("coarse_results", 1.0)):
         table = trainer_table("tiled")
         table.swiglu_forward = torch.clone

@@ -66,8 +66,10 @@ def test_the_lora_product_fault_changes_only_the_gradients_of_lora_b() -> None:
     assert {change for name, change in found.items() if "lora_b" not in name} == {0.0}
 
 
-def test_swapped_projections_keep_their_gradients_places() -> None:
-    """Gate and up change places in forward and backward: a right step of another model."""
+def test_gradients_of_swapped_projections_are_right_for_the_swapped_model() -> None:
+    """Gate and up are swapped in the forward and in the backward pass, so the step is a correct step of a different
+    model.
+    """
     both = torch.randn(5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
     right = torch.nn.functional.silu(both[:, 4:]) * both[:, :4]
     [expected] = torch.autograd.grad(right.sum(), both)

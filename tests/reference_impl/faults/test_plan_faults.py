@@ -67,7 +67,7 @@ def test_a_planted_fault_breaks_its_claim_as_declared(fault: str, claim: str) ->
     assert figures == dict(expected.figures)
 
 
-def test_every_fault_is_named_by_a_claim_it_breaks() -> None:
+def test_every_plan_fault_is_named_by_a_claim_that_it_breaks() -> None:
     for name, fault in PLAN_FAULTS.items():
         for claim in fault.breaks:
             assert name in CLAIMS[claim][1].falsified_by, (name, claim)

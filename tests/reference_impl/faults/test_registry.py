@@ -22,7 +22,7 @@ BREAKS = {"capture": Expectation("FAIL", "not_captured")}
     ("name", "hook"),
     [("stale_batch", STEP), ("dropped_clip", STEP), ("moved_buffer", REPLAY), ("tf32_backward", KERNELS)],
 )
-def test_a_fault_belongs_to_one_hook(name: str, hook: Hook[Any]) -> None:
+def test_every_fault_of_the_reference_trainer_belongs_to_one_hook(name: str, hook: Hook[Any]) -> None:
     hooks: list[Hook[Any]] = [STEP, REPLAY, KERNELS, PLAN]
     assert [other.name for other in hooks if change_of(name, other) is not None] == [hook.name]
 
