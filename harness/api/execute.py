@@ -63,15 +63,18 @@ def execute(
     checkout: Checkout | None = None,
     journal: Journal | None = None,
     early: AsTheyEnd | None = None,
+    *,
+    pages: bool = True,
 ) -> None:
     """Execute the runs, in parallel where possible. If a worker dies, only the units that need its evidence are
     affected.
 
     If several runs have equal work, this work is executed once.
     interpreters: started processes that wait for work; they end with this call. redacted: removes names of host, user
-    and folders from the evidence, also from the evidence of an interrupted run. checkout: the worktree of the
+        and folders from the evidence, also from the evidence of an interrupted run. checkout: the worktree of the
     baseline's commit. journal: a record of the runs that have ended; these runs are not executed again. early: judges
     units whenever a run enters another phase, and whenever the end of a run is recorded.
+    pages: True if the harness draws pages afterwards. Their libraries are then imported while runs are executed.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
     from harness.execution.sharing import as_one, hosted, lane_directories, write_guests
@@ -93,7 +96,8 @@ def execute(
             early.moves(executed[progress.run_id], progress.phase)
 
     machine = environment.machine()
-    threading.Thread(target=_import_for_pages).start()
+    if pages:
+        threading.Thread(target=_import_for_pages).start()
     work: list[Work] = []
     for host in hosts:
         write_guests(host, directories)

@@ -76,6 +76,7 @@ class VerifyOptions:
     resume: Path | None = None  # an interrupted run directory that is resumed
     baseline: str | None = None  # branch, tag or commit with the code of the arms that claims call `baseline`
     where: bool = False  # True: locate the first difference of each claim that failed
+    pages: bool = True  # False: draw no pages, because the run directory is not kept
 
 
 def signed_texts(signed: Sequence[Signed]) -> list[str]:
@@ -276,7 +277,9 @@ def refuse_fault_of_gate(options: VerifyOptions) -> None:
     """Raise UsageError for a gate with a planted fault. Such a gate would open if no judge detected the fault."""
     if options.gate and options.fault is not None:
         raise UsageError(
-            "a gate must not plant a fault", got=f"--fault {options.fault}", remedy="leave out --gate or --fault"
+            "a gate must not plant a fault",
+            got=f"--fault {options.fault}",
+            remedy="leave out --gate or --fault",
         )
 
 
@@ -295,8 +298,8 @@ def baselines(
     with a baseline.
     """
     if options.baseline is not None and options.fault is not None:
-        rule = "--baseline cannot be combined with a planted fault"
-        raise UsageError(rule, got="--fault", remedy="leave out one of them")
+        no_fault_with_baseline = "--baseline cannot be combined with a planted fault"
+        raise UsageError(no_fault_with_baseline, got="--fault", remedy="leave out --baseline or --fault")
     known = {loaded.contract.id for loaded in contracts}
     accepted = [each for each in signed if isinstance(each, AcceptedBaseline) and each.contract in known]
     if options.baseline is not None and (errors := unmatched(accepted, contracts, all_known=True)):
@@ -351,11 +354,12 @@ def _verified(
             early = None
             if watch is not None or judged is not None:
                 early = units_as_they_end(writer.bundle(), contracts, planned.runs, tell)
-            execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal, early)
+            execute(planned.runs, writer, watch, interpreters, redacted, checkout, journal, early, pages=options.pages)
             read.require_unchanged(RESUME)
             writer.settle(changed_since(writer.path, journal.content))
             judgement = judge_bundles([writer.bundle()], contracts, gate=options.gate)
-            write_judgement(writer.path, judgement)
+            if options.pages:
+                write_judgement(writer.path, judgement)
             directory = writer.finish()
         except BaseException as error:
             error.add_note(abandoned(writer, header, contracts, gate=options.gate))

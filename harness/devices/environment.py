@@ -9,6 +9,7 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -189,7 +190,9 @@ def host_memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
+@cache
 def _version(package: str) -> str | None:
+    """Return the version of an installed package, or None. It is read once, because torch's metadata are long."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -67,20 +67,29 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
     tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):
-        remedy = "name the function in a file of the repository"
-        rule = "--baseline needs a step whose file is in the repository of that commit"
-        raise UsageError(rule, where=str(source.file), got=f"the repository {root}", remedy=remedy)
-    name = source.file.relative_to(root)
-    at = f"at {baseline.commit[:SHORT]}"
-    if not (tree / name).is_file():
-        remedy = f"name a commit that has the file: `git log --oneline -- {name}` lists the commits that changed it"
+        name_file_there = "name the function in a file of the repository"
+        file_must_be_in_repository = "--baseline needs a step whose file is in the repository of that commit"
         raise UsageError(
-            "the commit of --baseline must have the step's file", where=at, got=f"no {name}", remedy=remedy
+            file_must_be_in_repository,
+            where=str(source.file),
+            got=f"a file outside of the repository {root}",
+            remedy=name_file_there,
+        )
+    step_file = source.file.relative_to(root)
+    at = f"at {baseline.commit[:SHORT]}"
+    if not (tree / step_file).is_file():
+        name_another_commit = (
+            f"name a commit that has the file: `git log --oneline -- {step_file}` lists the commits that changed it"
+        )
+        raise UsageError(
+            "the commit of --baseline must have the step's file",
+            where=at,
+            got=f"no {step_file}",
+            remedy=name_another_commit,
         )
     try:
-        there = read_step_source(source.asked, source.function, tree / name, tree, source.module)
-        # no folder needs to be added, because the checkout is already on the import path
-        return replace(there, folder=None)
+        there = read_step_source(source.asked, source.function, tree / step_file, tree, source.module)
+        return replace(there, folder=None)  # the folder of the checkout is already on the import path
     except UsageError as error:
         where = error.where.replace(f"{tree}/", "")
         raise UsageError(error.rule, where=f"{where}, {at}", got=error.got, remedy=error.remedy) from error
@@ -122,7 +131,7 @@ def try_step(
             stack.enter_context(first_on_path(draft.source.folder))
         stack.enter_context(first_on_path(folder))
         require_valid(draft, folder)
-        kept = replace(options, reports=folder / "runs" if reports is None else reports)
+        kept = replace(options, reports=folder / "runs" if reports is None else reports, pages=reports is not None)
         checkout = stack.enter_context(checked_out_step(draft, kept)) if draft.commit else None
         (folder / draft.adapter_name).write_text(draft.adapter(folder), encoding="utf-8")
         contract = folder / draft.contract_name
