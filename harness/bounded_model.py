@@ -51,7 +51,7 @@ class BoundedModel(LateModel):
     @classmethod
     def _few_keys(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MOST_KEYS:
-            raise ValueError(f"{len(value)} keys, but at most {MOST_KEYS} keys are allowed")
+            raise ValueError(f"a mapping with {len(value)} keys, but at most {MOST_KEYS} keys are allowed")
         return value
 
     @classmethod

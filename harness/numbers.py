@@ -34,7 +34,7 @@ def decode(value: object) -> object:
 
 def _not_negative(value: float) -> float:
     if value < 0:  # NaN is accepted here, because the judges decide what it means
-        raise ValueError(f"{value} is below zero")
+        raise ValueError(f"{value} is negative, but this number cannot be negative")
     return value
 
 

@@ -41,11 +41,16 @@ def without_names(source: Rejudged) -> Iterator[Rejudged]:
     """
     bundle = source.bundle
     if bundle.header.digests.evidence:
-        rule, remedy = (
-            "names can be left out only of runs that have a manifest",
+        run_without_manifest, collect_again = (
+            "names can be left out only if the run has a manifest",
             "collect the evidence again with --redact",
         )
-        raise UsageError(rule, where=str(bundle.path), got="a run of an earlier version", remedy=remedy)
+        raise UsageError(
+            run_without_manifest,
+            where=str(bundle.path),
+            got="a run of an earlier version, which has no manifest",
+            remedy=collect_again,
+        )
     with tempfile.TemporaryDirectory(prefix="harness-redacted-") as temporary:
         folder = Path(temporary) / bundle.path.name
         _write(bundle, source, folder)
@@ -89,11 +94,11 @@ def _made_anew(copy: Rejudged, folder: Path) -> None:
 def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
     for before, after in zip(source.judgement.verdicts, copy.judgement.verdicts, strict=True):
         if _decided(before) != _decided(after):
-            was, now = (f"{verdict.status} {verdict.reason}" for verdict in (before, after))
+            verdict_of_run, verdict_of_copy = (f"{verdict.status} {verdict.reason}" for verdict in (before, after))
             raise EvidenceError(
-                "the copy without names must get the same verdicts as the original run",
+                "a copy of the run without names of host, user and folders must get the same verdicts as the run",
                 where=str(source.bundle.path),
-                got=f"{before.claim} on {before.workload}: {now} instead of {was}",
+                got=f"{before.claim} on {before.workload}: {verdict_of_copy} instead of {verdict_of_run}",
                 remedy="collect the evidence again with --redact",
             )
 
@@ -115,8 +120,8 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
     except OSError as error:
         raise takes_nothing(out, error) from error
     if held:
-        got = f"a folder that contains {held[0]}"
-        raise UsageError("the folder of --out must be empty", where=str(out), got=got, remedy=_REMEDY)
+        used_folder = f"a folder that contains {held[0]}"
+        raise UsageError("the folder of --out must be empty", where=str(out), got=used_folder, remedy=_REMEDY)
     if taken:
         raise UsageError("--out must name a folder", where=str(out), got="a file", remedy=_REMEDY)
     refuse_within_run(out, runs)

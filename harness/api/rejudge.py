@@ -198,8 +198,10 @@ class Known:
                     )
                 raise EvidenceError(rule, where=where, got=got, remedy=remedy)
             if self.not_before is not None and started(header) < self.not_before:
-                rule = f"the run must have started at {self.not_before.isoformat()} or later"
-                raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify again")
+                started_too_early = f"the run must have started at {self.not_before.isoformat()} or later"
+                raise EvidenceError(
+                    started_too_early, where=where, got=header.started_at, remedy="run `harness verify` again"
+                )
 
     def with_signed(self, header: Header) -> Header:
         """Return the header (`run.json`) with the waivers of these contracts in place of the recorded waivers.
@@ -223,7 +225,9 @@ def started(header: Header) -> datetime:
     try:
         return datetime.fromisoformat(header.started_at).astimezone(UTC)
     except ValueError:
-        raise EvidenceError("`started_at` of a run must be a valid time", got=header.started_at) from None
+        raise EvidenceError(
+            "`started_at` in the header of the run must be a time in ISO 8601", got=header.started_at
+        ) from None
 
 
 NOTHING_KNOWN = Known()
@@ -280,10 +284,10 @@ def _with_drill(view: ReportView, drill: Bundle) -> ReportView:
     judged, planted = view.header.digests.contracts, drill.header.digests.contracts
     if not judged.items() & planted.items():
         raise EvidenceError(
-            "a drill on a page of runs must have planted faults into their contracts",
+            "a page can show a drill next to runs only if the drill planted faults into contracts of these runs",
             where=str(drill.path),
-            got=f"other contracts, or other texts of them: {', '.join(sorted(planted))}",
-            remedy="drill these contracts again, or show the drill on a page of its own",
+            got=f"faults in other contracts, or in another version of these contracts: {', '.join(sorted(planted))}",
+            remedy="drill the contracts of the runs again, or write a separate page for the drill",
         )
     own = _judged([drill]).view
     return replace(
@@ -367,8 +371,11 @@ def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Seque
 def whole_commit(given: str) -> str:
     """Return a full commit hash in lower case. Raises UsageError for any other text, such as `HEAD`."""
     if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", given.lower()) is None:
-        rule, remedy = "--commit must be a whole commit of 40 or 64 hexadecimal digits", '`"$(git rev-parse HEAD)"`'
-        raise UsageError(rule, got=repr(given), remedy=f"such as {remedy}")
+        commit_must_be_whole, hash_of_head = (
+            "--commit must be a whole commit of 40 or 64 hexadecimal digits",
+            '`"$(git rev-parse HEAD)"`',
+        )
+        raise UsageError(commit_must_be_whole, got=repr(given), remedy=f"give the whole hash, such as {hash_of_head}")
     return given.lower()
 
 
@@ -385,11 +392,16 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
     found = {run: read_bundle(run).seal.digest for run in runs}
     for run, its_own in found.items():
         if its_own not in wanted:
-            got = its_own or "no manifest"
-            raise EvidenceError("the directory's manifest must have the requested digest", where=str(run), got=got)
-    if left := wanted - set(found.values()):
+            manifest_digest = its_own or "no manifest"
+            raise EvidenceError(
+                "the digest of the run's manifest must be one of those that --digest names",
+                where=str(run),
+                got=manifest_digest,
+            )
+    if unmatched := wanted - set(found.values()):
         raise EvidenceError(
-            "every requested digest must belong to a directory", got=f"no directory with the digest {min(left)}"
+            "each digest that --digest names must be that of a run's manifest",
+            got=f"no run whose manifest has the digest {min(unmatched)}",
         )
 
 
@@ -418,12 +430,12 @@ def rewritten(
     file differs from the manifest.
     """
     folder, view = bundle.place.writable(), judgement.view
-    others = unfit(bundle, judgement, names)
-    if others or view.incomplete:
+    changed_files = unfit(bundle, judgement, names)
+    if changed_files or view.incomplete:
         raise EvidenceError(
-            "only an unchanged run can be written again",
+            "the verdicts and pages of a run can be written again only if its other files are unchanged",
             where=str(bundle.path),
-            got="; ".join(others[:5]) or bundle.seal.missing,
+            got="; ".join(changed_files[:5]) or bundle.seal.missing,
             remedy="see all differences with `harness judge --check`",
         )
     yield folder, replace(view, altered=(), unsealed=())
@@ -463,9 +475,11 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
         # A changed copy may be an invalid contract. Report that the evidence was changed, and not that the contract is
         # invalid.
         for bundle in bundles:
-            if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
-                rule = "the contracts in a run directory must not be changed"
-                raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem
+            if changed_contracts := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
+                contracts_must_be_unchanged = "the contracts in a run directory must not be changed"
+                raise EvidenceError(
+                    contracts_must_be_unchanged, where=str(bundle.path), got="; ".join(changed_contracts[:5])
+                ) from problem
         if isinstance(problem, UsageError):
             raise
         raise ContractErrors([_as_named(error, bundles) for error in problem.errors]) from problem
@@ -477,7 +491,9 @@ def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name
         used = bundle.header.digests.shared.get(contract.stem, [])
         if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
             return bundle.shared_path(used[number])
-    raise ContractError("the run's header must name each file that a contract uses", got=f"none for {name!r}")
+    raise ContractError(
+        "the run's header must list each shared file that a contract of the run uses", got=f"no entry for {name!r}"
+    )
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:

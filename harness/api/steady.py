@@ -44,7 +44,9 @@ def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
     """
     gpus = [gpu.uuid for gpu in devices().gpus]
     if not gpus:
-        raise UsageError("the search for a steady GPU needs a CUDA device", got=devices().problem)
+        raise UsageError(
+            "`harness doctor --steady` measures the clocks of GPUs, so it needs a CUDA device", got=devices().problem
+        )
     run = _run(contracts, seconds)
     stop = threading.Event()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(gpus)) as pool:
@@ -62,7 +64,8 @@ def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
     timing = next((run for run in planned if probe_named(run.probe).timed), None)
     if timing is None:
         raise UsageError(
-            "the search needs a throughput claim, whose work loads the GPUs", got="no claim that can run here"
+            "`harness doctor --steady` needs a claim about speed, whose steps keep the GPUs busy",
+            got="no such claim that can run on this machine",
         )
     return timing.model_copy(
         update={
@@ -81,7 +84,9 @@ def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadi
     death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})
     if death is not None:
         raise HarnessError(
-            "the worker must run until its GPU is measured", where=gpu, got=f"{death.cause}: {death.detail}"
+            "the worker process that keeps a GPU busy must run until the GPU is measured",
+            where=gpu,
+            got=f"{death.cause}: {death.detail}",
         )
     samples = read_model(directory / layout.TELEMETRY, Telemetry).samples
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz]

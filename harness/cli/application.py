@@ -199,9 +199,9 @@ def _refuse_code_of_the_project() -> None:
             raise HarnessError(
                 "no code of the project may run before contracts are read",
                 where=module.__file__,
-                got="a module that Python ran at its start",
-                remedy="take the module's folder off PYTHONPATH, or move the file, because the harness finds the "
-                "project by itself; put code that every process must run, such as the start of coverage, into a "
+                got="a module that Python imported at its start",
+                remedy="take the module's folder off PYTHONPATH, or move the file (the harness finds the project "
+                "without PYTHONPATH); put code that every process must run, such as the start of coverage, into a "
                 "`.pth` file of the environment",
             )
 

@@ -90,7 +90,7 @@ def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
     """Raise UsageError if `--plan` is combined with `--resume`. The plan would also list runs that have ended."""
     if plan and resume is not None:
         raise UsageError(
-            "--plan cannot be combined with --resume", got=f"--resume {resume}", remedy="leave out one of them"
+            "--plan cannot be combined with --resume", got=f"--resume {resume}", remedy="leave out --plan or --resume"
         )
 
 
@@ -100,15 +100,17 @@ def redact_words(redact: bool | None) -> list[str]:
 
 
 def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
-    """Return True if `--on` or `--gpus` was given, so that the contracts are run as several jobs. options: by name, the
-    values of options that cannot be combined with `--on` and `--gpus`. Raises UsageError if one of them was given."""
-    asked = "--on" if on else "--gpus"
+    """Return True if `--on` or `--gpus` was given. The contracts are then run as several jobs.
+
+    options: values of options not to be combined with these two, by name. Raises UsageError if one of them was given.
+    """
+    job_option = "--on" if on else "--gpus"
     if not on and not gpus:
         return False
-    for name, value in options.items():
+    for other_option, value in options.items():
         if value:
             raise UsageError(
-                f"{asked} runs whole contracts as jobs, so it cannot be combined with {name}",
-                remedy=f"leave out {asked} or {name}",
+                f"{job_option} cannot be combined with {other_option}, because whole contracts are run as jobs",
+                remedy=f"leave out {job_option} or {other_option}",
             )
     return True

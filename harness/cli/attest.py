@@ -36,7 +36,8 @@ def attest(
     if (key is None) is not unsigned or (verify and unsigned):
         given = [name for name, there in (("--key", key), ("--verify", verify), ("--unsigned", unsigned)) if there]
         raise UsageError(
-            "attest needs --key, or both --verify and --key, or --unsigned", got=" and ".join(given) or "none"
+            "attest needs --key (to sign), --verify and --key (to verify), or --unsigned (to write only the statement)",
+            got=" and ".join(given) or "none",
         )
     if verify and key is not None:
         raise typer.Exit(check(run_directory, place, key))

@@ -44,7 +44,9 @@ def compare_runs(
 ) -> None:
     """Judge whether two recorded loops trained the same: bitwise, or within the baseline's own noise."""
     if json and markdown:
-        raise UsageError("--json and --markdown cannot be combined", got="both", remedy="name one")
+        raise UsageError(
+            "--json and --markdown cannot be combined", got="both", remedy="leave out --json or --markdown"
+        )
     first, second = read_recording(baseline), read_recording(candidate)
     repeats, others = ([read_recording(each) for each in given or ()] for given in (repeat, candidate_repeat))
     result = compared(first, second, repeats, others)

@@ -40,7 +40,7 @@ def doctor(
     """Print which units this machine can decide, and what is missing for the others; nothing is run."""
     if steady is not None:
         if json:
-            raise UsageError("--steady cannot print JSON", got="--json", remedy="leave out one of them")
+            raise UsageError("--steady cannot print JSON", got="--json", remedy="leave out --steady or --json")
         from harness.api.steady import look
 
         with interruptible():

@@ -67,8 +67,10 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """If a signal ends the block, print which files are kept, and exit with the exit code of the signal. grace_s:
-    seconds after the signal in which the process must end."""
+    """Print which files are kept if a signal ends the block, and exit with the exit code of the signal.
+
+    grace_s: seconds after the signal in which the process must end.
+    """
     _grace.append(grace_s)
     try:
         yield

@@ -97,9 +97,10 @@ def judge(
         not_before = not_before.replace(tzinfo=UTC)
     asked = Narrowed(claims=claim or [], tags=tag or [], workloads=workload or [])
     if asked != Narrowed() and not (gate and contracts and len(run_directories) == 1):
-        rule = "--claim, --tag and --workload need a single run directory, --gate and --contracts"
+        selection_needs_gate = "--claim, --tag and --workload need a single run directory, --gate and --contracts"
         raise UsageError(
-            rule, remedy="leave out the selection, or name one run directory with both --gate and --contracts"
+            selection_needs_gate,
+            remedy="leave out these three options, or name one run directory with both --gate and --contracts",
         )
     known = Known(contracts or (), None if commit is None else whole_commit(commit), not_before, asked=asked)
     code = print_verdicts(run_directories, known, gate=gate, as_json=json, out=out, badge=badge)
@@ -136,8 +137,8 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
     printed."""
     for name, value in options.items():
         if value is not None:
-            rule = f"{name} can be used only if the verdicts are printed"
-            raise UsageError(rule, got=option, remedy=f"leave out {name} or {option}")
+            needs_printed_verdicts = f"{name} can be used only if the verdicts are printed"
+            raise UsageError(needs_printed_verdicts, got=option, remedy=f"leave out {name} or {option}")
 
 
 def refuse_beside_out(options: Mapping[str, bool]) -> None:
@@ -146,7 +147,7 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
     for name, given in options.items():
         if given:
             raise UsageError(
-                "--out can be used only if the verdicts are judged now", got=name, remedy=f"leave out --out or {name}"
+                "--out cannot be combined with --check or --write", got=name, remedy=f"leave out --out or {name}"
             )
 
 

@@ -54,7 +54,7 @@ def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) 
     """
     if os.path.lexists(out):
         raise UsageError(
-            "the folder of a published run must not exist yet",
+            "the new folder for the published run must not exist yet",
             where=str(out),
             got="one that exists",
             remedy="name another folder with --out",
@@ -89,13 +89,13 @@ def _refuse_unfit(source: Rejudged) -> None:
             got="; ".join(source.problems[:3]),
             remedy="see all differences with `harness judge --check`",
         )
-    missing = [name for name in _BESIDE if not (place.derived / name).is_file()]
-    if missing:
+    missing_pages = [name for name in _BESIDE if not (place.derived / name).is_file()]
+    if missing_pages:
         raise EvidenceError(
             "a run can be published only with its pages",
             where=str(place.named),
-            got=f"no {missing[0]}",
-            remedy="draw the pages with `harness report`",
+            got=f"no {missing_pages[0]}",
+            remedy="write the pages with `harness report`",
         )
 
 
@@ -113,5 +113,7 @@ def _write(bundle: Bundle, folder: Path, replaces: str | None, beside: Sequence[
 def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
     """Raise EvidenceError unless the packed run has no problems and the same header and verdicts as its source."""
     if packed.problems or packed.bundle.header != source.bundle.header:
-        got = "; ".join(packed.problems[:3]) or "another header"
-        raise EvidenceError("the packed run must have the same content as the original run", where=str(out), got=got)
+        difference = "; ".join(packed.problems[:3]) or "another header"
+        raise EvidenceError(
+            "the packed run must have the same content as the original run", where=str(out), got=difference
+        )

@@ -30,8 +30,12 @@ def report(
     if out is not None:
         folder, warnings = out, render_together(run_directories, out)
     elif len(run_directories) > 1:
-        remedy = "name a folder for the pages with --out, or name one run directory"
-        raise UsageError("the pages of several runs need a separate folder", got="no --out", remedy=remedy)
+        name_folder_or_one_run = "name a folder for the pages with --out, or name one run directory"
+        raise UsageError(
+            "the pages of several runs need a separate folder, which --out names",
+            got="no --out",
+            remedy=name_folder_or_one_run,
+        )
     else:
         [folder] = run_directories
         warnings = render(folder)

@@ -82,7 +82,9 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
     """Raise UsageError if more than one of these options was given. options: for each option, True if it was given."""
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
-        raise UsageError(f"{' and '.join(options)} cannot be combined", got=" and ".join(given), remedy="name one")
+        raise UsageError(
+            f"{' and '.join(options)} cannot be combined", got=" and ".join(given), remedy="leave out all except one"
+        )
 
 
 def _tried(

@@ -59,18 +59,18 @@ def where(
 def _chosen(verdicts: Sequence[Verdict], claim: str, workload: str | None) -> Verdict:
     of_claim = [each for each in verdicts if each.claim == claim]
     if not of_claim:
-        rule, known = "the run directory has no such claim", sorted({each.claim for each in verdicts})
-        raise UsageError(rule, got=f"'{claim}'", remedy=nearest(claim, known))
+        no_such_claim, known_claims = "the run directory has no such claim", sorted({each.claim for each in verdicts})
+        raise UsageError(no_such_claim, got=f"'{claim}'", remedy=nearest(claim, known_claims))
     there = [each for each in of_claim if workload in (None, each.workload)]
     failed = [each for each in there if each.status.value == "FAIL"]
     if len(failed) != 1:
-        got = ", ".join(f"{each.workload}: {each.status.value}" for each in of_claim)
-        remedy = "name one with --workload" if failed else "name a claim that failed"
+        verdict_of_each_workload = ", ".join(f"{each.workload}: {each.status.value}" for each in of_claim)
+        how_to_choose = "name one with --workload" if failed else "name a claim that failed"
         raise UsageError(
-            "the first difference of exactly one failed unit can be located at a time",
+            "`harness where` locates the first difference of exactly one failed unit",
             where=claim,
-            got=got,
-            remedy=remedy,
+            got=verdict_of_each_workload,
+            remedy=how_to_choose,
         )
     return failed[0]
 
@@ -83,10 +83,10 @@ def _looked_for(
     run = run_of(bundle, claim, verdict, limit_s)
     if run is None:
         raise UsageError(
-            "a first difference can be located only if the claim compares two trainings and they differ",
+            "`harness where` needs a failed claim that compares the trainings of two arms",
             where=verdict.claim,
             got=verdict.reason,
-            remedy="name a claim that compares the trainings of two arms of one rank",
+            remedy="name a failed claim that compares two arms, each with a single rank",
         )
     commits = bundle.header.commits
     baseline = commits.baseline_of(verdict.contract, verdict.claim).commit if commits is not None else None

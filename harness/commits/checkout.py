@@ -50,8 +50,8 @@ class Repository:
         try:
             answer = _git(folder, "rev-parse", "--show-toplevel")
         except FileNotFoundError as error:
-            remedy = "install git, or run without --baseline"
-            raise UsageError(RULE, got="no program `git` on this machine", remedy=remedy) from error
+            install_git = "install git, or run without --baseline"
+            raise UsageError(RULE, got="no program `git` on this machine", remedy=install_git) from error
         except GitFailed as error:
             raise UsageError(RULE, where=str(folder), got=str(error)) from error
         return cls(Path(answer).resolve())
@@ -63,8 +63,8 @@ class Repository:
             return _git(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         except GitFailed as error:
             fetched = self._fetched(name)
-            remedy = f"fetch the commit first (`git fetch {fetched}`; in CI, check out the whole history)"
-            raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
+            fetch_first = f"fetch the commit first (`git fetch {fetched}`; in CI, check out the whole history)"
+            raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=fetch_first) from error
 
     def _fetched(self, name: str) -> str:
         """Return the argument for `git fetch` that makes the revision `name` known here under the same name."""
@@ -166,7 +166,7 @@ def _git(folder: Path, *arguments: str) -> str:
         start_new_session=True,
     )
     if done.returncode != 0:
-        raise GitFailed(_reason(done.stderr) or f"git {arguments[0]} exited with {done.returncode}")
+        raise GitFailed(_reason(done.stderr) or f"`git {arguments[0]}` ended with exit code {done.returncode}")
     return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
@@ -229,8 +229,10 @@ def checked_out(
     homes = {system: _home(system) for system in systems}
     repositories = {Repository.around(home): system for system, home in homes.items()}
     if len(repositories) > 1:
-        got = ", ".join(f"{system} in {repository.root}" for repository, system in repositories.items())
-        raise UsageError("--baseline can compare only two commits of the same repository", got=got)
+        systems_and_repositories = ", ".join(
+            f"{system} in {repository.root}" for repository, system in repositories.items()
+        )
+        raise UsageError("--baseline needs all systems in the same repository", got=systems_and_repositories)
     [repository] = repositories
     for system, home in homes.items():
         if installed(home, repository.root) or repository.ignores(home):
@@ -256,8 +258,8 @@ def checked_out(
                 if commit == baseline.commit:
                     baseline = baseline.model_copy(update={"lacks": repository.lacks(tree)})
             except GitFailed as error:
-                got = f"git cannot check out {commit}: {error}"
-                raise UsageError(RULE, where=str(repository.root), got=got) from error
+                systems_and_repositories = f"git cannot check out {commit}: {error}"
+                raise UsageError(RULE, where=str(repository.root), got=systems_and_repositories) from error
             import_paths[commit] = rebased(commit, repository.root, tree, homes.values())
         yield Checkout(commits.model_copy(update={"baseline": baseline}), import_paths, exchange)
     finally:
@@ -289,9 +291,16 @@ def _recorded(
     elif not repository.contains(candidate.commit, commit):
         problem = f"{short}, which HEAD ({candidate.commit[:SHORT]}) does not contain"
     if problem:
-        rule = "an accepted baseline must be a commit between --baseline and HEAD"
-        remedy = "after a merge, squash or rebase, accept the commit that now has the change, or remove the entry"
-        raise UsageError(rule, where=entry.where, got=problem, remedy=f"fetch the whole history; {remedy}")
+        must_be_between_baseline_and_head = "an accepted baseline must be a commit between --baseline and HEAD"
+        or_change_the_entry = (
+            "after a merge, squash or rebase, accept the commit that now has the change, or remove the entry"
+        )
+        raise UsageError(
+            must_be_between_baseline_and_head,
+            where=entry.where,
+            got=problem,
+            remedy=f"fetch the whole history; {or_change_the_entry}",
+        )
     return AcceptedRecord(
         contract=entry.contract,
         claim=entry.claim,
@@ -325,6 +334,10 @@ def _home(system: str) -> Path:
         spec = None
     places = [] if spec is None else list(spec.submodule_search_locations or []) or [spec.origin or ""]
     if not places or not Path(places[0]).exists():
-        remedy = f"run from the folder that holds `{package}`, install it, or put its folder on PYTHONPATH"
-        raise UsageError(RULE, where=system, got=f"no module `{package}`", remedy=remedy)
+        where_to_put_package = (
+            f"run from the folder that holds `{package}`, install it, or put its folder on PYTHONPATH"
+        )
+        raise UsageError(
+            RULE, where=system, got=f"no module `{package}` that Python can import", remedy=where_to_put_package
+        )
     return Path(places[0]).resolve().parent

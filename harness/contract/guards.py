@@ -146,8 +146,8 @@ def _of_bookkeeping(name: str) -> str:
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
             "no_bookkeeping",
-            "Input should be a count's name in the form that verdicts use, such as `optimizer group0.step`, and not a "
-            "parameter, a buffer, a generator or a moment",
+            "Input should name a counter in the form that verdicts use, such as `optimizer group0.step`, and not a "
+            "parameter, a buffer, a generator or a moment such as `exp_avg`",
         )
     return name
 

@@ -479,12 +479,12 @@ def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: S
     known = dict.fromkeys(tag for _, own in tagged for tag in own)
     for tag in tags:
         if tag not in known:
-            remedy = nearest(tag, known) or "no claim has tags: write `tags` into a claim or a contract"
-            raise UsageError("no claim has this tag", got=f"`{tag}`", remedy=remedy)
+            nearest_tag = nearest(tag, known) or "no claim has tags: write `tags` into a claim or a contract"
+            raise UsageError("no claim has this tag", got=f"`{tag}`", remedy=nearest_tag)
     found = dict.fromkeys(
         name for name, own in tagged if not set(tags).isdisjoint(own) and (not claims or name in claims)
     )
     if not found:
-        got = f"--tag {', '.join(tags)} and --claim {', '.join(claims)}"
-        raise UsageError("no claim matches both options", got=got, remedy="leave out one of them")
+        tags_and_claims = f"--tag {', '.join(tags)} and --claim {', '.join(claims)}"
+        raise UsageError("no claim matches both options", got=tags_and_claims, remedy="leave out --tag or --claim")
     return tuple(found)

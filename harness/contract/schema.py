@@ -137,13 +137,18 @@ def part_model(kind: str) -> type[Judged]:
     """
     model: type[Judged] = resolve(kinds()[kind].model)
     marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
-    unmarked = [name for name in model.model_fields if name not in {"kind", *Judged.model_fields, *marked}]
-    if unmarked:
-        rule = (
+    unmarked_fields = [name for name in model.model_fields if name not in {"kind", *Judged.model_fields, *marked}]
+    if unmarked_fields:
+        fields_must_be_annotated = (
             "each field of a claim kind's model must have the type `ArmName`, or be annotated with `Demand` or "
             "`NoDemand`"
         )
-        raise KindError(rule, where=f"claim kind '{kind}'", got=", ".join(unmarked), remedy="annotate the field")
+        raise KindError(
+            fields_must_be_annotated,
+            where=f"claim kind '{kind}'",
+            got=", ".join(unmarked_fields),
+            remedy="annotate the field with `Demand` or `NoDemand`",
+        )
     return model
 
 

@@ -122,13 +122,17 @@ def beside(folder: Path, name: str) -> Path:
     """
     parts = PurePosixPath(name).parts
     if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
-        raise ContractError(PLACE, got=repr(name), remedy="write its path relative to the contract's folder")
+        raise ContractError(
+            PLACE, got=repr(name), remedy="write the path of the shared file relative to the contract's folder"
+        )
     path = Path(os.path.normpath(folder / name))
     top = os.path.realpath(folder / ".." if parts[:1] == ("..",) else folder)
     end = os.path.realpath(path)
     if not Path(end).is_relative_to(top):
-        got = f"'{name}', a link that leads outside, to {end}"
-        raise ContractError(PLACE, got=got, remedy="put the file itself there, or a link to a file in that folder")
+        link = f"'{name}', a link that leads outside, to {end}"
+        raise ContractError(
+            PLACE, got=link, remedy="move the linked file into the contract's folder, or into the folder above it"
+        )
     return path
 
 
@@ -150,8 +154,10 @@ class SharedFiles:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return []  # the validation of the contract reports that `uses` is wrong
         if len(names) > MOST_FILES:
-            rule = f"a contract must use at most {MOST_FILES} shared files"
-            raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of the files")
+            too_many_shared_files = f"a contract must use at most {MOST_FILES} shared files"
+            raise document.error(
+                ("uses",), too_many_shared_files, got=str(len(names)), remedy="merge some of the shared files"
+            )
         found = [self._place(document, path, number, name) for number, name in enumerate(names)]
         # In a run directory, a shared file is named after the digest of its content. Two files with equal contents then
         # have the same path, which is not an error.
@@ -171,8 +177,13 @@ class SharedFiles:
         for number, (name, each) in enumerate(zip(names, found, strict=True)):
             end = os.path.realpath(each)
             if end in first:
-                got = f"'{name}', which is the same file as '{first[end]}'"
-                raise document.error(("uses", number), "`uses` must name each file once", got=got, remedy="remove it")
+                repeated_name = f"'{name}', which is the same file as '{first[end]}'"
+                raise document.error(
+                    ("uses", number),
+                    "`uses` must name each file once",
+                    got=repeated_name,
+                    remedy="remove one of the two names",
+                )
             first[end] = name
 
     def _place(self, document: Document, path: Path, number: int, name: str) -> Path:
@@ -182,8 +193,8 @@ class SharedFiles:
             raise document.error(("uses", number), error.rule, got=error.got, remedy=error.remedy) from error
         if found not in self._read and not found.is_file():
             what = "a directory" if found.is_dir() else "nothing"
-            got, remedy = f"{what} at {found}", "check the path, which is relative to the contract's folder"
-            raise document.error(("uses", number), "the shared file must exist", got=got, remedy=remedy)
+            found_there, check_path = f"{what} at {found}", "check the path, which is relative to the contract's folder"
+            raise document.error(("uses", number), "the shared file must exist", got=found_there, remedy=check_path)
         return found
 
 
@@ -192,13 +203,18 @@ def read_shared(path: Path) -> SharedFile:
     document = strict_yaml.read(path, WHAT)
     value = document.value
     if not isinstance(value, dict) or value.get("schema") != SCHEMA_VERSION:
-        got = repr(value.get("schema", "no `schema`")) if isinstance(value, dict) else "no mapping"
-        remedy = f"write `schema: {SCHEMA_VERSION}`"
-        raise document.error(("schema",), f"{WHAT} must name its schema", got=got, remedy=remedy)
+        given_schema = repr(value.get("schema", "no `schema`")) if isinstance(value, dict) else "no mapping"
+        write_schema = f"write `schema: {SCHEMA_VERSION}`"
+        raise document.error(("schema",), f"{WHAT} must name its schema", got=given_schema, remedy=write_schema)
     if foreign := [key for key in value if key in _OF_CONTRACTS]:
-        rule, got = "a shared file may contain only workloads and arms", ", ".join(map(repr, foreign))
-        remedy = f"write `schema: {CONTRACT_VERSION}`, or move these keys into a contract"
-        raise document.error(("schema",), rule, got=f"{got}, which only contracts may have", remedy=remedy)
+        only_workloads_and_arms, keys = (
+            "a shared file may contain only workloads and arms",
+            ", ".join(map(repr, foreign)),
+        )
+        move_keys = f"write `schema: {CONTRACT_VERSION}`, or move these keys into a contract"
+        raise document.error(
+            ("schema",), only_workloads_and_arms, got=f"{keys}, which only contracts may have", remedy=move_keys
+        )
     if errors := document.unportable_errors():
         raise ContractErrors(errors)
     try:

@@ -186,7 +186,7 @@ _FORMS: Mapping[str, tuple[Callable[[str], object], str]] = {
 
 
 def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
-    """For each entry that expired before `day` (UTC), return its place and a sentence about what to do."""
+    """Return the place of each entry that expired before `day` (UTC), with a sentence about what to do."""
     late = [entry for entry in signed if entry.expired(day)]
     named = [" on ".join(getattr(entry, name) for name in entry.ABOUT[1:]) for entry in late]
     return [

@@ -74,8 +74,8 @@ def _float_text(text: str) -> str:
     The form has digits around the point and a signed exponent.
     """
     found = _FLOAT_PARTS.fullmatch(text)
-    if found is None:  # cannot happen, because the reader of the file recognizes floats by the same pattern
-        raise ValueError(f"no float: {text}")
+    if found is None:  # cannot happen, because the reader recognizes floats by the same pattern
+        raise ValueError(f"`{text}` is not a float")
     exponent = found["exponent"]
     tail = "" if exponent is None else f"e{exponent if exponent[0] in '+-' else f'+{exponent}'}"
     return f"{found['sign']}{found['whole'] or 0}.{found['rest'] or 0}{tail}"
@@ -210,9 +210,9 @@ def read_text(path: Path, what: str = "a contract") -> str:
         if path.is_dir():
             raise ContractError(f"{what} must be a file", where=where, got="a directory")
         if path.is_symlink() and not path.exists():
-            remedy = "fix the link, or remove it"
+            fix_link = "fix the link, or remove it"
             raise ContractError(
-                f"{what} must be a file", where=where, got="a link to a file that does not exist", remedy=remedy
+                f"{what} must be a file", where=where, got="a link to a file that does not exist", remedy=fix_link
             )
         if not path.exists():
             raise ContractError("no such file", where=where, remedy="check the path")
@@ -221,8 +221,8 @@ def read_text(path: Path, what: str = "a contract") -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        got = error.strerror or type(error).__name__
-        raise ContractError("cannot read the file", where=where, got=got) from error
+        reason = error.strerror or type(error).__name__
+        raise ContractError("cannot read the file", where=where, got=reason) from error
     if len(data) > MAX_BYTES:
         raise ContractError(
             f"{what} must have at most {MAX_BYTES} bytes", where=where, got="a larger file", remedy="split it"
@@ -248,8 +248,8 @@ def read_text(path: Path, what: str = "a contract") -> str:
 
 
 def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Document:
-    """Read one YAML document from a string. where: the file's name in messages. what: how messages call the file."""
-    for pattern, rule, remedy in (
+    """Read one YAML document from a string. where: the file's name in errors; what: the word for the file in errors."""
+    for pattern, forbidden_character, remedy in (
         (_CONTROL, "the file must not contain control characters", "remove it"),
         (_TAB_INDENTATION, "indentation must not contain tabs", "indent with spaces"),
     ):
@@ -258,8 +258,8 @@ def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Docu
             at = match.end() - 1
             line = text.count("\n", 0, at) + 1
             column = at - text.rfind("\n", 0, at)
-            got = f"U+{ord(text[at]):04X}"
-            raise ContractError(rule, where=f"{where}:{line}:{column}", got=got, remedy=remedy)
+            code_point = f"U+{ord(text[at]):04X}"
+            raise ContractError(forbidden_character, where=f"{where}:{line}:{column}", got=code_point, remedy=remedy)
     return _Reader(text, where, what).document()
 
 

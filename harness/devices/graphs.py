@@ -199,8 +199,10 @@ def require_cuda() -> None:
     """Raise `CudaGraphError` with the reason if CUDA graphs cannot be used on this machine."""
     if has_cuda():
         return
-    got = "a torch built without CUDA" if torch.version.cuda is None else "no usable CUDA device"
-    raise CudaGraphError("CUDA graphs need a CUDA device", got=got, remedy="use the traced replay on this machine")
+    missing_cuda = "a torch built without CUDA" if torch.version.cuda is None else "no usable CUDA device"
+    raise CudaGraphError(
+        "CUDA graphs need a CUDA device", got=missing_cuda, remedy="use the traced replay on this machine"
+    )
 
 
 def new_stream() -> torch.Stream:
@@ -356,7 +358,7 @@ class CudaGraph:
 
     def _captured(self) -> Any:
         if self._graph is None:
-            raise CudaGraphError("the graph must be captured first", got="nothing captured")
+            raise CudaGraphError("the graph must be captured before it is replayed or read", got="nothing captured")
         return self._graph
 
 

@@ -98,7 +98,7 @@ class LaunchCounter:
         if status == _REFUSED:
             raise _Unavailable(f"CUPTI already has a subscriber (status {status}): a profiler ran in this process")
         if status != 0:
-            raise _Unavailable(f"cuptiSubscribe returned status {status}")
+            raise _Unavailable(f"CUPTI's function cuptiSubscribe failed with status {status}")
         self._subscribed = True
 
     def _see_planted(self) -> None:
@@ -109,15 +109,15 @@ class LaunchCounter:
         """
         callbacks = {domain: self._callbacks(domain) for domain in _NAMES}
         if not any(callbacks.values()):
-            raise _Unavailable("CUPTI knows no callback for a graph launch")
+            raise _Unavailable("this version of CUPTI has no callback for graph launches")
         for domain, identifiers in callbacks.items():
             self._enable(domain, identifiers, on=True)
         seen = self._seen_of_planted()
         counting = next((domain for domain in _NAMES if seen[domain] == 1), None)
         if counting is None:
             raise _Unavailable(
-                f"the planted graph launch was seen {seen[_DRIVER]} times by the driver's callback and "
-                f"{seen[_RUNTIME]} times by the runtime's callback"
+                f"the harness launched a graph once to test the counter, but the driver's callback saw {seen[_DRIVER]} "
+                f"launches and the runtime's callback saw {seen[_RUNTIME]}"
             )
         for domain, identifiers in callbacks.items():
             if domain != counting:
@@ -142,7 +142,8 @@ class LaunchCounter:
             status = self._functions["cuptiEnableCallback"](int(on), self._handle, domain, identifier)
             if status != 0:
                 raise _Unavailable(
-                    f"cuptiEnableCallback({int(on)}) of domain {domain}, callback {identifier} returned status {status}"
+                    f"cuptiEnableCallback({int(on)}) failed with status {status} for callback {identifier} of "
+                    f"domain {domain}"
                 )
 
     def _unsubscribe(self) -> None:

@@ -79,8 +79,13 @@ def evidence_faults() -> dict[str, EvidenceFault]:
         for reference in kind.evidence_faults:
             fault = resolve(reference)
             if not isinstance(fault, EvidenceFault) or found.setdefault(fault.name, fault) is not fault:
-                rule = "an evidence fault must be an `EvidenceFault` with a unique name"
-                raise KindError(rule, where=f"claim kind '{kind.name}'", got=reference, remedy="correct the reference")
+                fault_must_be_unique = "an evidence fault must be an `EvidenceFault` with a unique name"
+                raise KindError(
+                    fault_must_be_unique,
+                    where=f"claim kind '{kind.name}'",
+                    got=reference,
+                    remedy="correct the reference in the kind's `evidence_faults`",
+                )
     return found
 
 

@@ -227,10 +227,10 @@ class _ContractPlanner:
                 description = self._offered.get(fault)
                 if description is None or expectation_for(claim, description) is None:
                     raise ContractError(
-                        "a fault that a claim names must declare the verdict that it causes",
+                        "each fault under a claim's `falsified_by` must declare the verdict that it causes",
                         where=f"{self._loaded.path}: claim {claim.id}",
                         got=f"`{fault}`",
-                        remedy="see `harness check`",
+                        remedy="run `harness check` to see what is wrong",
                     )
                 workload = self._smallest(claim, description)
                 if workload is None:

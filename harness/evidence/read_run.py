@@ -39,7 +39,7 @@ def read_series(path: Path) -> Series:
     rows = max(0, text.count(b"\n") - 1)
     read = _read_whole(path, text, rows, metrics) or _read_field_by_field(path.name, text[end + 1 :], rows, metrics)
     if np.any(read.steps[1:] <= read.steps[:-1]):
-        raise Damaged(f"{path.name}: steps do not increase")
+        raise Damaged(f"{path.name}: the step numbers do not increase from row to row")
     return read.series
 
 
@@ -50,7 +50,7 @@ def _metrics(name: str, header: bytes) -> list[str]:
     metrics = columns[own:]
     named = all(layout.METRIC_NAME.fullmatch(each) for each in metrics)
     if tuple(columns[:own]) != layout.SERIES_COLUMNS or not named or len(set(columns)) < len(columns):
-        raise Damaged(f"{name}: the header must be {_HEADER} and the names of metrics")
+        raise Damaged(f"{name}: the first row must hold the column names {_HEADER} and then the names of metrics")
     return metrics
 
 
@@ -95,7 +95,7 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
     # Replace newlines by commas. One split then returns all fields of all rows.
     fields = body[:-1].replace(b"\n", b",").decode("ascii", "replace").split(",") if rows else []
     if len(fields) != rows * width:
-        raise Damaged(f"{name}: {len(fields)} fields in {counted(rows, 'row')}, but each row must hold {width}")
+        raise Damaged(f"{name}: {len(fields)} fields in {counted(rows, 'row')}, but each row must hold {width} fields")
     try:
         steps = np.fromiter(map(int, fields[0::width]), np.int64, rows)
         loss = np.fromiter(map(float, fields[1::width]), np.float64, rows)
@@ -225,7 +225,9 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
         return run, replace(joined(run, lanes, []), failed=failed)
     except Damaged as damage:
         raise EvidenceError(
-            "the evidence of a run must be readable before the run ends", where=directory.name, got=str(damage)
+            "the evidence that a running run has recorded so far must be readable",
+            where=directory.name,
+            got=str(damage),
         ) from damage
 
 
@@ -377,7 +379,7 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
         elif (record.arm, record.replica) not in executions:
             raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} comes before the arm's start")
         elif isinstance(record, PartFailed) and record.part not in parts():
-            raise Damaged(f"{layout.RECORDS}: part {record.part!r:.100} of an execution is unknown")
+            raise Damaged(f"{layout.RECORDS}: an execution has the unknown part {record.part!r:.100}")
         else:
             executions[record.arm, record.replica].append(record)
     arms: dict[str, list[ArmEvidence]] = {}
@@ -385,7 +387,7 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
     for arm, replica in sorted(executions):
         expected = run.arms[arm].first_replica + len(arms.setdefault(arm, []))
         if replica != expected:
-            raise Damaged(f"{layout.RECORDS}: arm {arm} lacks replica {expected}")
+            raise Damaged(f"{layout.RECORDS}: replica {expected} of arm {arm} is missing")
         path = directory / layout.series_name(arm, replica)
         series = _series(path, known) if path.exists() else _EMPTY
         arms[arm].append(execution_of(series, executions[arm, replica]))

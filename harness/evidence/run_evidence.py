@@ -199,9 +199,9 @@ def of_packages() -> tuple[type[RunRecord], ...]:
     what = "a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of its fields as its `key`"
     for entry, kind in offered(GROUP, what, _is_sound):
         if tag(kind) in taken | types.keys():
-            rule = "the `record` of a package's record type must be unique"
+            record_must_be_unique = "the `record` of a package's record type must be unique"
             raise KindError(
-                rule,
+                record_must_be_unique,
                 where=place(entry),
                 got=f"'{tag(kind)}' again",
                 remedy="rename the record type, or remove one package",

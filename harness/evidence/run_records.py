@@ -359,5 +359,5 @@ class ObservedStep(RunRecord):
         """Refuse a tensor whose source is not an earlier operator. Otherwise following sources might never end."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
-                raise ValueError(f"operator {number} reads the result of a later operator")
+                raise ValueError(f"operator {number} of the recording reads the result of a later operator")
         return self

@@ -217,7 +217,7 @@ ALIKE: Rules = {
     for name, rule in SHARED.items()
 }
 if SHARED.keys() != {*_OF_RUN, *_OF_ARM}:
-    raise TypeError("every field of a run and of a planned arm must have a rule, and no other name may have one")
+    raise TypeError("SHARED must have a rule for each field of `Run` and `PlannedArm`, and for no other name")
 
 
 def serves(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> bool:
@@ -371,16 +371,16 @@ def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
     held = [execution for lane in lanes for execution in lane.executions()]
     for arm, replica in held:
         if held.count((arm, replica)) > 1:
-            raise Damaged(f"two lanes hold arm {arm}, replica {replica}")
+            raise Damaged(f"the evidence of two processes holds the same replica {replica} of arm {arm}")
         if (arm, replica) not in run.executions():
-            raise Damaged(f"a lane holds arm {arm}, replica {replica}, which was not planned")
+            raise Damaged(f"the evidence of a process holds replica {replica} of arm {arm}, which was not planned")
     return [execution for execution in run.executions() if execution not in held]
 
 
 def _require_part(lane: Lane, run: Run) -> None:
     """Raise `Damaged` unless the lane's run equals `run`, except that the lane may have fewer executions."""
     if not serves(run, lane.run, PART):
-        raise Damaged(f"{lane.name}/{layout.RUN} is not a part of this run")
+        raise Damaged(f"{lane.name}/{layout.RUN} describes a run that is not a part of this run")
     for arm, executions in lane.evidence.arms.items():
         if len(executions) > lane.run.arms[arm].replicas:
             raise Damaged(f"{lane.name} holds more executions of arm {arm} than were planned")

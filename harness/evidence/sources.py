@@ -328,14 +328,19 @@ def _below(root: str) -> Iterator[tuple[str, Path]]:
 
 
 def _content(path: Path) -> bytes:
-    rule = "the sources of a system must be readable files of limited size"
+    sources_must_be_small_and_readable = "the sources of a system must be readable files of limited size"
     try:
         size = path.stat().st_size
         if size > SOURCE_LIMIT:
-            remedy = "keep data outside the package, or in files that do not end in .py"
+            keep_data_elsewhere = "keep data outside the package, or in files that do not end in .py"
             raise HarnessError(
-                rule, where=str(path), got=f"{size} bytes, but at most {SOURCE_LIMIT} are allowed", remedy=remedy
+                sources_must_be_small_and_readable,
+                where=str(path),
+                got=f"{size} bytes, but at most {SOURCE_LIMIT} are allowed",
+                remedy=keep_data_elsewhere,
             )
         return path.read_bytes()
     except OSError as error:
-        raise HarnessError(rule, where=str(path), got=error.strerror or type(error).__name__) from error
+        raise HarnessError(
+            sources_must_be_small_and_readable, where=str(path), got=error.strerror or type(error).__name__
+        ) from error

@@ -168,7 +168,7 @@ def answered(child: Child, model: type[Answered], named: str, limit_s: float | N
     """
     answer = child.receive(model.model_validate_json, limit_s)
     if answer is None:
-        raise ProcessFailed(f"{named}: its process took more than {limit_s:g} s")
+        raise ProcessFailed(f"{named}: its process did not answer within {limit_s:g} s")
     if isinstance(answer, Ending):
         raise ProcessFailed(f"{named}: its process {answer}")
     if answer.obstacle is not None:

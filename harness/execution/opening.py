@@ -263,8 +263,10 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     at_commit = in_use()
     here = at_commit.commit if at_commit is not None else None
     if planned.commit != here:
-        rule = f"this process can open only arms of its commit, {here[:12] if here else 'the working tree'}"
-        raise UsageError(rule, where=arm, got=planned.commit or "the working tree's")
+        one_commit_per_process = (
+            f"this process can open only arms of its commit, {here[:12] if here else 'the working tree'}"
+        )
+        raise UsageError(one_commit_per_process, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
     # import late, because this module imports torch

@@ -163,8 +163,10 @@ def together(run: Run, arm: str) -> Iterator[None]:
         yield
         return
     if _seat is None:
-        rule = "an arm with several ranks must be executed by as many processes as it has ranks"
-        raise UsageError(rule, where=arm, got="one process", remedy="execute the arm with `harness verify`")
+        one_process_per_rank = "an arm with several ranks must be executed by as many processes as it has ranks"
+        raise UsageError(
+            one_process_per_rank, where=arm, got="one process", remedy="execute the arm with `harness verify`"
+        )
     seat = _seat
     try:
         _join(seat, arm, ranks, planned.model_parallel, on_cuda=run.workload.needs.device != "cpu")

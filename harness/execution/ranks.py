@@ -242,15 +242,19 @@ def _require_moving(ranks: Sequence[_Rank]) -> None:
     too long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
-        name = f"rank {rank.number} of {len(ranks)}"
+        rank_name = f"rank {rank.number} of {len(ranks)}"
         if rank.is_stopped > STOPPED_S:
             rank.child.resume()
-            raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), but the other ranks were not", _stack_of(rank))
+            raise RankEnded(
+                "heartbeat", f"{rank_name} was stopped (SIGSTOP), but the other ranks were not", _stack_of(rank)
+            )
         if rank.awaited > lag:
-            where = (
+            positions = (
                 f"the rank is at {_said(rank.position)}, but rank {farthest.number} is at {_said(farthest.position)}"
             )
-            raise RankEnded("heartbeat", f"other ranks have waited for {name} for {lag:g} s: {where}", _stack_of(rank))
+            raise RankEnded(
+                "heartbeat", f"other ranks have waited for {rank_name} for {lag:g} s: {positions}", _stack_of(rank)
+            )
 
 
 def _said(position: Position) -> str:

@@ -100,8 +100,8 @@ class SeriesWriter:
         wrong = [name for name in metrics if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS]
         if self._rows or wrong:
             raise ValueError(
-                f"metrics {list(metrics)} do not match a series with {self._metrics}; report the same metrics in "
-                "each step, with valid names that no column of the series has"
+                f"a step reported the metrics {list(metrics)}, but the series has the metrics {self._metrics}; report "
+                "the same metrics in each step, with valid names that no column of the series has"
             )
         self._metrics = list(metrics)
         # write the header again: before the first step, the names of the metrics were unknown

@@ -333,7 +333,7 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """If the run `guest` equals the run `host`, return a run that serves both, and the names of the guest's arms in it.
+    """Return a run that serves both, and the names of the guest's arms in it, if the run `guest` equals the run `host`.
     Otherwise return None."""
     if not serves(host, guest, SAME):
         return None

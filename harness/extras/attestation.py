@@ -68,22 +68,31 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
     except Exception as error:  # the library can raise any exception if the file is not an envelope
         raise EvidenceError("an attestation must be a DSSE envelope", where=str(file), got=_short(error)) from error
     if envelope.payload_type != PAYLOAD_TYPE:
-        got = repr(envelope.payload_type)[:100]
-        raise EvidenceError(f"an attestation must contain {PAYLOAD_TYPE}", where=str(file), got=got)
+        payload_type = repr(envelope.payload_type)[:100]
+        raise EvidenceError(
+            f"the content of an attestation must be of type {PAYLOAD_TYPE}", where=str(file), got=payload_type
+        )
     try:
         envelope.verify([public], 1)
         text = envelope.payload.decode()
     except (VerificationError, UnicodeDecodeError) as error:
-        got = "no signature by this key that fits the statement"
-        raise EvidenceError(f"the attestation must be signed by the key {key}", where=str(file), got=got) from error
+        no_signature = "no signature by this key that fits the statement"
+        raise EvidenceError(
+            f"the attestation must be signed by the key {key}", where=str(file), got=no_signature
+        ) from error
     return text, str(public.keyid)
 
 
 def _need_library() -> None:
-    missing = [name for name in ("securesystemslib", "cryptography") if find_spec(name) is None]
-    if missing:
-        got, remedy = counted(len(missing), "missing package"), f"`{command_for('attest')}` installs what is missing"
-        raise UsageError(f"a signature needs {' and '.join(missing)}", got=got, remedy=remedy)
+    missing_packages = [name for name in ("securesystemslib", "cryptography") if find_spec(name) is None]
+    if missing_packages:
+        number_missing, install_packages = (
+            counted(len(missing_packages), "missing package"),
+            f"`{command_for('attest')}` installs what is missing",
+        )
+        raise UsageError(
+            f"a signature needs {' and '.join(missing_packages)}", got=number_missing, remedy=install_packages
+        )
 
 
 def _key(path: Path) -> bytes:
@@ -238,7 +247,9 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
     own, gate = statement_of(directory)
     if text != statement_text(own):
         raise EvidenceError(
-            "the attestation must be the statement about its run directory", where=str(file), got=_difference(text, own)
+            "the signed statement must equal the statement that the harness derives from the run directory",
+            where=str(file),
+            got=_difference(text, own),
         )
     return Attested(key_id, own, gate)
 

@@ -85,7 +85,7 @@ def compares(draft: Draft) -> str:
 
 
 def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
-    """If state that the first step creates prevented the capture, try again with one plain step before the capture.
+    """Try again with one plain step before the capture if state that the first step creates prevented the capture.
     Return the new trial if it captured the step, and otherwise `tried`."""
     if not any(WARM_STEPS in (each.failure or "") for each in _captures(tried)):
         return tried
@@ -234,8 +234,8 @@ def seconds_of(text: str) -> float:
     """Return the seconds in a text such as `90s`, `20m` or `2h`. Raises UsageError for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None:
-        rule = "a budget must be a number of seconds, minutes or hours"
-        raise UsageError(rule, got=text, remedy="write `90s`, `20m` or `2h`")
+        budget_must_be_a_duration = "a budget must be a number of seconds, minutes or hours"
+        raise UsageError(budget_must_be_a_duration, got=text, remedy="write `90s`, `20m` or `2h`")
     return float(found[1]) * _UNITS[found[2]]
 
 

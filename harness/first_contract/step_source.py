@@ -85,8 +85,8 @@ def _require_as_imported(names: Sequence[str], path: Path) -> None:
             raise UsageError(
                 "the file's name must be in the form to which Python normalizes module names (NFKC)",
                 where=str(path),
-                got=f"{name!a} for {imported!a}",
-                remedy="rename it",
+                got=f"{name!a}, which Python changes to {imported!a}",
+                remedy="rename the file",
             )
 
 
@@ -96,11 +96,11 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
     if spec is None or spec.origin is None or not (hidden_by_all or module.name in sys.stdlib_module_names):
         return
     if Path(spec.origin).resolve() not in {module.with_suffix(".py"), module / "__init__.py"}:
-        where = spec.origin if spec.has_location else "Python's own"
+        other_file = spec.origin if spec.has_location else "Python's own"
         raise UsageError(
             "Python must import this file, and no other module of the same name",
             where=str(path),
-            got=f"another `{module.name}`: {where}",
+            got=f"another `{module.name}`: {other_file}",
             remedy="rename the file; or, if the other module is a copy of it, install this one in place: `pip install "
             "-e .`",
         )
@@ -220,16 +220,16 @@ def read_step_source(asked: str, name: str, file: Path, folder: Path, module: st
 def _parsed(file: Path) -> ast.Module:
     try:
         if (size := file.stat().st_size) > MOST_BYTES:
-            rule = f"a source file must have at most {MOST_BYTES} bytes"
-            raise UsageError(rule, where=_shown(file), got=f"{size} bytes")
+            file_too_large = f"a source file must have at most {MOST_BYTES} bytes"
+            raise UsageError(file_too_large, where=_shown(file), got=f"{size} bytes")
         with tokenize.open(file) as stream:
             return ast.parse(stream.read(), filename=str(file))
     except SyntaxError as error:
         where = f"{_shown(file)}:{error.lineno}" if error.lineno else _shown(file)
         raise UsageError("the file must be valid Python", where=where, got=error.msg) from error
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        got = f"{type(error).__name__}: {error}"
-        raise UsageError("the file must be readable as Python", where=_shown(file), got=got) from error
+        error_text = f"{type(error).__name__}: {error}"
+        raise UsageError("the file must be readable as Python", where=_shown(file), got=error_text) from error
 
 
 def _function(tree: ast.Module, name: str, file: Path) -> Function:
@@ -250,8 +250,8 @@ def _function(tree: ast.Module, name: str, file: Path) -> Function:
             )
         if isinstance(each, ast.ClassDef) and each.name == name:
             where = f"{_shown(file)}:{each.lineno}"
-            remedy = f"if the class is a training system, write a contract for it: {PAGE}"
-            raise UsageError(f"`{name}` must be a function", where=where, got="a class", remedy=remedy)
+            write_a_contract = f"if the class is a training system, write a contract for it: {PAGE}"
+            raise UsageError(f"`{name}` must be a function", where=where, got="a class", remedy=write_a_contract)
     raise UsageError(
         f"`{name}` must be defined with `def` at the top level of the file",
         where=_shown(file),
@@ -294,23 +294,29 @@ def _literal(node: ast.expr | None) -> object:
 def _require_returns(function: Function, file: Path) -> None:
     """Raise UsageError if the source of the function shows that it does not return a step."""
     where = f"{_shown(file)}:{function.lineno}"
-    rule = f"`{function.name}` must make a step and leave the loop to its caller: it must return {RETURNED}"
+    must_return_a_step = (
+        f"`{function.name}` must make a step and leave the loop to its caller: it must return {RETURNED}"
+    )
     own = list(_own(function))
     driven = _calls_of_trainers(own)
-    remedy = f"end the function with `return {RETURNED}`: {PAGE}"
+    end_with_return = f"end the function with `return {RETURNED}`: {PAGE}"
     if driven and not _loops(own):
-        remedy = (
+        end_with_return = (
             f"return `{ast.unparse(driven[0].func).rpartition('.')[0]}` before that call, because the harness "
             "makes the call"
         )
     if isinstance(function, ast.AsyncFunctionDef) or any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own):
-        raise UsageError(rule, where=where, got="a generator, or an async function", remedy=remedy)
+        raise UsageError(
+            must_return_a_step, where=where, got="a generator, or an async function", remedy=end_with_return
+        )
     returned = [node for node in own if isinstance(node, ast.Return) and node.value is not None]
     if not returned:
-        raise UsageError(rule, where=where, got=_loop(own), remedy=_split(own) or remedy)
+        raise UsageError(must_return_a_step, where=where, got=_loop(own), remedy=_split(own) or end_with_return)
     for each in returned:
         if problem := _problem(each.value):
-            raise UsageError(rule, where=f"{_shown(file)}:{each.lineno}", got=problem, remedy=remedy)
+            raise UsageError(
+                must_return_a_step, where=f"{_shown(file)}:{each.lineno}", got=problem, remedy=end_with_return
+            )
 
 
 def _makes_trainer(tree: ast.Module, function: Function) -> bool:

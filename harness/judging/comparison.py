@@ -153,7 +153,7 @@ class Comparison:
             self._sheet.figure("host_values", len(read), "numbers")
             self._sheet.leave_open(
                 reasons.HOST_VALUE_UNEXPLAINED,
-                f"no replay of arm {arm} changes {some(read)}, which the step of this arm reads",
+                f"no replay of arm {arm} changes the host values {some(read)}, but the step of this arm reads them",
             )
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:

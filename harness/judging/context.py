@@ -217,7 +217,7 @@ class _Partial(ArmEvidence):
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:
-    """If the arm failed before its end, raise `Settled` with the reason of the failure."""
+    """Raise `Settled` with the reason of the failure if the arm failed before its end."""
     failure = run.failed.get(arm)
     if failure is not None:
         _settle_failed(f"arm {arm}", run.run_id, failure)
@@ -260,9 +260,9 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
             f"arm {arm} recorded {len(series.loss)} steps but was called for {end.steps_called} steps",
         )
     if not execution.start.trainable_digest:
-        settle(reasons.CAPABILITY_MISSING, f"arm {arm}'s system does not offer `parameters`")
+        settle(reasons.CAPABILITY_MISSING, f"the system of arm {arm} does not offer the capability `parameters`")
     if "" in series.batch_digest:
-        settle(reasons.CAPABILITY_MISSING, f"arm {arm}'s system does not offer `inputs`")
+        settle(reasons.CAPABILITY_MISSING, f"the system of arm {arm} does not offer the capability `inputs`")
 
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
@@ -273,7 +273,10 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
     # Without a capture, the record names no kind of replay. `Comparison.captured` reports a missing capture.
     if capture.mechanism is None and capture.captured:
-        settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that its record does not name")
+        settle(
+            reasons.MECHANISM_MISSING,
+            f"the capture record of arm {arm} does not name the mechanism that replayed the arm",
+        )
     if demanded is not None and capture.mechanism not in (None, demanded):
         settle(
             reasons.MECHANISM_MISSING,

@@ -174,7 +174,7 @@ def _require_roles(name: str, end: ArmEnd) -> None:
     if apart:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"at the end of {name}, the role or the digest of {counted(len(apart), 'tensor')} is missing: "
+            f"at the end of {name}, the kind of state or the digest of {counted(len(apart), 'tensor')} is missing: "
             f"{some(sorted(apart))}",
         )
 
@@ -233,7 +233,7 @@ def require_equal_ends(
                     reasons.HOST_VALUE_UNEXPLAINED,
                     f"{name} and {reference_name} end with different values of {some(apart)}, which no replay changes "
                     "and no step reads: explain under `host_values` of the contract, by the name "
-                    f"{some(excused.paths_of(apart))}, why this is right, or keep the count in a tensor",
+                    f"{some(excused.paths_of(apart))}, why the values may differ, or keep the count in a tensor",
                 )
             losses = "have equal losses" if noisy is None else "have losses whose difference noise explains"
             settle(

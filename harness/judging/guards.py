@@ -129,7 +129,7 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
     """Raise `Settled` unless, in at least `demanded` steps, a group of gradients exceeded the clip's threshold."""
     active = np.asarray(execution.series.clip_active_groups)
     if demanded > 0 and len(active) and (active < 0).all():
-        settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer `gradient_norms`")
+        settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer the capability `gradient_norms`")
     steps = int((active > 0).sum())
     if "clip_active_steps" not in sheet.figures:
         sheet.figure("clip_active_steps", steps, "steps")
@@ -157,7 +157,8 @@ def _require_training_effect(
     if len(ours) < effect.last:
         settle(
             reasons.VACUOUS_STEPS,
-            f"only {len(ours)} steps were recorded, fewer than the last {effect.last} steps of the training effect",
+            f"only {len(ours)} steps were recorded, but the training effect is computed over the "
+            f"last {effect.last} steps",
         )
     _require_one_beginning(effect.control, ours, theirs, beginning)
     below = (theirs - ours)[-effect.last :]

@@ -197,8 +197,8 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
         settle(
             reasons.BEYOND_NOISE,
             f"{counted(runs, 'run')} of {ours} {how}; no other choice of {runs} of all {2 * runs} runs differs as much "
-            f"from the rest, and the difference is {number(found.beyond)} times as large as noise explains; it is "
-            f"largest in {found.feature}",
+            f"from the rest, and the difference is {number(found.beyond)} times as large as noise explains; "
+            f"the largest difference is in {found.feature}",
         )
     return seen
 
@@ -212,7 +212,7 @@ def require_timed_within_noise(
     if len(runs) < 2 * RUNS:
         settle(
             reasons.TOO_FEW_PROCESSES,
-            f"{len(runs) // 2} processes are too few to measure the noise of the arms; use {RUNS}",
+            f"{len(runs) // 2} processes are too few to measure the noise of the arms; use {RUNS} processes",
         )
     steps = min(map(len, runs))
     series = np.stack([each[:steps] for each in runs])
@@ -240,8 +240,8 @@ def require_decided(
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
         settle(
             reasons.NO_NOISE,
-            f"{theirs} repeats its bits, so there is no noise to compare with, and {ours} differs from it by about a "
-            "rounding",
+            f"{theirs} repeats itself in every bit, so there is no noise to compare with, and {ours} differs "
+            "from it by about a rounding",
         )
     if not seen.seen_way and not _would_see_control(part, seen, run):
         settle(

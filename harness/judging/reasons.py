@@ -265,9 +265,12 @@ def _add(kind: Kind, reasons: dict[str, Reason]) -> None:
     """Add the reason codes of a kind of claim to `reasons`. Raises KindError if a code exists already."""
     for code, (status, explanation) in kind.reasons.items():
         if code in reasons:
-            where, remedy = f"claim kind '{kind.name}'", "rename the code, or use the existing one"
+            where, rename_code = f"claim kind '{kind.name}'", "rename the code, or use the existing one"
             raise KindError(
-                "the name of a kind's own reason code must be new", where=where, got=f"'{code}'", remedy=remedy
+                "a reason code that a kind adds must have a name that no other reason code has",
+                where=where,
+                got=f"'{code}'",
+                remedy=rename_code,
             )
         reasons[code] = Reason(code, Status(status), explanation)
 

@@ -133,8 +133,10 @@ def _is_undecided_but_captured(judgement: Judgement) -> bool:
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that was run with another contract, and that this contract does not contain."""
-    judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that judges the evidence has no such unit")
+    """Return the verdict of a unit that was run with another contract, and is not in the judging contract."""
+    judgement = Sheet().conclude(
+        reasons.NOT_IN_CONTRACT, "the contract by which the evidence is judged has no unit with this claim and workload"
+    )
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
 

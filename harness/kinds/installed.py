@@ -39,17 +39,17 @@ def kinds() -> dict[str, Kind]:
     """Return every kind by name, the harness's first. Raises KindError if a kind of an installed package is invalid."""
     found = _with_installed(GROUP, Kind, BUILT_IN, RESERVED)
     for row in found.values():
-        for name, settings in row.probes.items():
-            if name not in probes() or (settings and probes()[name].arm_by_arm):
-                rule = (
+        for probe, settings in row.probes.items():
+            if probe not in probes() or (settings and probes()[probe].arm_by_arm):
+                wrong_probes = (
                     "the field `probes` must name existing probes, and give no settings to a probe that executes the "
                     "arms one by one"
                 )
-                where, remedy = (
+                where, known_probes = (
                     f"claim kind '{row.name}'",
                     f"install the package that offers the probe; known probes are {', '.join(probes())}",
                 )
-                raise KindError(rule, where=where, got=f"'{name}': {settings}", remedy=remedy)
+                raise KindError(wrong_probes, where=where, got=f"'{probe}': {settings}", remedy=known_probes)
     return found
 
 
@@ -80,24 +80,34 @@ def _with_installed(
     found = dict(built_in)
     for entry, row in offered(group, f"a `harness.kinds.{of.__name__}`", lambda value: isinstance(value, of)):
         if row.name in found or row.name in reserved:
-            rule = f"the name of the package's {of.called} is already used"
-            raise KindError(rule, where=place(entry), got=f"'{row.name}'", remedy="rename it, or uninstall the package")
+            name_already_used = f"the name of the package's {of.called} is already used"
+            raise KindError(
+                name_already_used,
+                where=place(entry),
+                got=f"'{row.name}'",
+                remedy="give it another name, or uninstall the package",
+            )
         found[row.name] = row
     return found
 
 
 def offered(group: str, what: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[EntryPoint, Any]]:
     """Yield each entry point of a group with the object that it names. Raises KindError if an object cannot be
-    imported, or if `is_sound` returns False for the object. what: a word for the objects in messages."""
-    rule, remedy = f"an entry point of `{group}` must name {what}", "correct or uninstall that package"
+    imported, or if `is_sound` returns False for it. what: the expected object, for messages."""
+    wrong_entry_point, correct_package = (
+        f"an entry point of `{group}` must name {what}",
+        "correct or uninstall that package",
+    )
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         try:
             value = entry.load()
         except (Exception, SystemExit) as error:  # a module of another package may raise anything
             got = f"{type(error).__name__}: {error}"
-            raise KindError(rule, where=place(entry), got=got, remedy=remedy) from error
+            raise KindError(wrong_entry_point, where=place(entry), got=got, remedy=correct_package) from error
         if not is_sound(value):
-            raise KindError(rule, where=place(entry), got=f"a {type(value).__name__}", remedy=remedy)
+            raise KindError(
+                wrong_entry_point, where=place(entry), got=f"a {type(value).__name__}", remedy=correct_package
+            )
         yield entry, value
 
 

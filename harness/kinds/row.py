@@ -64,7 +64,7 @@ def resolve(reference: str) -> Any:
         return imported(reference)
     except (Exception, SystemExit) as error:  # a package from outside the harness may raise anything
         raise KindError(
-            "this object, which the table of claim kinds names, cannot be imported",
+            "an object that the table of claim kinds names cannot be imported",
             where=reference,
             got=f"{type(error).__name__}: {error}",
             remedy="correct the reference, or install the package that it needs",

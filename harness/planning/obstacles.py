@@ -350,7 +350,7 @@ def baseline_checkout(
         return nullcontext()
     systems = baseline_systems([loaded.contract for loaded in contracts])
     if not systems:
-        raise UsageError("--baseline needs a claim with an arm named as `baseline`", got="no such claim")
+        raise UsageError("--baseline needs a claim whose field `baseline` names an arm", got="no such claim")
     return checked_out(name, systems, reports, accepted=accepted, day=day)
 
 

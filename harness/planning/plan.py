@@ -243,10 +243,10 @@ def refuse_unknown(rule: str, names: Sequence[str], known: Collection[str]) -> N
     The message suggests the nearest known name, or lists some names.
     """
     there = sorted(known)
-    for name in names:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, there, n=1)
+    for unknown_name in names:
+        if unknown_name not in known:
+            nearest = difflib.get_close_matches(unknown_name, there, n=1)
             more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
             some = f"known: {', '.join(there[:SHOWN]) or 'none'}{more}"
-            remedy = f"did you mean `{nearest[0]}`?" if nearest else some
-            raise UsageError(rule, got=f"`{name}`", remedy=remedy)
+            nearest_or_known_names = f"did you mean `{nearest[0]}`?" if nearest else some
+            raise UsageError(rule, got=f"`{unknown_name}`", remedy=nearest_or_known_names)

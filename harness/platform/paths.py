@@ -21,10 +21,10 @@ from harness.errors import HarnessError, UsageError
 
 def require_existing(paths: Iterable[Path]) -> None:
     """Raise UsageError if paths do not exist. The error lists these paths, and suggests a name for the first."""
-    missing = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
-    if missing:
-        rule, where = "the path must exist", ", ".join(map(str, missing))
-        raise UsageError(rule, where=where, got="nothing there", remedy=_remedy(missing[0]))
+    missing_paths = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
+    if missing_paths:
+        paths_must_exist, where = "the path must exist", ", ".join(map(str, missing_paths))
+        raise UsageError(paths_must_exist, where=where, got="nothing there", remedy=_remedy(missing_paths[0]))
 
 
 def _remedy(path: Path) -> str:
@@ -107,9 +107,14 @@ def private_folder() -> Path:
     except OSError as error:  # this error also occurs if there is no temporary folder at all
         raise unusable(directory, error) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        got = f"owner {found.st_uid}" if stat.S_ISDIR(found.st_mode) else "a link"
-        rule = "the lock directory must belong to this user"
-        raise HarnessError(rule, where=str(directory), got=got, remedy="remove the directory, or set TMPDIR")
+        owner_or_link = f"owner {found.st_uid}" if stat.S_ISDIR(found.st_mode) else "a link"
+        directory_must_be_yours = "the lock directory must belong to this user"
+        raise HarnessError(
+            directory_must_be_yours,
+            where=str(directory),
+            got=owner_or_link,
+            remedy="remove the directory, or set TMPDIR",
+        )
     return directory
 
 

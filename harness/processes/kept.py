@@ -118,7 +118,9 @@ class KeptProcess:
         if what == b"errno":
             raise OSError(int(number), os.strerror(int(number)), command[0])
         if what != b"pid":
-            raise ChildProcessError(f"the keeper process ended before it could start {command[0]}")
+            raise ChildProcessError(
+                f"the process that starts and supervises commands ended before it could start {command[0]}"
+            )
         return int(number)
 
     def _listen(self, timeout: float | None) -> None:

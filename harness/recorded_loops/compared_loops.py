@@ -91,17 +91,19 @@ def _require_comparable(runs: Sequence[Recording]) -> None:
     first, *others = runs
     if len({Path(run.name).resolve() for run in runs}) < len(runs):
         names = ", ".join(run.name for run in runs)
-        raise UsageError("each recording must be named only once", got=names, remedy="leave out the repeated name")
+        raise UsageError(
+            "each recording must be named only once", got=names, remedy="leave out the recording that is named twice"
+        )
     for run in others:
         if run.world_size != first.world_size or run.ranks.keys() != first.ranks.keys():
-            found = (
+            ranks_of_both = (
                 f"ranks {', '.join(map(str, each.ranks))} of {each.world_size} in {each.name}" for each in (first, run)
             )
-            rule, remedy = (
+            ranks_must_be_the_same, record_same_ranks = (
                 "runs must have the same ranks, because they are compared rank by rank",
                 "record the same ranks in all of them",
             )
-            raise UsageError(rule, got=" and ".join(found), remedy=remedy)
+            raise UsageError(ranks_must_be_the_same, got=" and ".join(ranks_of_both), remedy=record_same_ranks)
 
 
 def _judge(

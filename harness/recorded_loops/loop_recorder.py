@@ -209,11 +209,16 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
 
     Raise UsageError for a tensor with more than one element.
     """
-    given = loss if isinstance(loss, Mapping) else {LOSS: loss}
-    named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in given.items()}
-    if not named or len(named) < len(given):
-        rule, remedy = "the names of loss terms must differ in their letters, digits and _.-", "name them differently"
-        raise UsageError(rule, where="loss", got=", ".join(given) or "no term", remedy=remedy)
+    loss_terms = loss if isinstance(loss, Mapping) else {LOSS: loss}
+    named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in loss_terms.items()}
+    if not named or len(named) < len(loss_terms):
+        names_must_differ, name_differently = (
+            "the names of loss terms must differ in their letters, digits and _.-",
+            "name them differently",
+        )
+        raise UsageError(
+            names_must_differ, where="loss", got=", ".join(loss_terms) or "no term", remedy=name_differently
+        )
     named |= {} if grad_norm is None else {"grad_norm": grad_norm}
     return {name: _number(name, value) for name, value in named.items()}
 
@@ -235,11 +240,11 @@ def _is_one_number(value: object) -> TypeGuard[Number]:
 def _number(name: str, value: Number) -> Number:
     if not isinstance(value, Tensor):
         return float(value)
-    here = local(value).detach()
-    if here.numel() != 1:
-        rule, remedy = "a recorded quantity must be one number", "reduce it, for example by `mean()`"
-        raise UsageError(rule, where=name, got=f"a tensor {list(here.shape)}", remedy=remedy)
-    return here if here.is_cuda else float(here)
+    tensor = local(value).detach()
+    if tensor.numel() != 1:
+        must_be_one_number, reduce_it = "a recorded quantity must be one number", "reduce it, for example by `mean()`"
+        raise UsageError(must_be_one_number, where=name, got=f"a tensor {list(tensor.shape)}", remedy=reduce_it)
+    return tensor if tensor.is_cuda else float(tensor)
 
 
 def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
@@ -271,10 +276,12 @@ def _new_folder(folder: Path, rank: int, size: int) -> Path:
     begun = [readable(each, RecordingHeader) for each in headers if each.exists()]
     taken = own in there or any(header is None or header.world_size != size for header in begun)
     if taken or len(headers) < len(there):
-        rule, remedy = (
+        folder_must_be_new, name_another_folder = (
             "a recording must be written into a new folder",
             "name another folder, or move the existing one away",
         )
-        raise UsageError(rule, where=str(folder), got="a folder that already exists", remedy=remedy)
+        raise UsageError(
+            folder_must_be_new, where=str(folder), got="a folder that already exists", remedy=name_another_folder
+        )
     own.mkdir(parents=True)
     return own

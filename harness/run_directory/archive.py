@@ -168,9 +168,9 @@ class _Stream:
         self._left -= len(data)
         if self._left < 0:
             raise EvidenceError(
-                "an archive of a run must contain files with only short headers between them",
+                "the headers and the padding between the files of a run's archive must be short",
                 where=str(self._archive),
-                got="a header, or padding, that does not end",
+                got="a header or padding that is too long",
                 remedy=_DISTRUST,
             )
         return data
@@ -227,7 +227,7 @@ class _Unpacking:
         rest = self.tar.fileobj
         while rest is not None and (data := rest.read(_BLOCK)):
             if data.strip(b"\0"):
-                raise tarfile.ReadError("bytes after the last member")
+                raise tarfile.ReadError("bytes after the last file of the archive")
 
     def _next(self) -> tarfile.TarInfo | None:
         self.stream.allow(self.limits.header)

@@ -148,7 +148,7 @@ class Header(Versioned):
     @model_validator(mode="after")
     def _purpose_fits_fault(self) -> Self:
         if (self.purpose == "fault") != (self.fault is not None):
-            raise ValueError(f"the purpose {self.purpose!r} does not match the fault {self.fault!r}")
+            raise ValueError(f"the purpose {self.purpose!r} does not match the planted fault {self.fault!r}")
         return self
 
     @field_validator("digests")

@@ -364,16 +364,19 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
 
 def _unfinished(directory: Path) -> Bundle:
     require_existing([directory])
-    rule = "only an interrupted run directory can be resumed"
+    must_be_an_interrupted_run = "only an interrupted run directory can be resumed"
     if not (directory / layout.HEADER).is_file():
-        raise UsageError(rule, where=str(directory), got="no run directory")
+        raise UsageError(must_be_an_interrupted_run, where=str(directory), got="a folder that is not a run directory")
     if os.path.lexists(directory / layout.MANIFEST):
         raise UsageError(
-            rule, where=str(directory), got="a complete run directory", remedy="read it with `harness judge`"
+            must_be_an_interrupted_run,
+            where=str(directory),
+            got="a complete run directory",
+            remedy="read it with `harness judge`",
         )
     if not os.path.lexists(directory / layout.JOURNAL):
         got = f"no {layout.JOURNAL} in the directory, so nothing shows which of its runs had ended"
-        raise UsageError(rule, where=str(directory), got=got, remedy=ANEW)
+        raise UsageError(must_be_an_interrupted_run, where=str(directory), got=got, remedy=ANEW)
     return read_bundle(directory)
 
 

@@ -271,14 +271,14 @@ def recorded_before(folder: Path) -> list[Path]:
 
 
 def _refuse_ambiguous(path: Path) -> None:
-    both = [name for name in layout.SEEN if os.path.lexists(path / name)]
-    if both or (path / layout.ARCHIVE).is_symlink():
-        got = f"{both[0]} next to it" if both else "a link"
+    other_evidence = [name for name in layout.SEEN if os.path.lexists(path / name)]
+    if other_evidence or (path / layout.ARCHIVE).is_symlink():
+        ambiguous = f"{other_evidence[0]} next to it" if other_evidence else "a link"
         raise EvidenceError(
             f"a published run must have its evidence only in {layout.ARCHIVE}",
             where=str(path),
-            got=got,
-            remedy=f"remove one of the two, or name {path / layout.ARCHIVE}",
+            got=ambiguous,
+            remedy=f"remove the evidence at one of the two places, or name {path / layout.ARCHIVE}",
         )
 
 

@@ -55,7 +55,7 @@ class Manifest(Record):
         files = [file.path for file in self.files]
         for names in (files, self.folders):
             if any(first >= second for first, second in pairwise(names)):
-                raise ValueError("the names must be sorted and unique")
+                raise ValueError("the names that the manifest lists must be sorted, and none may occur twice")
         for name in [*files, *self.folders]:
             if (problem := unfit(name)) or str(PurePosixPath(name)) != name or name == ".":
                 raise ValueError(
@@ -64,7 +64,7 @@ class Manifest(Record):
         if both := set(files) & set(self.folders):
             raise ValueError(f"the manifest lists {shown(min(both))} both as a file and as a folder")
         if outside := {layout.MANIFEST, layout.INCOMPLETE} & {*files, *self.folders}:
-            raise ValueError(f"the manifest lists {min(outside)}")
+            raise ValueError(f"the manifest lists {min(outside)}, which no manifest may list")
         return self
 
     def by_path(self) -> dict[str, ListedFile]:
@@ -97,7 +97,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     path = folder / layout.MANIFEST
     data = read_bytes(path, _MOST_BYTES)
     if path.stat().st_nlink > 1:
-        raise Damaged(f"{layout.MANIFEST} is a hard link")
+        raise Damaged(f"{layout.MANIFEST} has several hard links, but only one is allowed")
     manifest = Manifest(**parse(data, _Written, layout.MANIFEST).model_dump(exclude={"checksum"}))
     text = manifest_text(manifest)
     if text.encode() != data:
@@ -318,8 +318,10 @@ def manifest_of(
     found = listing(folder, leave_out=(layout.MANIFEST, layout.INCOMPLETE, layout.JOURNAL, layout.LOCK))
     if found.unfit:
         name, what = min(found.unfit.items())
-        got = f"{shown(name)}: {what}"
-        raise EvidenceError("a run directory must contain only plain files and folders", where=str(folder), got=got)
+        unfit_entry = f"{shown(name)}: {what}"
+        raise EvidenceError(
+            "a run directory must contain only plain files and folders", where=str(folder), got=unfit_entry
+        )
     files = [listed_file(folder, name) for name in sorted(found.files) if only(name)]
     still_listed = empty_folders(before) - set(files) if before is not None else set()
     folders = sorted(name for name in found.folders | still_listed if only(name))
@@ -345,7 +347,7 @@ def seal_anew(place: Place, seal: Seal) -> None:
         today = today.model_copy(update={"seen": manifest_of(place.root, only=is_seen, before=seal.within).seen})
     if before is not None and before.seen != today.seen:
         raise EvidenceError(
-            "evidence must not be rewritten",
+            "the evidence must be unchanged when verdicts and pages are written again",
             where=str(place.named),
             got="evidence that differs from the sealed evidence",
         )

@@ -244,13 +244,17 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
     for bundle in bundles:
         header, first = bundle.header, named.setdefault(bundle.path.resolve(), bundle)
         if first is not bundle:
-            got, remedy = f"{first.path} again", "leave out one of them"
-            raise EvidenceError("each run must be named only once", where=str(bundle.path), got=got, remedy=remedy)
+            repeated_run, leave_one_out = f"{first.path} again", "leave out one of them"
+            raise EvidenceError(
+                "each run must be named only once", where=str(bundle.path), got=repeated_run, remedy=leave_one_out
+            )
         if header.purpose != "verify":
             planted = f"fault `{header.fault}`" if header.purpose == "fault" else "a fire drill"
-            remedy = "leave it out; a whole drill and its runs have one page: `harness report RUN DRILL --out FOLDER`"
+            leave_one_out = (
+                "leave it out; a whole drill and its runs have one page: `harness report RUN DRILL --out FOLDER`"
+            )
             rule = "a shard of a gate must not plant a fault"
-            raise EvidenceError(rule, where=str(bundle.path), got=planted, remedy=remedy)
+            raise EvidenceError(rule, where=str(bundle.path), got=planted, remedy=leave_one_out)
         outside = next((unit for unit in header.units if not header.narrowed.asks_for(unit)), None)
         if outside is not None:
             raise EvidenceError(

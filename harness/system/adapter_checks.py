@@ -120,25 +120,27 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
 
     if isinstance(loss, Mapping) and "loss" in loss:
         loss = loss["loss"]
-    found, remedy = describe_value(loss), "return the loss as the model computed it, with `loss.detach()`"
+    found, how_to_return_loss = describe_value(loss), "return the loss as the model computed it, with `loss.detach()`"
     if isinstance(loss, torch.Tensor):
         if loss.numel() == 1 and loss.is_floating_point() and not loss.is_meta:
             return loss
         if loss.numel() != 1:
-            remedy = "reduce it to one number on its device, with `.mean()` or `.sum()`"
+            how_to_return_loss = "reduce it to one number on its device, with `.mean()` or `.sum()`"
         elif loss.is_meta:
             found += " on the device meta, which has no values"
     elif loss is None:
-        remedy = "end it with `return loss.detach()`"
+        how_to_return_loss = "end it with `return loss.detach()`"
     elif isinstance(loss, int | float) or type(loss).__module__ == "numpy":
-        remedy = "return the tensor itself, because `.item()`, float() and `.numpy()` wait for the device in every step"
+        how_to_return_loss = (
+            "return the tensor itself, because `.item()`, float() and `.numpy()` wait for the device in every step"
+        )
     elif isinstance(loss, tuple | list | Mapping):
-        remedy = "return only the loss, or a dictionary with `loss`"
+        how_to_return_loss = "return only the loss, or a dictionary with `loss`"
     raise AdapterError(
         f"{call} must return the loss: a floating-point tensor with one element",
         where=return_place(step),
         got=found,
-        remedy=remedy,
+        remedy=how_to_return_loss,
     )
 
 
@@ -156,14 +158,16 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
     parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")
     if not parameters:
-        raise _wrong_parameters(function, "none", "name the trained tensors: `dict(model.named_parameters())`")
+        raise _wrong_parameters(function, "no parameter", "name the trained tensors: `dict(model.named_parameters())`")
     lazy = [name for name, tensor in parameters.items() if is_lazy(tensor)]
     if lazy:
-        remedy = (
+        run_one_batch = (
             "run one batch through the model under torch.no_grad() when the model is created, so that its "
             "parameters get their shapes"
         )
-        raise _wrong_parameters(function, f"{names(lazy)} of a lazy module that no batch has passed through", remedy)
+        raise _wrong_parameters(
+            function, f"{names(lazy)} of a lazy module that no batch has passed through", run_one_batch
+        )
     by_device: dict[str, list[str]] = {}
     for name, tensor in parameters.items():
         by_device.setdefault(str(tensor.device), []).append(name)
@@ -171,8 +175,8 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
         found = "; ".join(f"on {device}: {names(held)}" for device, held in by_device.items())
         raise _wrong_parameters(function, found, "move the whole model to one device")
     if "meta" in by_device:
-        remedy = "give the parameters values, with `model.to_empty(device=…)` and their initialization"
-        raise _wrong_parameters(function, f"{names(parameters)} on the device meta, which has no values", remedy)
+        give_values = "give the parameters values, with `model.to_empty(device=…)` and their initialization"
+        raise _wrong_parameters(function, f"{names(parameters)} on the device meta, which has no values", give_values)
     return parameters
 
 
@@ -237,11 +241,11 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
     metrics = _named_tensors(found, "metrics()", function, '`{"accuracy": self.accuracy}`, say')
     for name, tensor in metrics.items():
         if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS:
-            remedy = f"use only letters, digits, `_`, `.` and `-`, and none of the names {names(SERIES_COLUMNS)}"
-            raise _wrong_metrics(function, f"the name {name!r:.100}", remedy)
+            allowed_names = f"use only letters, digits, `_`, `.` and `-`, and none of the names {names(SERIES_COLUMNS)}"
+            raise _wrong_metrics(function, f"the name {name!r:.100}", allowed_names)
         if tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
-            remedy = "reduce the tensor to one number in the step, with `.mean()` or `.sum()`"
-            raise _wrong_metrics(function, f"{describe_value(tensor)} under `{name}`", remedy)
+            reduce_to_one_number = "reduce the tensor to one number in the step, with `.mean()` or `.sum()`"
+            raise _wrong_metrics(function, f"{describe_value(tensor)} under `{name}`", reduce_to_one_number)
     if known and set(metrics) != set(known):
         found = difference_of_names(metrics, known, "at this step", "at the first step")
         raise _wrong_metrics(function, found, "return the same names at every step")
@@ -256,11 +260,11 @@ def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], funct
     """
     from harness.system.replay.found_state import same
 
-    made = [name for name, tensor in first.items() if name not in again or same(tensor) != same(again[name])]
-    if made:
+    new_tensors = [name for name, tensor in first.items() if name not in again or same(tensor) != same(again[name])]
+    if new_tensors:
         raise _wrong_metrics(
             function,
-            f"a new tensor at each call under {names(made)}",
+            f"a new tensor at each call under {names(new_tensors)}",
             "compute the tensor in the step and keep it, `self.accuracy = …`, because a replay does not execute "
             "metrics()",
         )
@@ -284,7 +288,7 @@ def _named_tensors(found: object, call: str, function: Callable[..., Any], examp
         raise wrong(describe_value(found), f"return {example}")
     for name, tensor in found.items():
         if not isinstance(name, str):
-            raise wrong(f"the name {name!r}", "names are strings")
+            raise wrong(f"the name {name!r}", "give each tensor a string as its name")
         if not isinstance(tensor, torch.Tensor):
             raise wrong(f"{describe_value(tensor)} under `{name}`", f"return {example}")
     return dict(found)

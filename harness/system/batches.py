@@ -166,9 +166,9 @@ def _checked(batch: object, index: int, function: Callable[..., Any]) -> dict[st
     import torch
 
     found = list(leaves(batch))
-    odd = odd_key(batch)
-    if odd is not None:
-        raise _wrong_batch(function, f"the name {odd!r:.100}", "names are strings")
+    wrong_name = odd_key(batch)
+    if wrong_name is not None:
+        raise _wrong_batch(function, f"the name {wrong_name!r:.100}", "give each tensor a string as its name")
     if not found:
         raise _wrong_batch(function, f"{describe_value(batch)} at index {index}", EXAMPLE)
     for name, value in found:
@@ -177,8 +177,8 @@ def _checked(batch: object, index: int, function: Callable[..., Any]) -> dict[st
                 raise _wrong_batch(function, f"{describe_value(value)} at index {index}", EXAMPLE)
             raise _wrong_batch(function, f"{describe_value(value)} under `{name}`", _entry_remedy(value))
         if value.is_meta:
-            got = f"`{name}` on the device meta, which has no values"
-            raise _wrong_batch(function, got, "create the tensor on the CPU or on the model's device")
+            tensor_on_meta = f"`{name}` on the device meta, which has no values"
+            raise _wrong_batch(function, tensor_on_meta, "create the tensor on the CPU or on the model's device")
     tensors = dict(found)
     if len(tensors) < len(found):
         twice = next(name for name, _ in found if [each for each, _ in found].count(name) > 1)
@@ -197,8 +197,10 @@ def _require_same_structure(batch: object, index: int, function: Callable[..., A
             difference_of_names(ours, theirs, f"at index {index}", "at index 0"),
             "shapes may change from step to step, but names must not: fill absent tensors with zeros",
         )
-    got = f"a different structure of the same tensors at index {index} than at index 0"
-    raise _wrong_batch(function, got, "return tuples, lists and dictionaries at the same places for every index")
+    other_structure = f"a different structure of the same tensors at index {index} than at index 0"
+    raise _wrong_batch(
+        function, other_structure, "return tuples, lists and dictionaries at the same places for every index"
+    )
 
 
 def _wrong_batch(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:

@@ -169,12 +169,14 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return function
     # Keep the same dictionary or list object. A step may replace its tensors, and the harness must read the new ones.
     several = given if isinstance(given, Mapping | list) else list(given)
-    wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
-    if wrong or not _by_name(several):
+    wrong_values = [
+        f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)
+    ]
+    if wrong_values or not _by_name(several):
         raise AdapterError(
             f"`parameters`, as returned by {name}, must be modules and tensors",
             where=return_place(build),
-            got=wrong[0] if wrong else "none",
+            got=wrong_values[0] if wrong_values else "no parameter",
             remedy="return the trained model: `return step, batch, model`",
         )
     return replace(function, parameters=lambda: _parameters_of(_by_name(several)))

@@ -75,9 +75,9 @@ def from_plain(plain: Mapping[str, Any]) -> SystemDescription:
         )
         same = to_plain(described) == plain
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotADescription(f"an answer that is not a description: {type(error).__name__}: {error}") from error
+        raise NotADescription(f"an answer that does not describe a system: {type(error).__name__}: {error}") from error
     if not same:
-        raise NotADescription("an answer with more or fewer fields than a description")
+        raise NotADescription("an answer with more or fewer fields than a SystemDescription has")
     return described
 
 
@@ -109,7 +109,7 @@ def _scalar(value: object, field: str) -> Scalar:
     if isinstance(value, float) and not math.isfinite(value):
         raise NotADescription(f"{field}: {value}, not a finite number")
     if abs(value) >= MOST_INTEGER and isinstance(value, int):
-        raise NotADescription(f"{field}: an integer of more than 64 bits")
+        raise NotADescription(f"{field}: an integer that does not fit into 64 bits")
     return value
 
 
@@ -370,5 +370,5 @@ def _answer(name: str, number: str, line: str) -> Description:
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise NotADescription(f"{type(problem).__name__}: {problem}") from problem
     if answer["number"] != number:
-        raise NotADescription("another number")
+        raise NotADescription("an answer with another number than the request")
     return SystemResolutionError(**error)

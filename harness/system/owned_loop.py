@@ -82,7 +82,7 @@ class OwnedLoop:
             raise LoopEndedError(
                 "a training loop must continue for as long as steps are requested",
                 where=self._name,
-                got=f"an end after {self.steps} steps",
+                got=f"a loop that ended after {self.steps} steps",
                 remedy="let the loop train for more steps than the workload has, because timings and observations add "
                 "some",
             )

@@ -81,7 +81,7 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """From now on, make `share` return the same rows for groups of `ranks` neighboring ranks, which hold one model
+    """Make `share` return, from now on, the same rows for groups of `ranks` neighboring ranks, which hold one model
     together."""
     global _model_parallel  # noqa: PLW0603 - a process has one rank
     _model_parallel = ranks

@@ -22,7 +22,9 @@ class RetiredSystem:
         return SystemDescription("a retired system", "cannot train any more", (), {}, {}, frozenset())
 
     def open(self, *_arguments: object, **_options: object) -> NoReturn:
-        raise NotAvailable("this system is retired; use a claim of kind step_accuracy with your own peer instead")
+        raise NotAvailable(
+            "the harness no longer contains this system; use a claim of kind step_accuracy with your own peer instead"
+        )
 
 
 RETIRED = {"harness.system.huggingface:TransformersQLoRA"}

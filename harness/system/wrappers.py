@@ -348,6 +348,6 @@ def wrap(training: TrainingRun, fault: str, *, steps: int) -> TrainingRun:
     known = wrapped_faults(_GROUP)
     if fault not in known:
         raise UsageError(
-            "a fault of the harness must be one of its wrappers", got=fault, remedy=f"one of {', '.join(sorted(known))}"
+            "the harness has no planted fault of this name", got=fault, remedy=f"name one of {', '.join(sorted(known))}"
         )
     return planted(training, _GROUP, fault, steps)

@@ -263,8 +263,10 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
         )
     for output, tensor in tensors.items():
         if tensor.dtype is not torch.float64 or tensor.shape != declared[output].shape:
-            found = f"{tensor.dtype} {list(tensor.shape)}"
-            raise ValueError(f"{name}: {output} is {found}; return torch.float64 {list(declared[output].shape)}")
+            type_and_shape = f"{tensor.dtype} {list(tensor.shape)}"
+            raise ValueError(
+                f"{name}: {output} is {type_and_shape}; return torch.float64 {list(declared[output].shape)}"
+            )
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{name}: {output} contains NaN or infinity; return only finite values")
     return tensors

@@ -48,7 +48,7 @@ def execute_peak_memory(run: Run, recorder: Recorder) -> None:
 
 
 def execute_recapture(run: Run, recorder: Recorder) -> None:
-    """For every arm of the run, drop its captures and make them again. `captures_of` returns how many are made."""
+    """Drop the captures of every arm of the run and make them again. `captures_of` returns how many are made."""
     for arm in run.arms:
         with ArmLife(run, arm, recorder) as life:
             _recapture(life)

@@ -47,7 +47,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe | None, recorder: Recorder) -> None:
     if not isinstance(training, HasKernels):
-        raise NotAvailable("a JIT ledger needs the system's capability `kernels`")
+        raise NotAvailable("recording when kernels are compiled and loaded needs the system's capability `kernels`")
     if probe is None:
         free, steps, failure = None, 0, None
         recorder.phase(f"{arm}: steps")

@@ -93,7 +93,7 @@ def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable
         return
 
     def ended(*_: object) -> None:
-        raise SilentError(f"a step of this test took longer than {silence:g} s")
+        raise SilentError(f"an extra step, made after the training to test its replays, took longer than {silence:g} s")
 
     def beat() -> None:
         heartbeat()
@@ -172,7 +172,7 @@ class _Look:
                 repeated = {name for name in first if first[name] == again[name]}
                 known = {name for name in repeated if first[name] not in [each.get(name) for each in stale]}
                 if not known and LOSS_OUTPUT not in first:
-                    raise LookupError("a step after the last one returns no loss, and changes no parameter")
+                    raise LookupError("an extra step after the training returns no loss and changes no parameter")
                 outside = sorted(name for name in known if without.get(name) == first[name])
                 # If step `last` has the same batch, equal parameters prove nothing, because slightly different
                 # gradients may give the same parameters after rounding.
@@ -194,7 +194,7 @@ class _Look:
                 if self._batch() != batch:
                     break
         if known is None:
-            raise LookupError("no other step has the same replays as the last step")
+            raise LookupError("no other step of the training replays the same graphs as the last step")
         return known
 
     def _step(self, index: int, *, left_out: bool = False, restored: bool = True) -> _Outputs:
@@ -210,8 +210,8 @@ class _Look:
             # parameters are already updated.
             loss = {}
         if not all(bool(local(each).isfinite().all()) for each in loss.values()):
-            # A loss that is NaN is NaN on every batch, with and without replays, so equal outputs would prove nothing.
-            raise ArithmeticError("a step after the last one returns a loss that is not finite")
+            # NaN stays NaN on every batch and with or without replays, so equal outputs would prove nothing.
+            raise ArithmeticError("an extra step after the training returns a loss that is not finite")
         self._attempts.left_out = False
         self.heartbeat()
         return self._parameters() | digests(loss)

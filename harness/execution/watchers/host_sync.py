@@ -332,7 +332,7 @@ def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], 
 
 @contextmanager
 def _named(detector: str) -> Iterator[None]:
-    """If the block raises an error, add a note to it that names the detector."""
+    """Add a note that names the detector to an error that the block raises."""
     try:
         yield
     except Exception as error:

@@ -128,7 +128,7 @@ class LooseWatch:
         if self._after is None:
             if self._ledger.step and self._late():  # the training itself ended early
                 raise RuntimeError(
-                    "the training ended before the last announced step; number of steps that were made: "
+                    "the training ended before the last step that the harness announced; steps that were made: "
                     f"{self._ledger.step}"
                 )
             return {}

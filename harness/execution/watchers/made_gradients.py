@@ -323,8 +323,7 @@ class MadeGradients(ClipWatch):
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """If the step has assigned another tensor to a parameter's `grad`, keep the copy of the gradient that was there
-        before."""
+        """Keep the copy of the earlier gradient if the step has assigned another tensor to a parameter's `grad`."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
@@ -358,7 +357,7 @@ class MadeGradients(ClipWatch):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """If observing the block fails, catch the error. The step then continues, without a report of its gradients."""
+        """Catch an error in the observation of the block. The step then continues without a report of gradients."""
         try:
             with torch.no_grad():
                 yield

@@ -75,7 +75,7 @@ def engine(on: str | None, gpus: str | None = None) -> Engine:
         raise UsageError(
             "--gpus names GPUs of this machine, so it cannot be combined with Slurm",
             got="--on slurm",
-            remedy="leave out one of them",
+            remedy="leave out --gpus or --on slurm",
         )
     if find_spec("submitit") is None:
         raise UsageError("--on and --gpus need submitit", got="no such package", remedy=command_for("fleet"))
@@ -139,11 +139,11 @@ class Slurm:
     def __post_init__(self) -> None:
         missing = [name for name in COMMANDS if shutil.which(name) is None]
         if missing:
-            got, remedy = (
+            missing_commands, start_elsewhere = (
                 f"no {', '.join(missing)} on PATH",
                 "start the command on a machine from which jobs are submitted",
             )
-            raise UsageError("--on slurm needs Slurm's commands", got=got, remedy=remedy)
+            raise UsageError("--on slurm needs Slurm's commands", got=missing_commands, remedy=start_elsewhere)
         chosen = [f"--partition={self.options['partition']}"] if "partition" in self.options else []
         nodes = _slurm("sinfo", "--noheader", "--format=%G", *chosen).splitlines()
         self._gpus = max((sum(map(int, _GPUS.findall(node))) for node in nodes), default=0)
@@ -187,20 +187,23 @@ class Slurm:
 def _options(text: str) -> dict[str, str]:
     """Return Slurm options such as `partition=gpu,time=30`, by name. Raises UsageError for any other form."""
     words = [word for word in text.split(",") if word]
-    if wrong := [word for word in words if not _OPTION.fullmatch(word)]:
-        rule, remedy = "options of sbatch must be KEY=VALUE, separated by commas", "slurm:partition=gpu,time=30"
-        raise UsageError(rule, got=repr(wrong[0]), remedy=f"such as `{remedy}`")
+    if wrong_options := [word for word in words if not _OPTION.fullmatch(word)]:
+        options_must_be_key_value, example = (
+            "options of sbatch must be KEY=VALUE, separated by commas",
+            "slurm:partition=gpu,time=30",
+        )
+        raise UsageError(options_must_be_key_value, got=repr(wrong_options[0]), remedy=f"write them as in `{example}`")
     return {key: value for key, _, value in (word.partition("=") for word in words)}
 
 
 def _slurm(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        got = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        slurm_error = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise HarnessError(
             "a command of Slurm failed",
             where=command[0],
-            got=got,
+            got=slurm_error,
             remedy="check that this machine is a client of a running Slurm",
         )
     return done.stdout
@@ -253,7 +256,9 @@ def run_shards(
         directory.mkdir()
     except FileExistsError:
         raise UsageError(
-            "the folder for the shards must not exist yet", where=str(directory), got="one that exists"
+            "the folder for the jobs' run directories must not exist yet",
+            where=str(directory),
+            got="an existing folder",
         ) from None
     except OSError as error:
         raise takes_nothing(directory, error) from error
@@ -338,10 +343,10 @@ def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
     found = {shard.name: moved.run_directories(directory / shard.name) for shard in shards}
     if missing := [name for name, paths in found.items() if not paths]:
         raise EvidenceError(
-            "every shard must have a run directory",
+            "every job of the gate must have written a run directory",
             where=str(directory),
-            got=f"no run directory of {', '.join(missing)}",
-            remedy=f"read the output of each shard in NAME.txt, and of its job in {JOBS}",
+            got=f"no run directory of the jobs {', '.join(missing)}",
+            remedy=f"read the output of each job: the harness's in the file NAME.txt, Slurm's in the folder {JOBS}",
         )
     return [path for paths in found.values() for path in paths]
 

@@ -116,7 +116,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
     if not isinstance(call, ast.Call) or call.args or any(each.arg is None for each in call.keywords):
-        raise ValueError("arguments without names")
+        raise ValueError("an argument without a name")
     for each in call.keywords:
         yield str(each.arg), ast.literal_eval(each.value)
 

@@ -128,9 +128,12 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
     if not claims:
         items = counted(sum(len(each.contract.items) for each in imported), "item")
-        got = f"no recognized claim among {items}"
+        unrecognized_items = f"no recognized claim among {items}"
         raise ContractError(
-            "a contract must have at least one claim", where=str(path), got=got, remedy="leave out --write"
+            "a contract must have at least one claim",
+            where=str(path),
+            got=unrecognized_items,
+            remedy="leave out --write",
         )
     steps = sorted({executable.steps for each in imported for _, executable in each.executable})
     arms = {arm for claim in claims for arm in _arms(claim)}

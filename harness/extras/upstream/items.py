@@ -159,9 +159,9 @@ def _refuse_same_ids(items: list[Item]) -> None:
     for item in items:
         other = first.setdefault(item.id, item)
         if other is not item:
-            remedy = f"rename one: {other.where} already has this id"
+            rename_one = f"rename one: {other.where} already has this id"
             raise ContractError(
-                "ids of items must be unique", where=item.where, got=f"'{item.id}' again", remedy=remedy
+                "ids of items must be unique", where=item.where, got=f"'{item.id}' again", remedy=rename_one
             )
 
 

@@ -412,7 +412,8 @@ def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: A
     if not sheet.meets("unasked_captures", theirs, "at most", part.unasked_at_most, "captures", beside=True):
         settle(
             reasons.CAPTURED_UNASKED,
-            f"{part.baseline} asks for no capture but began {theirs}; at most {part.unasked_at_most} are allowed",
+            f"{part.baseline} asks for no capture but began {theirs} captures; at most "
+            f"{part.unasked_at_most} are allowed",
         )
     if not sheet.meets("capture_attempts", ours, "exactly", part.attempts, "captures"):
         settle(reasons.CAPTURE_ATTEMPTS, f"{part.candidate} began {ours} captures, but {part.attempts} are required")

@@ -85,8 +85,8 @@ def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):
             settle(
                 reasons.EVIDENCE_MISSING,
-                f"step {step.step} was compared with {step.reference} and {step.yardstick}, which the claim does not "
-                "name",
+                f"step {step.step} was compared with {step.reference} and {step.yardstick}, but the claim "
+                "names other arms under `reference` and `yardstick`",
             )
         if [reading.quantity for reading in step.readings] != [*EVALUATED, *UPDATED]:
             settle(reasons.EVIDENCE_MISSING, f"not every quantity was compared at step {step.step}")
@@ -94,7 +94,10 @@ def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
             bound = part.max_update_error
             if reading.quantity in EVALUATED:
                 if reading.yardstick is None or not math.isfinite(reading.yardstick):
-                    settle(reasons.EVIDENCE_MISSING, f"the yardstick has no {reading.quantity} at step {step.step}")
+                    settle(
+                        reasons.EVIDENCE_MISSING,
+                        f"the arm under `yardstick` has no finite {reading.quantity} at step {step.step}",
+                    )
                 seen[reading.quantity] = max(seen.get(reading.quantity, 0.0), reading.yardstick)
                 bound = max(part.max_evaluation_error, part.times_yardstick * seen[reading.quantity])
             yield Held(step.step, reading.quantity, reading.tensor, reading.error, bound)

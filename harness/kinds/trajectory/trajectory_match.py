@@ -246,8 +246,9 @@ def note_same_step(
     if part.switched_on and equal and (None in (ours, theirs) or ours == theirs):
         sheet.leave_open(
             reasons.OPTIMIZATION_OFF,
-            f"the optimization seems to have no effect: {part.candidate} and {part.baseline} run {SAME}. If it is "
-            "meant to change neither, claim its gain in speed or memory instead and remove `switched_on`",
+            f"the optimization seems to have no effect: {part.candidate} and {part.baseline} run {SAME}. If the "
+            "optimization is meant to keep operators and bits equal, claim its gain in speed or memory instead, and "
+            "remove `switched_on`",
         )
     arms = context.contract.arms
     differs = arms[part.candidate].settings() != arms[part.baseline].settings()

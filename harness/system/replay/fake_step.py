@@ -97,7 +97,7 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
     if places:
         more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
         raise FakeTensorsLeftError(
-            "a trial on tensors without values must leave none of these tensors behind",
+            "the harness runs the step on tensors without values to test it, and no such tensor may remain in memory",
             got=f"tensors without values in {', '.join(places[:_SHOWN])}{more}",
             remedy="keep the state that a step changes where the harness finds it: in variables that the step closes "
             "over, or on the model, the optimizer, the trainer or its callbacks",

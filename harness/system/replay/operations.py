@@ -277,7 +277,7 @@ class _Recording(Observer):
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:
-            raise RuntimeError(f"{func} reads a value of the step on the host")
+            raise RuntimeError(f"{func} makes the host read a value that the step computes, so it cannot be replayed")
         called = _COPY if func is LIFT else func  # each repetition creates the tensor again from its numbers
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
@@ -285,7 +285,7 @@ class _Recording(Observer):
         operation.site = site_to_note()
         returned, needed = executed(called, args, kwargs)
         if needed and not constant:
-            raise RuntimeError(f"{func} reads a value of the step on the host, by its call of {needed[0]}")
+            raise RuntimeError(f"{func} calls {needed[0]}, which makes the host read a value that the step computes")
         self.operations.append(operation)
         if (name := drawn_by(func, args, kwargs, returned)) is not None:
             self.draws.append(name)
@@ -304,7 +304,7 @@ class _Recording(Observer):
         """Return a tensor that is computed only from constants. For other tensors, raise RuntimeError, because the host
         would read them."""
         if not self.host.has(tensor):
-            raise RuntimeError(f"{called} reads a value of the step on the host")
+            raise RuntimeError(f"{called} makes the host read a value that the step computes, so it cannot be replayed")
         return tensor
 
     def _keep(self, tensor: Tensor) -> None:
@@ -325,8 +325,8 @@ class _Recording(Observer):
             dtype, number = place
             if dtype != tensor.dtype:
                 raise RuntimeError(
-                    "a tensor shares memory with a value of the step, but has another data type, and no operation of "
-                    "the step created it"
+                    "a tensor shares memory with a tensor that the step computes, but has another data type, and no "
+                    "recorded operation created it, so a replay could not create it again"
                 )
             shape = [list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
             view = [_Result(number), *shape]

@@ -142,7 +142,7 @@ class TracedStep:
         except RuntimeError as error:
             place = of_traceback(error.__traceback__)
             raise NotTraceableError(
-                "the step must be recordable as ATen operators",
+                "the harness must be able to record the step as ATen operators",
                 where=f"{place.file}:{place.line}",
                 got=f"{type(error).__name__}: {_first_line(error)}{called_at(error)}{made_to_wait(error)}",
                 remedy="use the fused or functional form of the operation, or do it after the step: "
@@ -151,7 +151,9 @@ class TracedStep:
         self._require_waits(recorded)
         self.operations, self.operators, self.draws = len(recorded), recorded.names(), recorded.draws
         if self.operations == 0:
-            raise NotTraceableError("the step must do some work", got="a recording without an operation")
+            raise NotTraceableError(
+                "the step must execute at least one operation", got="a recording without an operation"
+            )
         self._recorded = recorded
         self.host_changes += [f"{path} ({OF_THE_CAPTURE})" for path, was in self._replaced if recorded.reads(was)]
         if can_follow():
@@ -165,10 +167,10 @@ class TracedStep:
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
             raise NotTraceableError(
-                "a recorded step must work on tensors that one rank holds whole",
+                "a step can be recorded only if one rank holds each tensor whole",
                 where=spread[0],
                 got=f"{counted(len(spread), 'tensor')} divided among ranks (DTensor)",
-                remedy="leave the step uncaptured on this machine, because a recording does not see the gathered "
+                remedy="leave the step uncaptured on this machine, because a recording does not contain the gathered "
                 "tensors",
             )
 
@@ -178,8 +180,8 @@ class TracedStep:
         unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
         if unawaited:
             raise NotTraceableError(
-                "a recorded step must wait for its collectives by operators",
-                got=f"{', '.join(unawaited)}, which Python waits for",
+                "a step can be recorded only if operators wait for its collectives",
+                got=f"{', '.join(unawaited)}, for which Python code waits",
                 remedy="call the collectives of `torch.distributed._functional_collectives`, or capture the step on "
                 "GPUs",
             )
