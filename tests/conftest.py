@@ -173,15 +173,17 @@ def warm(worker_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def warm_commands(command_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
+def warm_commands(command_server: str, worker_server: str, request: pytest.FixtureRequest) -> Iterator[None]:
     """`python -m harness` and `python -m pytest` of a module's tests are forks, and so is what these start in turn.
 
-    So are workers that the tests start in this process. None of them has torch before it imports it itself.
+    So are workers that the tests start in this process. Of all of them those alone have torch that a command starts: it
+    starts one ahead, which would import torch for two seconds.
     """
     import warm_start
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(warm_start.COMMANDS, command_server)
+        patch.setenv(warm_start.WORKERS, worker_server)
         patch.setattr("harness.processes.kept.subprocess", warm_start.Subprocess())
         if hasattr(request.module, "subprocess"):
             patch.setattr(request.module, "subprocess", warm_start.Subprocess())

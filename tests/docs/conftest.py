@@ -95,6 +95,7 @@ def made_environment(place: Path, known: tuple[Path, Path]) -> dict[str, str]:
         "PIP_NO_INDEX": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # pip reads it so: none, since setuptools would come from an index
         "PIP_CONFIG_FILE": os.devnull,
+        "PIP_COMPILE": "0",  # Python compiles what is imported
         "UV_CONFIG_FILE": str(configuration),
         "UV_CACHE_DIR": str(place / "cache"),
         "CUDA_VISIBLE_DEVICES": "",

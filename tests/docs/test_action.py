@@ -46,6 +46,7 @@ class Runner:
             "PIP_NO_INDEX": "1",
             "PIP_NO_BUILD_ISOLATION": "0",
             "PIP_CONFIG_FILE": os.devnull,
+            "PIP_COMPILE": "0",  # Python compiles what is imported
             "PIP_FIND_LINKS": str(known[1]),
             "GITHUB_ACTIONS": "true",
             "CI": "true",

@@ -1,7 +1,7 @@
 """Pages that a reader follows from an empty repository, word for word: their files written, their commands run.
 
 The harness is installed there as the page says, in an environment that finds torch and the like where this
-one has them.
+one has them; by the same line of another page it is already installed.
 A gate's workers are started as a reader's are, those of other commands are forks of one process of that environment.
 """
 
@@ -43,12 +43,19 @@ def repository(tmp_path: Path, checkout: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def installed() -> set[str]:
+    """The lines of pages by which the harness was installed in the environment."""
+    return set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", FOLLOWED)
 def test_the_commands_of_a_walkthrough_page_work_as_written(
     page: str,
     environment: dict[str, str],
     repository: Path,
+    installed: set[str],
     record_testsuite_property: Callable[[str, object], None],
     request: pytest.FixtureRequest,
 ) -> None:
@@ -57,10 +64,15 @@ def test_the_commands_of_a_walkthrough_page_work_as_written(
     for block in followed(page):
         if block.language in SHELLS:
             for command in commands(block):
+                if command.line in installed:
+                    continue
                 starts = command.line.startswith(STARTS) and "--gate" not in command.line
                 variables = request.getfixturevalue("warm_environment") if starts else environment
                 code = codes.get(command.line, [0]).pop(0)
                 run(command, variables, repository, code)
+                if command.line.startswith("pip"):
+                    installed.add(command.line)
+                    began = time.monotonic()  # the figure is of what follows, whichever page is first
                 if page == "docs/tutorial.md" and code:  # the run whose page the tutorial has a picture of
                     drawn = max(repository.glob("harness-reports/*/report.html"), key=lambda each: each.stat().st_mtime)
                     shown = (write_pictures.DOCS / "first-failure.txt").read_text(encoding="utf-8")

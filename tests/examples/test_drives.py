@@ -161,7 +161,7 @@ def test_an_arm_can_change_the_arguments_of_a_trainer_or_undo_its_updates(
     [
         ("bf17=True", r"found `bf17`; did you mean 'bf16'"),
         ("bf16=", r"written as in a call, with names and literals; found 'bf16='"),
-        ("'out'", r"found \"'out'\": arguments without names"),
+        ("'out'", r"found \"'out'\": an argument without a name"),
         ("optim=chosen", r"written as in a call, with names and literals"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_reset_graph_can_be_captured_again() -> None:
     with pytest.raises(CudaGraphError, match="captured once"):
         graph.capture_begin()
     graph.reset()
-    with pytest.raises(CudaGraphError, match="must be captured first"):
+    with pytest.raises(CudaGraphError, match="must be captured before it is replayed"):
         graph.replay()
     graph.capture_begin()
     c.copy_(a * 3)

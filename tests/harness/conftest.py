@@ -56,6 +56,14 @@ def played(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def described_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems are described in this process."""
+    from described_here import described_here
+
+    monkeypatch.setattr("harness.system.described._ask", described_here)
+
+
+@pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers started in this test execute `stand_in/worker_behaviours.py` in place of the paired probe."""
     monkeypatch.syspath_prepend(str(SUPPORT / "stand_in"))

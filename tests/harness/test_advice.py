@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,14 +37,16 @@ def options() -> dict[str, set[str]]:
     return {**found, "pytest": set(OPTION.findall(plugin))}
 
 
-def texts(path: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def texts(path: Path) -> list[tuple[int, str]]:
     """Every string of a source file with its line; those of an f-string's fixed parts too. A file of texts is one."""
     if path.suffix == ".yaml":
-        yield 1, " ".join(path.read_text(encoding="utf-8").split())
-        return
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
+        return [(1, " ".join(path.read_text(encoding="utf-8").split()))]
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def advised(known: dict[str, set[str]], text: str) -> list[str]:

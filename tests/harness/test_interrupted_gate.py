@@ -339,7 +339,7 @@ def test_resuming_a_complete_run_or_the_run_of_another_command_is_refused(player
     refused: list[tuple[Path, str]] = []
     session.verify(CONTRACTS, session.VerifyOptions(name="whole"))
     refused.append((Path("harness-reports/whole"), "found a complete run directory; read it with `harness judge`"))
-    refused.append((Path("contracts"), "found no run directory"))
+    refused.append((Path("contracts"), "found a folder that is not a run directory"))
     (DIRECTORY / "journal.json").unlink()
     refused.append((DIRECTORY, "nothing shows which of its runs had ended"))
     for directory, found in refused:

@@ -28,20 +28,19 @@ SHARED = ("arms", "hundred-steps", "ten-steps", "transformers")
 class PlainInstall:
     """A process of a system, in which each command line is tried."""
 
-    def __init__(self, *options: str, folder: Path = ROOT) -> None:
+    def __init__(self, *options: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), *options],
-            cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def harness(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    def harness(self, *arguments: str | Path, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(json.dumps([*map(str, arguments)]), file=self.process.stdin, flush=True)
+        print(json.dumps([str(folder), [*map(str, arguments)]]), file=self.process.stdin, flush=True)
         code, out, err = json.loads(self.process.stdout.readline())
         return subprocess.CompletedProcess(arguments, code, out, err)
 
@@ -162,17 +161,15 @@ def test_pytest_works_without_the_run_extra(tmp_path: Path) -> None:
     assert REMEDY in done.stdout
 
 
-def test_the_pre_commit_hook_checks_the_contracts_of_a_repository(tmp_path: Path) -> None:
+def test_the_hook_for_pre_commit_checks_the_contracts_of_a_repository(posix: PlainInstall, tmp_path: Path) -> None:
     [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     words = [*hook["entry"].split(), *hook["args"]]
     assert (words[0], hook["language"]) == ("harness", "python")
-    shutil.copytree(ROOT / "contracts", tmp_path / "contracts")
-    broken = tmp_path / "contracts" / "memory-v1.yaml"
-    install = PlainInstall(folder=tmp_path)
-    good = install.harness(*words[1:])
+    shutil.copytree(ROOT / "contracts" / "shared", tmp_path / "contracts" / "shared")
+    broken = Path(shutil.copy(ROOT / "contracts" / "memory-v1.yaml", tmp_path / "contracts"))
+    good = posix.harness(*words[1:], folder=tmp_path)
     broken.write_text(broken.read_text().replace("claims:", "claim:"))
-    bad = install.harness(*words[1:])
-    install.process.communicate()
+    bad = posix.harness(*words[1:], folder=tmp_path)
     assert (good.returncode, bad.returncode) == (ExitCode.HELD, ExitCode.INVALID_CONTRACT), good.stderr + bad.stderr
     assert "memory-v1.yaml" in bad.stderr
     assert re.search(hook["files"], str(broken.relative_to(tmp_path)))

@@ -277,7 +277,7 @@ def test_a_run_is_not_packed_if_redaction_would_change_its_verdicts(
 
     run = verified(contracts, redact=False)
     monkeypatch.setattr(Redaction, "directory", too_much)
-    rule = "verdicts as the original run; found SCRIPT-001 on error: ERROR worker_incomplete instead of ERROR worker_"
+    rule = "verdicts as the run; found SCRIPT-001 on error: ERROR worker_incomplete instead of ERROR worker_"
     with pytest.raises(EvidenceError, match=rule):
         published(run, contracts.parent / "published", redact=True)
     assert not (contracts.parent / "published").exists()

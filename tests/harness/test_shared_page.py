@@ -244,14 +244,14 @@ def test_a_shared_page_is_written_into_an_existing_empty_folder(shards: Shards) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["report", A, B], "the pages of several runs need a separate folder; found no --out"),
+        (["report", A, B], "the pages of several runs need a separate folder, which --out names; found no --out"),
         (
             ["judge", A, B, "--out", OUT, "--check"],
-            "--out can be used only if the verdicts are judged now; found --check",
+            "--out cannot be combined with --check or --write; found --check",
         ),
         (
             ["judge", A, B, "--out", OUT, "--write"],
-            "--out can be used only if the verdicts are judged now; found --write",
+            "--out cannot be combined with --check or --write; found --write",
         ),
         (["report", A, "nowhere", "--out", OUT], "nowhere: the path must exist"),
     ],
@@ -286,7 +286,10 @@ def test_a_run_and_a_drill_of_its_contract_can_have_one_page(shards: Shards) -> 
     called("drill", "contracts", "--name", "other")
     refused = called("report", A, "harness-reports/other", "--out", "elsewhere")
     assert refused.returncode == 12
-    assert "a drill on a page of runs must have planted faults into their contracts" in refused.stderr
+    assert (
+        "a page can show a drill next to runs only if the drill planted faults into contracts of these runs"
+        in refused.stderr
+    )
 
 
 @pytest.mark.parametrize("command", [["judge", "--gate"], ["report"]], ids=["judge", "report"])

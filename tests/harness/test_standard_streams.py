@@ -77,13 +77,15 @@ def test_a_closed_output_pipe_does_not_change_the_exit_code(name: str, reader: s
     assert done.returncode == code
     assert b"Traceback" not in done.stderr
     assert b"Exception ignored" not in done.stderr
+    if reader == "a full disk":
+        assert done.stderr.decode().splitlines()[-1] == "stdout: No space left on device: all further output is lost"
 
 
 ENCODED = [
     (name, encoding)
     for name in ("judge", "judge --json", "check")
     for encoding in ENCODINGS
-    if is_long() or name == "check" or encoding == "strict ASCII"
+    if is_long() or (name == "check" and encoding != "ASCII") or encoding == "strict ASCII"  # see the test below
 ]
 
 
@@ -97,12 +99,8 @@ def test_an_encoding_that_lacks_characters_changes_no_exit_code(name: str, encod
 
 def test_a_character_that_the_encoding_lacks_is_printed_as_its_number() -> None:
     done = run(f"{HARNESS} check {CONTRACT}", PYTHONIOENCODING="ascii")
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
     assert done.stdout.decode("ascii").split(r" \xb7 ")[1:] != []
-
-
-def test_printing_to_a_full_disk_is_reported() -> None:
-    done = run(f"{HARNESS} check {CONTRACT} > /dev/full")
-    assert done.stderr.decode().splitlines()[-1] == ("stdout: No space left on device: all further output is lost")
 
 
 def test_a_file_opened_after_stdout_was_closed_does_not_become_stdout(tmp_path: Path) -> None:

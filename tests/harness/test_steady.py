@@ -97,13 +97,15 @@ def test_a_worker_of_the_command_steady_that_dies_is_an_error(
 ) -> None:
     show_gpus(monkeypatch, "GPU-a", "GPU-z")
     with pytest.raises(
-        HarnessError, match="GPU-z: the worker must run until its GPU is measured; found signal: SIGKILL"
+        HarnessError,
+        match="GPU-z: the worker process that keeps a GPU busy must run until the GPU is measured; "
+        "found signal: SIGKILL",
     ):
         steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
 
 
 def test_steady_without_a_throughput_claim_is_a_usage_error(gpus: list[tuple[str, Run]]) -> None:
-    with pytest.raises(UsageError, match="the search needs a throughput claim, whose work loads the GPUs"):
+    with pytest.raises(UsageError, match="needs a claim about speed, whose steps keep the GPUs busy"):
         steady.look(contracts(CAPTURE), 8)
 
 

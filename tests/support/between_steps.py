@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import warm_start
-from claims_in_process import judged
+from claims_in_process import contract_of, judged, judged_on
 
 from harness.judging.verdict import Verdict
 from harness.processes import child
@@ -27,6 +27,12 @@ EVALUATION: dict[str, Any] = {**COMMON, "kind": "evaluation", "every": EVERY, "e
 
 def resumed(system: str, directory: Path, *, fault: str | None = None, **claim: Any) -> Verdict:
     return judged(f"checkpoint_systems:{system}", directory, RESUME | claim, fault=fault)
+
+
+def resumed_by(system: str, directory: Path, *changes: dict[str, Any]) -> list[Verdict]:
+    """Return the verdicts on several claims, which share the runs that are alike."""
+    first, *beside = [RESUME | each for each in changes]
+    return judged_on(contract_of(f"checkpoint_systems:{system}", first, beside=beside), directory)
 
 
 def evaluated(system: str, directory: Path, *, fault: str | None = None, **claim: Any) -> Verdict:

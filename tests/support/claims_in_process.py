@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,11 @@ CLAIM: dict[str, Any] = {
     "baseline": "plain",
     "equality": "bitwise",
     "max_abs_difference": 0.1,
-    "guards": {
-        "steps": STEPS,
-        "distinct_batches": STEPS,
-        "training_effect": {"control": "untrained", "last": 4, "at_least": 0.1},
-    },
+    "guards": {"steps": STEPS, "distinct_batches": STEPS},
+}
+# With a third arm to train, which most tests have no use for.
+WITH_CONTROL: dict[str, Any] = {
+    "guards": CLAIM["guards"] | {"training_effect": {"control": "untrained", "last": 4, "at_least": 0.1}}
 }
 
 
@@ -60,8 +60,13 @@ def contract_of(
     seed: int = 0,
     steps: int = STEPS,
     arms: Mapping[str, Mapping[str, Any]] = ARMS,
+    *,
+    beside: Sequence[Mapping[str, Any]] = (),
 ) -> Contract:
-    """Return a contract with one claim over arms of one system, and an arm `again` that names the system itself."""
+    """Return a contract with a claim over arms of one system, and an arm `again` that names the system itself.
+
+    beside: more claims, which get ids of their own.
+    """
     return Contract.model_validate(
         {
             "schema": "contract/v2",
@@ -70,7 +75,7 @@ def contract_of(
             "system": system,
             "workloads": {"w": {"model": "any", "batch_size": 4, "seq_len": 4, "steps": steps, "seed": seed}},
             "arms": {**arms, "again": {"capture": "none", "system": system}},
-            "claims": [dict(claim)],
+            "claims": [dict(claim), *({**each, "id": f"BESIDE-{number}"} for number, each in enumerate(beside))],
         }
     )
 
@@ -114,8 +119,18 @@ def judged(
     arms: Mapping[str, Mapping[str, Any]] = ARMS,
 ) -> Verdict:
     """Return the verdict on any claim."""
-    contract = contract_of(system, claim, seed, steps, arms)
+    return judged_on(contract_of(system, claim, seed, steps, arms), directory, fault)[0]
+
+
+def judged_on(contract: Contract, directory: Path, fault: str | None = None) -> list[Verdict]:
+    """Return the verdicts on all claims of a contract. Runs that differ only in their ids are executed once."""
     planned = planned_of(contract, fault)
-    [unit] = planned.units
-    evidence = [executed(run, directory / run.id) for run in planned.runs]
-    return judge_unit(contract, contract.claims[0], "w", evidence, unit.obstacle)
+    evidence: dict[str, RunEvidence] = {}
+    for run in planned.runs:
+        alike = (each for each in planned.runs if each.model_copy(update={"id": run.id}) == run)
+        host = next(alike).id
+        evidence[run.id] = evidence[host] if host in evidence else executed(run, directory / run.id)
+    return [
+        judge_unit(contract, claim, "w", [evidence[run] for run in unit.runs], unit.obstacle)
+        for claim, unit in zip(contract.claims, planned.units, strict=True)
+    ]

@@ -2,8 +2,8 @@
 
     python tests/support/plain_install.py [--windows]
 
-Reads command lines (each a JSON list) and answers each with exit code, stdout and stderr. Modules that a plain install
-lacks are hidden, and what Python has only on POSIX systems is removed.
+Reads lines with a folder and a command line, as JSON, and answers each with exit code, stdout and stderr. Modules that
+a plain install lacks are hidden, and what Python has only on POSIX systems is removed.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ def become_windows() -> None:
     hide((*NOT_INSTALLED, *POSIX_MODULES))
 
 
-def answered(arguments: list[str]) -> tuple[int, str, str]:
-    """Return exit code, stdout and stderr of a command line."""
+def answered(folder: str, arguments: list[str]) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of a command line in a folder."""
     from harness.cli.application import main as harness
 
+    os.chdir(folder)
     sys.argv, out, err = ["harness", *arguments], io.StringIO(), io.StringIO()
     try:
         with redirect_stdout(out), redirect_stderr(err):
@@ -90,7 +91,7 @@ def main() -> None:
     else:
         hide(NOT_INSTALLED)
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(answered(json.loads(line))) + "\n")
+        sys.stdout.write(json.dumps(answered(*json.loads(line))) + "\n")
         sys.stdout.flush()
 
 

@@ -6,21 +6,26 @@ that of a published run. Nothing here builds a record.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from between_steps import EVALUATION, RESUME
-from claims_in_process import ARMS, CLAIM, STEPS, contract_of, executed, planned_of
+from claims_in_process import ARMS, STEPS, WITH_CONTROL, contract_of, executed, planned_of
+from claims_in_process import CLAIM as IN_PROCESS
 
+from harness.api.rejudge import copies
 from harness.contract.schema import AnyClaim, Contract
 from harness.evidence.environment_records import GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Verdict
+from harness.run_directory.bundle import Bundle, read_bundle
 
 ROOT = Path(__file__).parents[2]
+CLAIM = IN_PROCESS | WITH_CONTROL
 TEXT = {name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "judged_on")}
 PAIR = TEXT | {"candidate": "captured", "baseline": "plain"}
 REGRESSION = "step_function_systems:Regression"
@@ -67,15 +72,19 @@ class Published:
 
     def recorded(self, _: Path) -> Recorded:
         """Return the run's evidence, judged by the run's own copy of the contract."""
-        from harness.api.rejudge import copies
-        from harness.run_directory.bundle import read_bundle
-
-        bundle = read_bundle(ROOT / "reports" / self.folder)
+        bundle, contracts = _read(self.folder)
         unit = next(each for each in bundle.header.units if (each.claim, each.workload) == (self.claim, self.workload))
-        contract = next(each.contract for each in copies([bundle]) if each.contract.id == unit.contract)
+        contract = next(each for each in contracts if each.id == unit.contract)
         claim = next(each for each in contract.claims if each.id == self.claim)
         runs = [bundle.evidence(run) for run in unit.runs]
         return Recorded(contract, claim, self.workload, runs, bundle.header.environment.gpu)
+
+
+@functools.cache
+def _read(folder: str) -> tuple[Bundle, list[Contract]]:
+    """Return a published run and its own copies of its contracts; several units may be of one run."""
+    bundle = read_bundle(ROOT / "reports" / folder)
+    return bundle, [each.contract for each in copies([bundle])]
 
 
 GUARDS = CLAIM["guards"]

@@ -136,7 +136,7 @@ class Cluster:
             if time.monotonic() > end:
                 log = (self._folder / "slurmctld.log").read_text() if self._folder.exists() else ""
                 raise AssertionError(f"not within {seconds:g} s: {what}; {self.states()} {self.jobs()}\n{log[-4000:]}")
-            time.sleep(0.1)
+            time.sleep(0.4)  # each look is a process of Slurm's
 
     def _daemon(self, *command: str) -> KeptProcess:
         variables = {**os.environ, **self.variables}

@@ -153,7 +153,7 @@ class OwnOptimizer(Regression):
 class Ending(Regression):
     """Use a schedule that raises after a number of updates, in the arms that it names."""
 
-    updates = 325
+    updates = 97
     arms: tuple[str, ...] = ("step", "none")
 
     def build(self, workload: Workload, arm: Arm) -> Any:
@@ -176,4 +176,4 @@ class EndingEarly(Ending):
 
 
 class EndingAtOnce(Ending):
-    updates = 7
+    updates = 2

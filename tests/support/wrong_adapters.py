@@ -102,7 +102,7 @@ FROM_BUILD = {
     "names_of_parameters": _given_as_trained(
         "[name for name, _ in model.named_parameters()]", "the str 'weight' under `0`"
     ),
-    "no_parameters": _given_as_trained("[]", "none"),
+    "no_parameters": _given_as_trained("[]", "no parameter"),
     "groups_of_parameters": _given_as_trained("optimizer.param_groups", f"a dict with {GROUP} and 5 more under `0`"),
     "state_itself": _member(
         'return StepFunction(step, batch, parameters, state={"x": torch.ones(1)})',
@@ -166,7 +166,7 @@ FROM_BATCH = {
     "empty": _batch("{}", "an empty dict at index 0", EXAMPLE),
     "an_empty_tuple": _batch("()", "a tuple of 0 at index 0", EXAMPLE),
     "a_tuple_of_text": _batch('x, "hello"', "the str 'hello' under `1`", LEFT_OUT),
-    "numbers_inside": _batch('{"x": {0: x}, "y": x}', "the name 0", "names are strings"),
+    "numbers_inside": _batch('{"x": {0: x}, "y": x}', "the name 0", "give each tensor a string as its name"),
     "one_name_twice": _batch(
         '{"x.y": x, "x": {"y": x}, "y": x}', "two tensors under `x.y`", "give each tensor its own name"
     ),
@@ -192,7 +192,7 @@ FROM_BATCH = {
         "convert the value to a tensor with `torch.tensor`, because a captured step never reads a new Python float",
     ),
     "text": _batch('{"x": x, "y": "hello"}', "the str 'hello' under `y`", LEFT_OUT),
-    "numbers_as_names": _batch("{0: x, 1: x}", "the name 0", "names are strings"),
+    "numbers_as_names": _batch("{0: x, 1: x}", "the name 0", "give each tensor a string as its name"),
     "a_name_more": _batch(
         '{"x": x, "y": x.sum(1, keepdim=True)} | ({"mask": x} if index == 2 else {})',
         "`mask` only at index 2",
@@ -223,9 +223,11 @@ FROM_PARAMETERS = {
     "nothing": _named("None", "None"),
     "a_list": _named("list(model.parameters())", "a list of 2"),
     "a_generator": _named("model.named_parameters()", "a generator"),
-    "numbers_as_names": _named("dict(enumerate(model.parameters()))", "the name 0", "names are strings"),
+    "numbers_as_names": _named(
+        "dict(enumerate(model.parameters()))", "the name 0", "give each tensor a string as its name"
+    ),
     "the_model": _named('{"model": model}', "a torch.nn.modules.linear.Linear under `model`"),
-    "none": _trained("{}", "none", "name the trained tensors: `dict(model.named_parameters())`"),
+    "none": _trained("{}", "no parameter", "name the trained tensors: `dict(model.named_parameters())`"),
     "copies": _trained(
         "{name: tensor.clone() for name, tensor in model.named_parameters()}",
         "`weight`, `bias`, and none of them is among the 2 tensors that SGD updates",

@@ -193,10 +193,10 @@ def test_a_file_that_is_not_an_envelope_is_an_attestation_error(signed: Path, te
 
 def test_a_valid_signature_of_a_different_text_is_not_an_attestation(signed: Path) -> None:
     FILE.write_text(sign("hello", KEY)[0])
-    assert "the attestation must be the statement about its run directory" in refusal()
+    assert "the signed statement must equal the statement that the harness derives from the run directory" in refusal()
     envelope = json.loads(FILE.read_text())
     FILE.write_text(json.dumps({**envelope, "payloadType": "text/plain"}))
-    assert "an attestation must contain application/vnd.in-toto+json; found 'text/plain'" in refusal()
+    assert "the content of an attestation must be of type application/vnd.in-toto+json; found 'text/plain'" in refusal()
 
 
 @pytest.mark.parametrize("key", [PUBLIC, Path("nowhere"), Path("harness-reports")])

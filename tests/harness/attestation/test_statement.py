@@ -129,7 +129,9 @@ def test_an_unsigned_statement_can_be_written_for_another_program_to_sign(
     "given", [{}, {"verify": True}, {"key": Path("k"), "unsigned": True}, {"verify": True, "unsigned": True}]
 )
 def test_attest_without_usable_options_lists_the_options_to_give(folder: Path, given: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="attest needs --key, or both --verify and --key, or --unsigned"):
+    with pytest.raises(
+        UsageError, match=r"attest needs --key \(to sign\), --verify and --key \(to verify\), or --unsigned"
+    ):
         attest(Path("run"), **given)
 
 

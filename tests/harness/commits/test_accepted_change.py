@@ -25,6 +25,7 @@ from harness.judging.verdict import Status
 from harness.report.advice import advice
 from harness.run_directory.bundle import Bundle, read_bundle
 
+pytestmark = pytest.mark.usefixtures("warm")
 FILE = "accepted-baselines.yaml"
 LAST = "2999-12-31"
 
@@ -71,7 +72,7 @@ class Accepted:
 
 
 @pytest.fixture(scope="module")
-def accepted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Accepted]:
+def accepted(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Iterator[Accepted]:
     repository = UserRepository.make(tmp_path_factory.mktemp("accepted") / "repository")
     repository.contract(GRADIENTS)
     first = repository.commit("Another claim")

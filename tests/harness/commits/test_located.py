@@ -13,6 +13,7 @@ from harness.api.rejudge import rejudged
 from harness.api.session import Judgement, VerifyOptions, judgement_json, verify
 from harness.cli.where import where
 
+pytestmark = pytest.mark.usefixtures("warm")
 ANSWER = "arm `here`, step 3: batch and state are equal; the update differs: `aten.mul` at trainer.py:16 is given 0.02"
 
 

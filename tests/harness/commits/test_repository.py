@@ -167,11 +167,13 @@ def test_systems_of_two_repositories_are_refused_with_a_baseline(repository: Use
     sys.path.insert(0, str(other.root))
     found = f"found trainer:Trainer in {repository.root}, other.trainer:Trainer in {other.root}"
     said = refusal("main", "trainer:Trainer", "other.trainer:Trainer")
-    assert said.endswith(f"two commits of the same repository; {found}")
+    assert said.endswith(f"needs all systems in the same repository; {found}")
 
 
 def test_a_system_module_that_does_not_exist_is_refused(repository: UserRepository) -> None:
-    assert "found no module `nowhere`; run from the folder that holds" in refusal("main", "nowhere:System")
+    assert "found no module `nowhere` that Python can import; run from the folder that holds" in refusal(
+        "main", "nowhere:System"
+    )
 
 
 def test_the_import_path_in_the_worktree_corresponds_to_that_of_the_repository(

@@ -16,6 +16,7 @@ from harness.evidence.run_records import Block, TimingEvidence
 from harness.execution.probes.timed_arm import joined_timing
 from harness.execution.supervisor import Company, execute
 
+pytestmark = pytest.mark.usefixtures("warm")
 SYSTEM = "trainer:Trainer"
 
 

@@ -23,6 +23,7 @@ from harness.judging.verdict import Status
 from harness.report.terminal import Progress
 from harness.run_directory.bundle import read_bundle
 
+pytestmark = pytest.mark.usefixtures("warm")
 FINDER = """\
 import importlib.util, sys
 
@@ -60,7 +61,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(scope="module")
-def equal(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Compared:
+def equal(tmp_path_factory: pytest.TempPathFactory, warm: None, patch: pytest.MonkeyPatch) -> Compared:
     """A dirty tree that trains as `main` does; its package lies in `src` and is installed in editable mode."""
     folder = tmp_path_factory.mktemp("equal")
     repository = UserRepository.make(folder / "repository", folder="src", package="lab.")

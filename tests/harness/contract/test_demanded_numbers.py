@@ -60,7 +60,7 @@ class Unmarked(Judged):
 
 def test_a_kind_model_with_an_unannotated_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "resolve", lambda _reference: Unmarked)
-    with pytest.raises(KindError, match=r"claim kind 'memory_steady': .*; found candidate; annotate the field"):
+    with pytest.raises(KindError, match=r"claim kind 'memory_steady': .*; found candidate; annotate the field with"):
         schema.part_model.__wrapped__("memory_steady")
 
 

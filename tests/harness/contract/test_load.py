@@ -222,15 +222,17 @@ def _parts(*parts: str) -> str:
         (
             _excusing("{parameters 0.weight: why}"),
             (
-                "toy.yaml:31:21: a name must be a count's name in the form that verdicts use, such as `optimizer "
-                "group0.step`, and not a parameter, a buffer, a generator or a moment; found 'parameters 0.weight'"
+                "toy.yaml:31:21: a name must name a counter in the form that verdicts use, such as `optimizer "
+                "group0.step`, and not a parameter, a buffer, a generator or a moment such as "
+                "`exp_avg`; found 'parameters 0.weight'"
             ),
         ),
         (
             _excusing("{optimizer 0.weight.exp_avg: why}"),
             (
-                "toy.yaml:31:21: a name must be a count's name in the form that verdicts use, such as `optimizer "
-                "group0.step`, and not a parameter, a buffer, a generator or a moment; found "
+                "toy.yaml:31:21: a name must name a counter in the form that verdicts use, such as `optimizer "
+                "group0.step`, and not a parameter, a buffer, a generator or a moment such as "
+                "`exp_avg`; found "
                 "'optimizer 0.weight.exp_avg'"
             ),
         ),

@@ -270,7 +270,7 @@ def test_naming_the_same_shared_file_twice_is_one_error(folder: Path, again: str
     assert refusals(path) == [
         (
             f"contracts/one.yaml:4:21: `uses` must name each file once; found '{again}', which is the same file as "
-            "'shared.yaml'; remove it"
+            "'shared.yaml'; remove one of the two names"
         )
     ]
 
@@ -286,7 +286,7 @@ def test_a_shared_file_link_that_leads_out_of_the_folder_is_refused(folder: Path
         (
             "contracts/one.yaml:4:8: a shared file must be in the contract's folder, or in the folder above it; "
             f"found '{name}', a link that leads outside, to {outside / 'outside.yaml'}; "
-            "put the file itself there, or a link to a file in that folder"
+            "move the linked file into the contract's folder, or into the folder above it"
         )
     ]
 

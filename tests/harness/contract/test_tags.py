@@ -86,7 +86,7 @@ def test_a_tag_selects_claims_with_that_tag(
         (
             ["quick"],
             ["ONE-003"],
-            "no claim matches both options; found --tag quick and --claim ONE-003; leave out one of them",
+            "no claim matches both options; found --tag quick and --claim ONE-003; leave out --tag or --claim",
         ),
     ],
 )

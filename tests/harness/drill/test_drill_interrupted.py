@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -37,15 +38,29 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_dr
     )
 
 
+@dataclass(frozen=True)
+class Interrupted:
+    """How a drill was ended, and its directory, which nothing changes."""
+
+    stopped: SystemExit
+    directory: Path
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    folder = tmp_path_factory.mktemp("interrupted")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stopped:
+        drilled(folder, patch, stop_at="+doubled_step")
+    return Interrupted(stopped.value, folder / "reports" / "drilled")
+
+
 @pytest.mark.slow
 def test_an_interrupted_drill_keeps_the_rows_whose_runs_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    interrupted: Interrupted, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        drilled(tmp_path, monkeypatch, stop_at="+doubled_step")
-    directory = tmp_path / "reports" / "drilled"
-    assert stopped.value.code == 143
-    assert stopped.value.__notes__ == [f"kept 3 rows whose runs had ended, marked INCOMPLETE: {directory}"]
+    stopped, directory = interrupted.stopped, interrupted.directory
+    assert stopped.code == 143
+    assert stopped.__notes__ == [f"kept 3 rows whose runs had ended, marked INCOMPLETE: {directory}"]
     record = read_record(directory / "drill.json")
     assert {row.fault: row.killed for row in record.rows} == {
         "lost_first_update": True,
@@ -67,11 +82,9 @@ UNPLANTED = "The run did not finish, 1 of 4 planned faults was never planted, so
 
 @pytest.mark.slow
 def test_faults_that_never_ran_in_an_interrupted_drill_do_not_count_as_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    interrupted: Interrupted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        drilled(tmp_path, monkeypatch, stop_at="+doubled_step")
-    directory = tmp_path / "reports" / "drilled"
+    directory = interrupted.directory
     assert judge.print_verdicts([directory], gate=False, as_json=False) == 12
     assert f"ERROR: {UNPLANTED}" in capsys.readouterr().out
     for name in ("report.html", "summary.md"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from budget import slow_but
@@ -17,17 +18,20 @@ from harness.devices import environment
 from harness.errors import EvidenceError
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.shards import refuse_mixed
-from harness.run_directory.verdict_file import FILE, read_record
+from harness.run_directory.verdict_file import FILE, Row, read_record
 
-# Each with the reason code, and the first step that is not as it should be. (Both arms' NaN are equal in bits.)
-SEVEN = {
+# Each with the reason code, and the first step that is not as it should be.
+BY_VERIFY = {
     "stale_batch": ("unequal_batches", "first_differing_step", 1),
-    "lost_first_update": ("differs", "first_differing_step", 1),
-    "frozen_learning_rate": ("differs", "first_differing_step", 2),
-    "frozen_bias_correction": ("differs", "first_differing_step", 2),
-    "dropped_clip": ("differs", "first_differing_step", 2),
-    "nan_tail": ("non_finite", "first_non_finite_step", 5),
-    "doubled_step": ("differs", "first_differing_step", 5),
+    "nan_tail": ("non_finite", "first_non_finite_step", 5),  # both arms' NaN are equal in bits
+}
+BY_DRILL = {
+    "lost_first_update": ("differs", {"first_differing_step": 1}),
+    "doubled_step": ("differs", {"first_differing_step": 5}),
+}
+BY_ANOTHER_DRILL = {
+    name: ("differs", {"first_differing_step": 2})
+    for name in ("frozen_learning_rate", "frozen_bias_correction", "dropped_clip")
 }
 DRILLED = {
     "lost_first_update": False,  # whether upstream's number alone would let it pass, on one layer
@@ -45,6 +49,26 @@ def test_every_fault_of_a_drill_is_killed_and_its_control_passes(outcome: fire_d
         ("SHORT-001", "short", "PASS")
     ]
     assert outcome.exit_code == 0
+
+
+def test_a_drilled_fault_differs_from_the_step_that_it_declares(outcome: fire_drill.DrillResult) -> None:
+    assert {row.fault: told(row) for row in outcome.record.rows if row.fault in BY_DRILL} == BY_DRILL
+
+
+def told(row: Row) -> tuple[str, dict[str, Any]]:
+    return row.seen.reason, dict(row.seen.figures)
+
+
+@pytest.mark.slow
+def test_a_frozen_or_dropped_part_of_the_update_differs_from_the_step_that_it_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch, tmp_path)
+    monkeypatch.setattr(session, "write_reports", lambda *_: None)  # drawing takes longer than training here
+    path = write_contract(tmp_path, ", ".join(BY_ANOTHER_DRILL))
+    found = fire_drill.drill([path], fire_drill.DrillOptions(reports=tmp_path / "reports"))
+    assert {row.fault: told(row) for row in found.record.rows} == BY_ANOTHER_DRILL
+    assert all(row.killed for row in found.record.rows)
 
 
 def test_the_drill_record_states_which_faults_upstreams_number_would_pass(outcome: fire_drill.DrillResult) -> None:
@@ -145,7 +169,7 @@ def test_a_drill_with_nothing_to_run_is_undecided(tmp_path: Path) -> None:
     assert not (tmp_path / "reports").exists()
 
 
-@pytest.mark.parametrize("fault", slow_but(["stale_batch"], SEVEN))
+@pytest.mark.parametrize("fault", slow_but(["stale_batch"], BY_VERIFY))
 def test_verify_with_a_fault_fails_as_the_fault_declares(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +178,7 @@ def test_verify_with_a_fault_fails_as_the_fault_declares(
     path = write_contract(tmp_path, fault)
     options = session.VerifyOptions(workloads=("short",), fault=fault, reports=tmp_path / "reports")
     found = session.verify([path], options)
-    reason, figure, step = SEVEN[fault]
+    reason, figure, step = BY_VERIFY[fault]
     (verdict,) = found.verdicts
     assert (verdict.status.value, verdict.reason) == ("FAIL", reason)
     assert verdict.figures[figure].value == step

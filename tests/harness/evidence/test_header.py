@@ -46,8 +46,8 @@ def test_a_version_2_header_may_have_a_fault_named_drill(tmp_path: Path) -> None
     ("changes", "message"),
     [
         ({"purpose": "rehearsal"}, "purpose: Input should be 'verify', 'fault' or 'drill'"),
-        ({"purpose": "fault"}, "the purpose 'fault' does not match the fault None"),
-        ({"purpose": "drill", "fault": "stale"}, "the purpose 'drill' does not match the fault 'stale'"),
+        ({"purpose": "fault"}, "the purpose 'fault' does not match the planted fault None"),
+        ({"purpose": "drill", "fault": "stale"}, "the purpose 'drill' does not match the planted fault 'stale'"),
         ({"command": "harness verify"}, "command: Input should be a valid"),
         ({"environment": {"gpu": "H200"}}, "environment.gpu"),
         ({"digests": {"contracts": {"../../c": "0"}, "source": "s"}}, "a contract's copy cannot be named ../../c.yaml"),

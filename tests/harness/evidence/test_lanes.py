@@ -182,13 +182,13 @@ def planted(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (twice, "two lanes hold arm untrained, replica 0"),
+        (twice, "the evidence of two processes holds the same replica 0 of arm untrained"),
         (beside, "there is a records.jsonl next to the lanes, so arms would count twice"),
-        (more_replicas, "a lane holds arm plain, replica 2, which was not planned"),
-        (another_arm, "lane.2/run.json is not a part of this run"),
-        (another_seed, "lane.2/run.json is not a part of this run"),
-        (another_setting, "lane.2/run.json is not a part of this run"),
-        (planted, "lane.2/run.json is not a part of this run"),
+        (more_replicas, "the evidence of a process holds replica 2 of arm plain, which was not planned"),
+        (another_arm, "lane.2/run.json describes a run that is not a part of this run"),
+        (another_seed, "lane.2/run.json describes a run that is not a part of this run"),
+        (another_setting, "lane.2/run.json describes a run that is not a part of this run"),
+        (planted, "lane.2/run.json describes a run that is not a part of this run"),
     ],
 )
 def test_lanes_that_are_not_planned_for_the_run_count_as_damaged_evidence(

@@ -132,7 +132,7 @@ def test_a_damaged_record_makes_the_run_count_as_dead(directory: Path, line: str
         ([end()], "records.jsonl: `arm_end` of arm plain comes before the arm's start"),
         ([start(), start()], "records.jsonl: `arm_start` of arm plain, replica 0 was recorded twice"),
         ([start("other")], "records.jsonl: arm other, replica 0 was recorded, but not planned"),
-        ([start(replica=1)], "records.jsonl: arm plain lacks replica 0"),
+        ([start(replica=1)], "records.jsonl: replica 0 of arm plain is missing"),
     ],
 )
 def test_contradictory_records_make_the_run_count_as_dead(

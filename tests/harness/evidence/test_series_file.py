@@ -52,12 +52,12 @@ def test_blocks_of_unequal_lengths_are_refused(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "detail"),
     [
-        ("", "the header must be"),
-        ("step,loss\n", "the header must be"),
+        ("", "the first row must hold"),
+        ("step,loss\n", "the first row must hold"),
         (HEADER + "0,1.0,a,0\n", "4 fields in 1 row,"),
         (HEADER + "0,1.0,a,0,1,\n1,a,0,1\n", "invalid literal for int"),
         (HEADER + "0,one,a,0,1\n", "could not convert"),
-        (HEADER + "0,1.0,a,0,1\n0,1.0,a,0,1\n", "steps do not increase"),
+        (HEADER + "0,1.0,a,0,1\n0,1.0,a,0,1\n", "the step numbers do not increase"),
         (HEADER + f"0,1.0,a,0,{2**70}\n", "too large"),
     ],
 )
@@ -117,7 +117,7 @@ def test_the_fast_and_the_general_series_reader_read_metrics(tmp_path: Path, dig
 @pytest.mark.parametrize("column", ["loss", "norm,norm", "a b", ""])
 def test_a_series_header_with_an_invalid_metric_name_is_damage(tmp_path: Path, column: str) -> None:
     (tmp_path / "plain.0.csv").write_text(HEADER.strip() + f",{column}\n")
-    with pytest.raises(Damaged, match="the header must be step,loss,batch_digest"):
+    with pytest.raises(Damaged, match="the first row must hold the column names step,loss,batch_digest"):
         read_series(tmp_path / "plain.0.csv")
 
 
@@ -125,5 +125,5 @@ def test_a_series_refuses_rows_with_different_metrics(directory: Path) -> None:
     with Recorder(directory) as recorder:
         series = recorder.series("plain", 0)
         series.rows(StepRows([0], [1.0], ["a"], [0], [1], {"norm": [1.0]}))
-        with pytest.raises(ValueError, match=r"metrics \['rate'\] do not match a series with \['norm'\]"):
+        with pytest.raises(ValueError, match=r"the metrics \['rate'\], but the series has the metrics \['norm'\]"):
             series.rows(StepRows([1], [1.0], ["a"], [0], [1], {"rate": [1.0]}))

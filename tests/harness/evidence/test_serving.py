@@ -99,7 +99,7 @@ def test_a_sharing_table_that_lacks_a_field_cannot_be_imported(tmp_path: Path, m
     assert line in source
     (tmp_path / "serving_without_a_rule.py").write_text(source.replace(line, ""))
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(TypeError, match="every field of a run and of a planned arm must have a rule"):
+    with pytest.raises(TypeError, match="SHARED must have a rule for each field"):
         importlib.import_module("serving_without_a_rule")
 
 

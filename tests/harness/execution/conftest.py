@@ -9,3 +9,9 @@ def ends_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.execution.supervisor.ENDED_TOGETHER_S", 0.0)
         yield
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long replay's turns with a fresh run have blocks of one step of each shape: a tenth of a thousand steps."""
+    monkeypatch.setattr("harness.execution.opening.REPLAY_BLOCK_STEPS", 1)

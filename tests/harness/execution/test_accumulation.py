@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from claims_in_process import CLAIM, judged
+from claims_in_process import CLAIM, contract_of, judged, judged_on
 
 from harness.execution.watchers.gradient_reader import split
 from harness.execution.watchers.reductions import digests
+from harness.judging.verdict import Verdict
 
 STEPS = 4
 ARMS: dict[str, dict[str, Any]] = {
@@ -41,20 +42,19 @@ TRAJECTORY: dict[str, Any] = {
 }
 
 
-def verdict(system: str, folder: Path, claim: dict[str, Any] | None = None) -> Any:
+def verdict(system: str, folder: Path, claim: dict[str, Any] | None = None) -> Verdict:
     return judged(f"accumulating_systems:{system}", folder, claim or ACCUMULATION, steps=STEPS, arms=ARMS)
 
 
-@pytest.mark.parametrize("system", ["Accumulating", "ClippedOnce", "WithOwnCounter"])
+@pytest.mark.parametrize("system", ["ClippedOnce", "WithOwnCounter"])
 def test_a_correct_accumulating_system_passes(system: str, tmp_path: Path) -> None:
-    found = verdict(system, tmp_path)
+    assert_held(verdict(system, tmp_path))
+
+
+def assert_held(found: Verdict) -> None:
     assert found.reason == "held", found.message
     assert (found.figures["micro_batches"].value, found.figures["updates"].value) == (4, STEPS)
     assert found.denominators["micro_batches"] == 4 * STEPS
-
-
-def test_a_captured_accumulating_step_trains_like_the_plain_step(tmp_path: Path) -> None:
-    assert verdict("Accumulating", tmp_path, TRAJECTORY).reason == "held"
 
 
 def test_gradients_kept_by_the_plain_step_but_not_by_the_capture_make_the_arms_differ(tmp_path: Path) -> None:
@@ -84,14 +84,15 @@ def test_each_wrong_accumulating_system_fails_with_its_reason(system: str, tmp_p
     assert {name: found.figures[name].value for name in figures} == figures
 
 
-def test_a_different_number_of_micro_batches_is_reported(tmp_path: Path) -> None:
-    found = verdict("Accumulating", tmp_path, ACCUMULATION | {"micro_batches": 2})
-    assert (found.reason, found.figures["micro_batches"].value) == ("micro_batch_count", 4)
-
-
-def test_an_arm_that_reads_the_batch_at_once_does_not_count_as_accumulating(tmp_path: Path) -> None:
-    claim = ACCUMULATION | {"baseline": "plain"}
-    assert verdict("Accumulating", tmp_path, claim).reason == "vacuous_one_batch"
+def test_an_accumulating_step_is_judged_by_what_each_claim_says(tmp_path: Path) -> None:
+    """Its capture trains like the plain step; another number of micro-batches, or the same arm, is no accumulation."""
+    beside = [TRAJECTORY, ACCUMULATION | {"micro_batches": 2}, ACCUMULATION | {"baseline": "plain"}]
+    contract = contract_of("accumulating_systems:Accumulating", ACCUMULATION, steps=STEPS, arms=ARMS, beside=beside)
+    right, trains, wrong_number, at_once = judged_on(contract, tmp_path)
+    assert_held(right)
+    assert trains.reason == "held", trains.message
+    assert (wrong_number.reason, wrong_number.figures["micro_batches"].value) == ("micro_batch_count", 4)
+    assert at_once.reason == "vacuous_one_batch"
 
 
 def test_accumulation_splits_inputs_along_the_first_dimension_and_shares_scalars() -> None:

@@ -15,6 +15,8 @@ from harness.execution.opening import UnannouncedStepError, announced_steps, ope
 from harness.execution.recorder import Recorder
 from harness.kinds import imported, probe_named
 
+pytestmark = pytest.mark.usefixtures("short_turns")
+
 SYSTEM = "announced_systems:Announced"
 STEPS = 5
 PAIR = {"candidate": "captured", "baseline": "plain"}
@@ -23,7 +25,7 @@ PROBES: dict[str, dict[str, Any]] = {
     "seeds": {"seeds": [3, 1]},
     "evaluation": {"candidate": "captured", "every": STEPS + 1},
     "long_replay": {"candidate": "captured", "every": 2},
-    "recapture": {"after": 3},
+    "recapture": {"after": 2},
     "throughput": {**PAIR, "blocks": 4, "block_steps": 3},
 }
 
@@ -102,4 +104,4 @@ def test_the_test_system_itself_refuses_an_unannounced_step() -> None:
 def test_steps_that_a_probe_needs_beyond_the_workload_are_announced() -> None:
     assert announced_steps(run_of("paired")) == STEPS
     assert announced_steps(run_of("throughput")) == 10 + 2 * (2 * 2 * 3) + 5
-    assert announced_steps(run_of("recapture")) == 12
+    assert announced_steps(run_of("recapture")) == 8

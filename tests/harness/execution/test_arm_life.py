@@ -50,6 +50,7 @@ def run_of(probe: str, settings: dict[str, object], *arms: str) -> Run:
     )
 
 
+@pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("probe", PROBES)
 def test_every_probe_writes_the_same_arm_records(probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "pace", lambda: 1e-3)  # nothing else works here: no round is timed again

@@ -151,26 +151,27 @@ def test_a_second_cupti_subscriber_is_reported_as_the_reason_for_not_counting() 
 
 
 def test_an_unknown_cupti_error_is_reported_with_its_status() -> None:
-    assert unable(Cupti(subscribed=999)) == "cuptiSubscribe returned status 999"
+    assert unable(Cupti(subscribed=999)) == "CUPTI's function cuptiSubscribe failed with status 999"
 
 
 def test_the_launch_counter_reports_that_it_cannot_count_without_graph_launch_callbacks() -> None:
     cupti = Cupti(names={(DRIVER, 307): b"cuLaunchKernel"})
-    assert unable(cupti, cupti.replay) == "CUPTI knows no callback for a graph launch"
+    assert unable(cupti, cupti.replay) == "this version of CUPTI has no callback for graph launches"
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
 def test_the_launch_counter_reports_that_it_cannot_count_if_a_callback_cannot_be_enabled() -> None:
     cupti = Cupti()
     cupti.cuptiEnableCallback = Function(lambda *_: 5)
-    assert unable(cupti, cupti.replay) == "cuptiEnableCallback(1) of domain 1, callback 514 returned status 5"
+    assert unable(cupti, cupti.replay) == "cuptiEnableCallback(1) failed with status 5 for callback 514 of domain 1"
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
 def test_a_planted_graph_launch_that_the_counter_misses_is_reported() -> None:
     cupti = Cupti()
     assert unable(cupti, lambda: None) == (
-        "the planted graph launch was seen 0 times by the driver's callback and 0 times by the runtime's callback"
+        "the harness launched a graph once to test the counter, but the driver's callback saw 0 launches and the "
+        "runtime's callback saw 0"
     )
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 

@@ -22,8 +22,10 @@ from harness.execution.probes.timed_arm import TimedArm
 from harness.execution.recorder import Recorder, SeriesWriter, StepRows
 from harness.system.wrappers import HARNESS_FAULTS
 
+pytestmark = pytest.mark.usefixtures("short_turns")
+
 SYSTEM = "step_function_systems:Regression"
-STEPS, EVERY = 330, 10
+STEPS, EVERY = 99, 3  # 33 blocks: the fewest of which time is judged
 CLAIM: dict[str, Any] = {
     "id": "LONG",
     "title": "t",
@@ -38,7 +40,7 @@ CLAIM: dict[str, Any] = {
     "every": EVERY,
     "distinct_batches": STEPS,
 }
-ENDS = CLAIM | {"steps": 300, "distinct_batches": 200}
+ENDS = CLAIM | {"steps": 90, "distinct_batches": 60}
 WITHOUT_TIME = ["late_stale_batch", "late_dropped_update", "late_nan", "one_batch", "nan_end_state", "constant_loss"]
 
 
@@ -72,10 +74,10 @@ def test_a_long_replay_without_a_fault_passes(tmp_path: Path) -> None:
 def test_a_training_that_ends_by_itself_is_compared_over_its_actual_steps(tmp_path: Path) -> None:
     verdict = judged("step_function_systems:Ending", tmp_path, ENDS, steps=STEPS)
     assert verdict.reason == "held", verdict.message
-    assert (verdict.denominators["steps"], verdict.denominators["blocks"]) == (325, 33)
-    assert "at all 325 steps" in verdict.message
+    assert (verdict.denominators["steps"], verdict.denominators["blocks"]) == (97, 33)
+    assert "at all 97 steps" in verdict.message
     assert f"both arms ended after these steps, although the workload has {STEPS}: " in verdict.message
-    assert "no rate for update 326" in verdict.message
+    assert "no rate for update 98" in verdict.message
 
 
 def test_a_fault_in_a_training_that_ends_by_itself_is_found(tmp_path: Path) -> None:
@@ -93,11 +95,11 @@ def test_a_training_that_ends_before_the_requested_steps_is_an_error(tmp_path: P
 def test_an_arm_that_ends_before_the_other_arm_is_an_error(tmp_path: Path) -> None:
     verdict = judged("step_function_systems:EndingAlone", tmp_path, CLAIM, steps=STEPS)
     assert verdict.reason == "worker_exception"
-    assert "candidate captured ended alone after 325 steps: " in verdict.message
+    assert "candidate captured ended alone after 97 steps: " in verdict.message
 
 
 def test_a_training_that_ends_in_its_first_block_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no rate for update 8"):
+    with pytest.raises(ValueError, match="no rate for update 3"):
         judged("step_function_systems:EndingAtOnce", tmp_path, CLAIM, steps=STEPS)
 
 
@@ -173,12 +175,13 @@ def test_long_replay_turns_use_each_input_shape_equally_often(tmp_path: Path, mo
         return block(arm, steps)
 
     monkeypatch.setattr(TimedArm, "block", counted)
+    monkeypatch.setattr("harness.execution.opening.REPLAY_BLOCK_STEPS", 4)
     run = run_of("captured", 4, 2)
     run = run.model_copy(update={"workload": run.workload.model_copy(update={"seq_len": [2, 3, 4]})})
     [evidence] = executed(run, tmp_path / "captured").arms["captured"]
     assert evidence.long_replay is not None
     assert evidence.long_replay.no_rounds is None
-    assert made == [WARMUP_STEPS, *[12] * (4 * REPLAY_ROUNDS)]
+    assert made == [WARMUP_STEPS, *[6] * (4 * REPLAY_ROUNDS)]
 
 
 def test_each_block_of_a_long_replays_comparison_with_a_fresh_run_sends_heartbeats(

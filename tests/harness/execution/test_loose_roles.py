@@ -463,7 +463,8 @@ def test_loose_tensors_have_no_roles_if_the_last_step_was_unannounced() -> None:
     assert watch.loose == Loose(
         roles=None,
         unread={},
-        failure="RuntimeError: the training ended before the last announced step; number of steps that were made: 1",
+        failure="RuntimeError: the training ended before the last step that the harness announced; "
+        "steps that were made: 1",
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from claims_in_process import CLAIM, contract_of, executed, planned_of
+from claims_in_process import CLAIM, WITH_CONTROL, contract_of, executed, planned_of
 from torch import Tensor
 
 from harness.system.replay.operations import LossTerms
@@ -42,7 +42,7 @@ def test_loss_terms_are_added_by_their_absolute_values(name: str) -> None:
 
 
 def test_a_baseline_records_the_size_of_its_loss_terms(tmp_path: Path) -> None:
-    [run] = planned_of(contract_of("step_function_systems:Regression", CLAIM)).runs
+    [run] = planned_of(contract_of("step_function_systems:Regression", CLAIM | WITH_CONTROL)).runs
     evidence = executed(run, tmp_path / "run")
     ends = {arm: [each.end for each in executions] for arm, executions in evidence.arms.items()}
     terms = {arm: [each.loss_terms is not None for each in of_arm if each] for arm, of_arm in ends.items()}

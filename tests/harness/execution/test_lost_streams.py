@@ -93,19 +93,37 @@ def test_a_worker_whose_standard_streams_are_closed_completes_its_run(tmp_path: 
     assert evidence.death is None
 
 
-@pytest.mark.parametrize("lost", LOST)
-def test_a_worker_process_with_lost_standard_streams_ends_with_its_intended_exit_status(lost: str) -> None:
-    """Such a process can be a part of a resumed training or a rank."""
-    streams = "sys.stdout.close(); sys.stderr.close()"
+LEAVES = """
+import json, os, sys
+from harness.execution import job
+from lost_streams import STREAMS
+
+class Nobody:
+    def send(self, text): pass
+
+def lose(lost):
     if lost in STREAMS:
-        streams = f"sys.stdout, sys.stderr = STREAMS[{lost!r}](), STREAMS[{lost!r}]()"
-    program = (
-        f"import sys; from lost_streams import STREAMS; from harness.execution import job\n"
-        f"class Nobody:\n    def send(self, text): pass\n{streams}\njob.leave(Nobody(), job.Answer())\n"
-    )
+        sys.stdout, sys.stderr = STREAMS[lost](), STREAMS[lost]()
+    else:
+        sys.stdout.close(); sys.stderr.close()
+
+codes = {}
+for lost in sys.argv[1:]:
+    process = os.fork()
+    if process == 0:
+        lose(lost)
+        job.leave(Nobody(), job.Answer())
+    codes[lost] = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+print(json.dumps(codes))
+"""
+
+
+def test_a_worker_process_with_lost_standard_streams_ends_with_its_intended_exit_status() -> None:
+    """For example a part of a resumed training, or a rank."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, check=False)
-    assert done.returncode == 0
+    command = [sys.executable, "-c", LEAVES, *LOST]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=True)
+    assert json.loads(done.stdout) == dict.fromkeys(LOST, 0)
 
 
 @pytest.mark.usefixtures("warm_commands")

@@ -88,8 +88,8 @@ WRONG = {
     "ends early without an error": ("print('not ready')", "ended with exit status 0 before its work was done"),
     "says what is no answer": (f"line.send({OPEN!r}); line.send('nonsense')", "wrote something that is not a message"),
     "measures nothing": (f"line.send({OPEN!r}); line.send({OPEN!r})", "returned no measurement"),
-    "hangs while it opens": ("time.sleep(600)", "its process took more than 0.5 s"),
-    "hangs while it measures": (f"line.send({OPEN!r}); time.sleep(600)", "its process took more than 0.5 s"),
+    "hangs while it opens": ("time.sleep(600)", "its process did not answer within 0.5 s"),
+    "hangs while it measures": (f"line.send({OPEN!r}); time.sleep(600)", "its process did not answer within 0.5 s"),
 }
 
 

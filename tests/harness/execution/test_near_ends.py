@@ -8,7 +8,7 @@ from typing import Any
 import near_ends_systems
 import pytest
 import stateful_systems
-from claims_in_process import ARMS, CLAIM, STEPS, judged
+from claims_in_process import ARMS, CLAIM, contract_of, judged, judged_on
 from stateful_systems import CORRECT, Stateful
 
 from harness.judging.verdict import Status, Verdict
@@ -16,7 +16,6 @@ from harness.judging.verdict import Status, Verdict
 WITHIN: dict[str, Any] = CLAIM | {
     "equality": "within",
     "max_abs_difference": 1e-3,
-    "guards": {"steps": STEPS, "distinct_batches": STEPS},
     "ends": {"control": "nudged", "at_most": 0.01},
 }
 # What training ends with: of the systems that end elsewhere those whose parameters, buffers, averages or moments do.
@@ -26,16 +25,23 @@ TOLD = dict.fromkeys(
 ) | {"ForgetsAStep": "end_differs", "LosesItsAverage": "ends_uncompared"}
 
 
+NUDGED = ARMS | {"nudged": {"capture": "none"}}
+
+
+def name_of(system: type) -> str:
+    return f"{system.__module__}:{system.__name__}"
+
+
 def verdict_of(system: type, directory: Path, fault: str | None = None, **claim: Any) -> Verdict:
-    arms = ARMS | {"nudged": {"capture": "none"}}
-    return judged(f"{system.__module__}:{system.__name__}", directory, WITHIN | claim, fault=fault, arms=arms)
+    return judged(name_of(system), directory, WITHIN | claim, fault=fault, arms=NUDGED)
 
 
 @pytest.mark.parametrize("system", CORRECT, ids=lambda system: system.__name__)
-def test_a_correct_step_passes_within_a_bound_on_end_states(system: type[Stateful], tmp_path: Path) -> None:
-    found = verdict_of(system, tmp_path)
+def test_a_correct_step_passes_in_bits_and_within_a_bound_on_end_states(system: type[Stateful], tmp_path: Path) -> None:
+    found, in_bits = judged_on(contract_of(name_of(system), WITHIN, arms=NUDGED, beside=[CLAIM]), tmp_path)
     assert (found.status, found.reason) == (Status.PASS, "held"), found.message
     assert found.figures["end_distance"].value == 0
+    assert (in_bits.status, in_bits.reason) == (Status.PASS, "held"), in_bits.message
 
 
 @pytest.mark.parametrize("name", TOLD)
@@ -46,9 +52,9 @@ def test_losses_within_a_bound_do_not_hide_a_different_end_state(name: str, tmp_
 
 @pytest.mark.parametrize("system", near_ends_systems.WRONG, ids=lambda system: system.__name__)
 def test_an_end_difference_that_no_loss_reads_is_reported_with_its_tensor_name(system: Any, tmp_path: Path) -> None:
-    without = verdict_of(system, tmp_path / "without", ends=None)
+    contract = contract_of(name_of(system), WITHIN, arms=NUDGED, beside=[WITHIN | {"ends": None}])
+    found, without = judged_on(contract, tmp_path)
     assert without.reason == "held", "the losses show nothing of it"
-    found = verdict_of(system, tmp_path / "with")
     assert found.reason == "ends_apart", found.message
     assert found.figures["end_distance_tensor"].value == system.told
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from between_steps import fork_other_processes, resumed
+from between_steps import fork_other_processes, resumed, resumed_by
 from budget import slow_but
 
 from harness.drill.faults import is_killed
@@ -34,21 +34,23 @@ def test_a_correct_checkpoint_resumes_the_uninterrupted_training_in_a_new_proces
     assert verdict.reason == "held", verdict.message
 
 
-ARMS: list[dict[str, Any]] = [
-    {"candidate": "plain"},
-    {"candidate": "captured"},
-    {"candidate": "captured", "baseline": "plain"},
-    {"candidate": "captured", "baseline": "plain", "steps_before_load": 2},
-    {"candidate": "plain", "equality": "within"},
+ARMS: list[list[dict[str, Any]]] = [
+    [{"candidate": "plain"}, {"candidate": "plain", "equality": "within"}],
+    [{"candidate": "captured"}],
+    [{"candidate": "captured", "baseline": "plain"}],
+    [{"candidate": "captured", "baseline": "plain", "steps_before_load": 2}],
 ]
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("claim", ARMS, ids=[" ".join(map(str, each.values())) for each in ARMS])
-def test_a_correct_checkpoint_resumes_before_and_after_the_capture(tmp_path: Path, claim: dict[str, Any]) -> None:
-    verdict = resumed("Right", tmp_path, **claim)
-    assert verdict.reason == "held", verdict.message
-    assert verdict.figures["not_restored_tensors"].value == 0
+@pytest.mark.parametrize("claims", ARMS, ids=[" ".join(map(str, each[0].values())) for each in ARMS])
+def test_a_correct_checkpoint_resumes_before_and_after_the_capture(
+    tmp_path: Path, claims: list[dict[str, Any]]
+) -> None:
+    for verdict in resumed_by("Right", tmp_path, *claims):
+        assert verdict.reason == "held", verdict.message
+        assert verdict.figures["not_restored_tensors"].value == 0
+    assert len([*tmp_path.iterdir()]) == 1
 
 
 WRONG = {
@@ -93,9 +95,9 @@ def test_every_planted_checkpoint_fault_fails_with_its_expected_reason(tmp_path:
 
 @pytest.mark.usefixtures("forked")
 def test_a_resume_claim_within_a_bound_needs_no_equal_bits(tmp_path: Path) -> None:
-    """Weights that were saved in bfloat16 keep a wide bound and exceed a narrow bound."""
-    wide = resumed("HalfPrecision", tmp_path / "wide", equality="within", max_abs_difference=1.0)
-    narrow = resumed("HalfPrecision", tmp_path / "narrow", equality="within", max_abs_difference=1e-6)
+    """bfloat16 weights come back near enough for a wide bound, and not for a narrow one."""
+    bounds = [{"equality": "within", "max_abs_difference": bound} for bound in (1.0, 1e-6)]
+    wide, narrow = resumed_by("HalfPrecision", tmp_path, *bounds)
     assert (wide.reason, narrow.reason) == ("held", "exceeds_tolerance")
     assert wide.figures["end_max_abs_difference"].value is not None
 

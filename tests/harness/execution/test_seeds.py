@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claims_in_process import judged
+from claims_in_process import contract_of, judged, judged_on
 
 from harness.evidence.read_run import read_run
 
@@ -22,16 +22,14 @@ NOT_WORSE: dict[str, Any] = {
     "last": 4,
     "margin": 0.05,
     "seeds": [3, 1, 4, 0, 5],
-    "guards": {
-        "steps": STEPS,
-        "distinct_batches": STEPS,
-        "training_effect": {"control": "untrained", "last": 4, "at_least": 0.05},
-    },
+    "guards": {"steps": STEPS, "distinct_batches": STEPS},
     "judged_on": ["w"],
     "why": "w",
     "if_fails": "f",
     "falsified_by": [],
 }
+CONTROL = {"training_effect": {"control": "untrained", "last": 4, "at_least": 0.05}}
+WITH_CONTROL = {"guards": NOT_WORSE["guards"] | CONTROL}  # a third arm to train
 TRAJECTORY: dict[str, Any] = {
     **{
         name: NOT_WORSE[name]
@@ -46,7 +44,7 @@ RELATIVE = {"equality": "within", "max_abs_difference": None, "max_relative_diff
 
 
 def test_every_arm_trains_with_every_seed_in_its_order(tmp_path: Path) -> None:
-    verdict = judged(SYSTEM, tmp_path, NOT_WORSE, steps=STEPS)
+    verdict = judged(SYSTEM, tmp_path, NOT_WORSE | WITH_CONTROL, steps=STEPS)
     assert verdict.reason == "held", verdict.message
     assert verdict.denominators["seeds"] == 5
     assert verdict.figures["worse_by"].value == 0.0  # captured as plain, bit for bit
@@ -63,19 +61,21 @@ def test_every_arm_trains_with_every_seed_in_its_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"),
+    ("fault", "more", "reason"),
     [
-        ("ascending", "worse"),
-        ("unsteady_loss", "worse"),
-        ("nan_tail", "non_finite"),
-        ("nan_end_state", "non_finite_end"),
-        ("constant_loss", "vacuous_constant_loss"),
-        ("flat_loss", "vacuous_training_effect"),
-        ("one_batch", "vacuous_batches_repeat"),
+        ("ascending", {}, "worse"),
+        ("unsteady_loss", {}, "worse"),
+        ("nan_tail", {}, "non_finite"),
+        ("nan_end_state", {}, "non_finite_end"),
+        ("constant_loss", {}, "vacuous_constant_loss"),
+        ("flat_loss", WITH_CONTROL, "vacuous_training_effect"),
+        ("one_batch", {}, "vacuous_batches_repeat"),
     ],
 )
-def test_a_planted_fault_fails_a_not_worse_claim_about_the_loss(fault: str, reason: str, tmp_path: Path) -> None:
-    verdict = judged(SYSTEM, tmp_path, NOT_WORSE | {"candidate": "again"}, fault=fault, steps=STEPS)
+def test_a_planted_fault_fails_a_not_worse_claim_about_the_loss(
+    fault: str, more: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    verdict = judged(SYSTEM, tmp_path, NOT_WORSE | {"candidate": "again"} | more, fault=fault, steps=STEPS)
     assert verdict.reason == reason, verdict.message
 
 
@@ -100,25 +100,27 @@ def test_a_planted_fault_fails_a_not_worse_claim_about_a_custom_metric(
 @pytest.mark.parametrize(
     ("fault", "claim", "reason"),
     [
-        (None, {}, "held"),
         ("nan_metric", {}, "non_finite"),
         ("constant_metric", {}, "vacuous_constant_metric"),
         ("doubled_metric", {}, "differs"),
-        (None, RELATIVE, "held"),
         ("halved_metric", RELATIVE, "exceeds_tolerance"),
         ("shifted_metric", {"equality": "within"}, "exceeds_tolerance"),
         ("unsteady_loss", {**RELATIVE, "metric": "loss"}, "exceeds_tolerance"),
-        (None, {"metric": "accuracy"}, "capability_missing"),
     ],
 )
-def test_a_metric_of_a_captured_step_is_compared(
-    fault: str | None, claim: dict[str, Any], reason: str, tmp_path: Path
+def test_a_planted_fault_in_a_metric_of_a_captured_step_is_found(
+    fault: str, claim: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     verdict = judged(SYSTEM, tmp_path, TRAJECTORY | claim, fault=fault, steps=STEPS)
     assert verdict.reason == reason, verdict.message
     if reason == "exceeds_tolerance" and claim.get("max_relative_difference"):
         assert verdict.figures["exceeded_bound"].value == "max_relative_difference"
-    if reason == "capability_missing":
-        assert verdict.message == (
-            "the system of arm captured reports no metric `accuracy`; it reports `loss`, `largest_weight`"
-        )
+
+
+def test_a_metric_of_a_captured_step_is_compared(tmp_path: Path) -> None:
+    beside = [TRAJECTORY | RELATIVE, TRAJECTORY | {"metric": "accuracy"}]
+    verdicts = judged_on(contract_of(SYSTEM, TRAJECTORY, steps=STEPS, beside=beside), tmp_path)
+    assert [verdict.reason for verdict in verdicts] == ["held", "held", "capability_missing"]
+    assert verdicts[2].message == (
+        "the system of arm captured reports no metric `accuracy`; it reports `loss`, `largest_weight`"
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claims_in_process import ARMS, CLAIM, Loaded, contract_of, executed, judged, planned_of
+from claims_in_process import ARMS, CLAIM, Loaded, contract_of, executed, judged, judged_on, planned_of
 from lazy_systems import Lazy
 from planning import NO_GPU
 from pydantic import ValidationError
@@ -19,6 +19,8 @@ from harness.judging.verdict import Status, Verdict
 from harness.planning.plan import plan
 from harness.system.protocol import WARM_STEPS
 from harness.system.wrappers import FAULTY_STEP
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 COMMON = {name: CLAIM[name] for name in ("id", "title", "why", "if_fails", "judged_on")}
 CAPTURE = COMMON | {"kind": "capture", "candidate": "captured", "captures": 1, "per_shape": True}
@@ -47,15 +49,13 @@ def test_without_a_plain_step_before_the_capture_the_claim_is_undecided_and_prop
 
 
 @pytest.mark.parametrize("warm_steps", [1, 3])
-@pytest.mark.parametrize("claim", [CLAIM, CAPTURE, LONG, GRADIENTS], ids=lambda claim: str(claim["kind"]))
-def test_a_claim_passes_after_warm_steps_and_its_verdict_states_their_number(
-    claim: dict[str, Any], warm_steps: int, tmp_path: Path
-) -> None:
-    found = verdict(claim, tmp_path, warm_steps)
-    assert found.reason == "held", found.message
-    assert found.figures["warm_steps"].value == warm_steps
-    steps = "1 plain step" if warm_steps == 1 else f"{warm_steps} plain steps"
-    assert f"; arm captured is captured after {steps}" in found.message
+def test_claims_pass_after_warm_steps_and_their_verdicts_state_their_number(warm_steps: int, tmp_path: Path) -> None:
+    contract = contract_of("lazy_systems:Lazy", CLAIM, arms=arms(warm_steps), beside=[CAPTURE, LONG, GRADIENTS])
+    for found in judged_on(contract, tmp_path):
+        assert found.reason == "held", found.message
+        assert found.figures["warm_steps"].value == warm_steps
+        steps = "1 plain step" if warm_steps == 1 else f"{warm_steps} plain steps"
+        assert f"; arm captured is captured after {steps}" in found.message
 
 
 @pytest.mark.parametrize(
@@ -76,26 +76,23 @@ def test_a_training_that_goes_wrong_at_a_step_fails_from_this_step_on(system: st
         (CAPTURE, "dropped_step", "lost_step"),
     ],
 )
-@pytest.mark.parametrize("warm_steps", [1, MOST_WARM_STEPS])
-def test_faults_are_found_after_warm_steps(
-    claim: dict[str, Any], fault: str, reason: str, warm_steps: int, tmp_path: Path
+def test_faults_are_found_after_the_fewest_and_most_warm_steps(
+    claim: dict[str, Any], fault: str, reason: str, tmp_path: Path
 ) -> None:
-    found = verdict(claim, tmp_path, warm_steps, fault=fault)
-    assert (found.status, found.reason) == (Status.FAIL, reason), found.message
+    both = {**arms(1), "late": {"capture": "step", "warm_steps": MOST_WARM_STEPS}}
+    contract = contract_of("lazy_systems:Lazy", claim, arms=both, beside=[claim | {"candidate": "late"}])
+    found = judged_on(contract, tmp_path, fault)
+    assert [(each.status, each.reason) for each in found] == [(Status.FAIL, reason)] * 2
 
 
 def test_faults_are_planted_in_steps_that_are_replays() -> None:
     assert MOST_WARM_STEPS < FAULTY_STEP
 
 
-@pytest.mark.parametrize(
-    ("claim", "reason"),
-    [(CLAIM, "candidate_not_captured"), (CAPTURE, "uncaptured_steps"), (LONG, "uncaptured_steps")],
-    ids=lambda each: str(each["kind"]) if isinstance(each, dict) else "",
-)
-def test_more_warm_steps_than_the_contract_allows_fail(claim: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    found = verdict(claim, tmp_path, 1, "LazyAndSlow")
-    assert found.reason == reason, found.message
+def test_more_warm_steps_than_the_contract_allows_fail(tmp_path: Path) -> None:
+    contract = contract_of("lazy_systems:LazyAndSlow", CLAIM, arms=arms(1), beside=[CAPTURE, LONG])
+    reasons = [found.reason for found in judged_on(contract, tmp_path)]
+    assert reasons == ["candidate_not_captured", "uncaptured_steps", "uncaptured_steps"]
 
 
 def test_rebound_optimizer_state_is_tracked_and_an_unreplayed_step_count_is_named(tmp_path: Path) -> None:

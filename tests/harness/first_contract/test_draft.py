@@ -16,6 +16,8 @@ from harness.errors import ContractError, UsageError
 from harness.first_contract.draft import Arms, Choice, Draft, compiler_missing, keep, saves_of
 from harness.first_contract.step_source import find_step_source
 
+pytestmark = pytest.mark.usefixtures("described_here")
+
 STEP = "def make_step(seed, seq_len=128):\n    return step, batch, model\n"
 
 

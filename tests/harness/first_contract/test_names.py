@@ -12,6 +12,8 @@ from harness.errors import ExitCode, HarnessError, UsageError
 from harness.first_contract.draft import Arms, Draft, keep
 from harness.first_contract.step_source import find_step_source, stem_of
 
+pytestmark = pytest.mark.usefixtures("described_here")
+
 ARMS = Arms(compiled=True, timed=True, memory=True)
 
 

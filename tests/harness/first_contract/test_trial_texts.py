@@ -118,4 +118,4 @@ def test_json_and_markdown_options_exclude_each_other(tmp_path: Path) -> None:
     written(tmp_path)
     code, printed, errors = called(tmp_path, "try", "train.py:make_step", "--json", "--markdown")
     assert (code, printed) == (2, "")
-    assert "cannot be combined; found --json and --markdown; name one" in errors
+    assert "cannot be combined; found --json and --markdown; leave out all except one" in errors

@@ -31,7 +31,7 @@ def write(path: Path, script: str) -> None:
     [
         ("kubernetes", r"--on must be local, slurm or slurm:KEY=VALUE,…; found 'kubernetes'"),
         ("local:2", "found 'local:2'; choose GPUs of this machine with --gpus"),
-        ("slurm:gpu", r"KEY=VALUE, separated by commas; found 'gpu'; such as `slurm:partition=gpu,time=30`"),
+        ("slurm:gpu", r"KEY=VALUE, separated by commas; found 'gpu'; write them as in `slurm:partition=gpu,time=30`"),
         ("slurm:time=30,par tition=x", "found 'par tition=x'"),
     ],
 )
@@ -43,7 +43,7 @@ def test_an_unknown_engine_is_refused(on: str, message: str, commands: Path) -> 
 def test_gpus_of_this_machine_are_refused_together_with_a_cluster() -> None:
     with pytest.raises(
         UsageError,
-        match="so it cannot be combined with Slurm; found --on slurm; leave out one of them",
+        match="so it cannot be combined with Slurm; found --on slurm; leave out --gpus or --on slurm",
     ):
         engine("slurm", "all")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -21,14 +22,17 @@ from waiting import LIMIT_S, eventually
 from harness.cli.drill import drill_on
 from harness.contract.load import LoadedContract, load_contracts
 from harness.devices.cuda_driver import Devices, Gpu
+from harness.devices.environment import Machine
 from harness.errors import EvidenceError, UsageError
 from harness.extras.fleet import gate
 from harness.extras.fleet import gate as engines
 from harness.extras.fleet.gate import Local
 from harness.extras.fleet.job import MOST_FAULTS, Outcome, Shard, ShardJob, drill_shards, gate_shards
+from harness.planning.plan import plan
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.costs import Busy, busy_seconds, busy_times
 from harness.run_directory.interrupted_run import is_free
+from harness.system.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("warm_commands")
 ROOT = Path(__file__).parents[3]
@@ -140,8 +144,8 @@ def test_the_duration_of_a_published_unit_comes_from_its_newest_run(tmp_path: Pa
     assert busy_seconds(found[unit]) > 0
 
 
-def test_the_command_of_a_shard_names_its_contract_and_claims() -> None:
-    """The contract is named as the user gave it, because a run directory does not show where the checkout is."""
+def test_a_shard_names_its_contract_and_claims() -> None:
+    """The contract as it was given: a run directory does not tell where the checkout lies."""
     one = Shard("one", Path("contracts/a.yaml"), ("A-001", "A-002"))
     assert one.words() == ["verify", "contracts/a.yaml", "--claim", "A-001", "--claim", "A-002"]
     assert one.words(but={"A-001"}) == ["verify", "contracts/a.yaml", "--claim", "A-002"]
@@ -173,38 +177,28 @@ def test_each_shard_sees_only_its_assigned_gpus_and_shards_start_in_order(progra
     assert begun == list(needs)
 
 
-PLANS = """
-import os, sys
-from pathlib import Path
-from harness.contract.load import load_contracts
-from harness.devices.cuda_driver import Gpu
-from harness.devices.environment import Machine
-from harness.planning.plan import plan
-from harness.system.resolve import resolve
-seen = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-machine = Machine(True, "", tuple(Gpu("NVIDIA H100", uuid, "sm_90", 80.0) for uuid in seen), 64.0)
-claims = [sys.argv[place + 1] for place, word in enumerate(sys.argv) if word == "--claim"]
-contracts = load_contracts([Path(sys.argv[2])])
-found = plan(contracts, claims=claims, machine=machine, describe=lambda name: resolve(name).describe())
-print(len(seen), *{unit.obstacle.message for unit in found.units if unit.obstacle is not None})
-"""
-
-
 @pytest.mark.parametrize(
-    ("gpus", "seen"),
-    [("abc", "2"), ("a", "1 needs 2 GPUs, one for each rank, but this machine has 1")],
+    ("gpus", "messages"),
+    [("abc", []), ("a", ["needs 2 GPUs, one for each rank, but this machine has 1"])],
 )
-@pytest.mark.parametrize("plan", [gate_shards, drill_shards])
 def test_every_shard_sees_the_gpus_that_its_units_need_or_reports_the_number(
-    plan: Callable[[Sequence[LoadedContract]], list[Shard]], gpus: str, seen: str, programs: Write, tmp_path: Path
+    gpus: str, messages: list[str], programs: Write, tmp_path: Path
 ) -> None:
-    """The GPUs are simulated. If there are too few, the units report how many they need."""
-    planned = {one.claims[0]: one for one in plan(load_contracts([CONTRACTS / "ranks-v1.yaml"]))}
-    shards = [planned["RANKS-004"], planned["RANKS-001"]]
-    programs(**{shard.name: PLANS for shard in shards})
+    """GPUs are simulated. A shard sees as many as its units need; on fewer the units say how many they need."""
+    contracts = load_contracts([CONTRACTS / "ranks-v1.yaml"])
+    planned = [{one.claims[0]: one for one in shards_of(contracts)} for shards_of in (gate_shards, drill_shards)]
+    asked = [of_claim[claim] for of_claim in planned for claim in ("RANKS-004", "RANKS-001")]
+    shards = [replace(one, name=f"{number}") for number, one in enumerate(asked)]
+    programs(**{one.name: "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])" for one in shards})
     gate.run_shards(shards, Local(list(gpus)), tmp_path / "out", lambda *_: None)
-    printed = {shard.name: (tmp_path / "out" / f"{shard.name}.txt").read_text().strip() for shard in shards}
-    assert printed == {shard.name: seen for shard in shards}
+    for one in shards:
+        seen = (tmp_path / "out" / f"{one.name}.txt").read_text().strip().split(",")
+        machine = Machine(True, "", tuple(Gpu("NVIDIA H100", uuid, "sm_90", 80.0) for uuid in seen), 64.0)
+        units = plan(
+            contracts, claims=one.claims, machine=machine, describe=lambda name: resolve(name).describe()
+        ).units
+        assert len(seen) == min(2, len(gpus))
+        assert sorted({unit.obstacle.message for unit in units if unit.obstacle is not None}) == messages
 
 
 def test_a_drill_plants_every_fault_of_every_claim_once() -> None:
@@ -341,7 +335,7 @@ def test_a_shard_that_left_no_run_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "one" / "run.json").touch()
     assert gate.run_directories([shard("one")], tmp_path) == [tmp_path / "one"]
     with pytest.raises(
-        EvidenceError, match=r"found no run directory of two; read the output of each shard in NAME\.txt"
+        EvidenceError, match=r"found no run directory of the jobs two; read the output of each job: the harness"
     ):
         gate.run_directories([shard("one"), shard("two")], tmp_path)
 
@@ -472,5 +466,5 @@ def test_options_that_narrow_contracts_are_refused_with_shards(asked: str, optio
         harness("verify", CONTRACTS, *asked.split(), option, "x"), capture_output=True, text=True, check=False
     )
     name = asked.partition(" ")[0]
-    rule = f"{name} runs whole contracts as jobs, so it cannot be combined with {option}"
+    rule = f"{name} cannot be combined with {option}, because whole contracts are run as jobs"
     assert (done.returncode, done.stderr) == (2, f"error: {rule}; leave out {name} or {option}\n")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from harness.contract.load import load_contracts
 from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.speed_figures import LastTiming, Recorded
 from harness.lint import lint_power
+from harness.run_directory.bundle import read_bundle
 
 ROOT = Path(__file__).parents[3]
 DEMANDED = 1.1
@@ -34,6 +36,14 @@ def recorded(noise: Sequence[float], ratio: float = 1.5) -> Recorded:
     found = Recorded.of(part(), runs)
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bundles_read_once() -> Iterator[None]:
+    """Published runs are unpacked once for the tests that look for the last timing among them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.api.last_timing.read_bundle", functools.cache(read_bundle))
+        yield
 
 
 @pytest.mark.parametrize(("true_ratio", "power"), [(1.0, 1.0), (DEMANDED, 0.0), (1.15 * DEMANDED, 1.0)])

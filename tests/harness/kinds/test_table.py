@@ -120,6 +120,6 @@ def test_a_missing_module_or_name_in_the_kind_table_is_reported(reference: str, 
     with pytest.raises(KindError) as caught:
         resolve(reference)
     assert str(caught.value).startswith(
-        f"{reference}: this object, which the table of claim kinds names, cannot be imported; found "
+        f"{reference}: an object that the table of claim kinds names cannot be imported; found "
     )
     assert found in str(caught.value)

@@ -85,7 +85,7 @@ def with_notes(run: Path) -> None:
         (with_other_verdicts, "verdicts.json: the evidence gives other verdicts"),
         (without_page, "report.html: missing"),
         (with_notes, "notes.txt: not recorded with the run"),
-        (never_drawn, "found no report.html; draw the pages with `harness report`"),
+        (never_drawn, "found no report.html; write the pages with `harness report`"),
     ],
 )
 def test_an_incomplete_or_changed_run_is_not_packed(run: Path, change: Callable[[Path], None], got: str) -> None:
@@ -98,7 +98,7 @@ def test_an_incomplete_or_changed_run_is_not_packed(run: Path, change: Callable[
 
 def test_a_published_run_is_never_replaced(run: Path) -> None:
     Path("published").mkdir()
-    problem = "published: the folder of a published run must not exist yet; found one that exists"
+    problem = "published: the new folder for the published run must not exist yet; found one that exists"
     with pytest.raises(UsageError, match=problem):
         pack.published(run, Path("published"))
 

@@ -233,7 +233,7 @@ def manifests(text: str) -> Iterator[tuple[str, str, str]]:
         folders = whole["folders"] if folders is None else folders
         return json.dumps({**whole, "files": list(files), "folders": folders})
 
-    yield "a file twice", listed(first, *whole["files"]), "must be sorted and unique"
+    yield "a file twice", listed(first, *whole["files"]), "must be sorted, and none may occur twice"
     yield "itself", listed(*whole["files"], {**first, "path": "zz"}), "was changed, or was not written"
     for path, said in {
         "../elsewhere": "lists ../elsewhere: a path through `..`",

@@ -69,7 +69,7 @@ def test_a_run_with_changed_evidence_is_never_sealed_again(run: Path, name: str)
     with (run / name).open("a") as file:
         file.write("\n")
     before = (run / "manifest.json").read_bytes()
-    with pytest.raises(EvidenceError, match="only an unchanged run can be written again"):
+    with pytest.raises(EvidenceError, match="can be written again only if its other files are unchanged"):
         judge_command.replace_recorded([run])
     assert any(name in warning for warning in render(run))
     assert (run / "manifest.json").read_bytes() == before
@@ -85,7 +85,8 @@ def test_evidence_that_changes_while_pages_are_written_is_not_sealed(
     before = (run / "manifest.json").read_bytes()
     monkeypatch.setattr("harness.api.session.write_reports", write_more)
     with pytest.raises(
-        EvidenceError, match="evidence must not be rewritten; found evidence that differs from the sealed evidence"
+        EvidenceError,
+        match="when verdicts and pages are written again; found evidence that differs from the sealed evidence",
     ):
         judge_command.replace_recorded([run])
     assert (run / "manifest.json").read_bytes() == before
@@ -163,7 +164,9 @@ def test_a_run_without_a_manifest_keeps_the_gate_closed_until_it_is_judged_again
 def test_sealing_a_run_without_a_manifest_first_checks_its_recorded_digests(run: Path, name: str) -> None:
     of_before(run)
     (run / name).write_text((run / name).read_text() + "\n")
-    with pytest.raises(EvidenceError, match=re.escape(f"can be written again; found 1-run: {name}: changed")):
+    with pytest.raises(
+        EvidenceError, match=re.escape(f"if its other files are unchanged; found 1-run: {name}: changed")
+    ):
         judge_command.replace_recorded([run])
 
 
@@ -191,13 +194,15 @@ def test_a_forged_run_is_refused_by_its_earlier_digest(run: Path) -> None:
     forge(run / "run.json", lambda header: header["environment"]["gpu"].update(name="NVIDIA H200"))
     assert rejudged(run).problems == []  # nothing in the directory tells
     with pytest.raises(
-        EvidenceError, match=f"runs/1-run: the directory's manifest must have the requested digest; found {digest(run)}"
+        EvidenceError,
+        match="runs/1-run: the digest of the run's manifest must be one of those that --digest names; found "
+        f"{digest(run)}",
     ):
         refuse_others([run], [kept])
 
 
 def test_every_expected_digest_needs_a_directory_and_each_directory_a_digest(run: Path) -> None:
-    with pytest.raises(EvidenceError, match=f"no directory with the digest {'0' * 64}"):
+    with pytest.raises(EvidenceError, match=f"no run whose manifest has the digest {'0' * 64}"):
         refuse_others([run], [digest(run), "0" * 64])
     with pytest.raises(UsageError, match="--digest must be the SHA-256 of a manifest"):
         refuse_others([run], ["abc"])

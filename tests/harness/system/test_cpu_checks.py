@@ -162,7 +162,7 @@ def test_reading_a_random_number_is_not_a_sync_but_cannot_be_recorded() -> None:
     values = torch.ones(3)
     drawn = lambda: values.sum() if torch.rand(1).item() < 0.5 else values.mean()
     assert by_fake_pass(drawn, "cpu").total() == 0
-    with pytest.raises(NotTraceableError, match="reads a value of the step on the host"):
+    with pytest.raises(NotTraceableError, match="makes the host read a value that the step computes"):
         TracedStep(drawn, lambda: {"values": values}).record()
 
 

@@ -102,14 +102,16 @@ def test_a_wrapped_parameter_is_recomputed_in_each_repetition(wrapped: Callable[
 
 def test_a_step_that_passes_its_own_value_to_the_host_cannot_be_recorded() -> None:
     weight = torch.ones(3)
-    with pytest.raises(RuntimeError, match=r"aten\._local_scalar_dense\.default reads a value of the step on the host"):
+    with pytest.raises(
+        RuntimeError, match=r"aten\._local_scalar_dense\.default makes the host read a value that the step computes"
+    ):
         record(lambda: [weight * weight.sum().item()])
 
 
 def test_tensors_of_constant_numbers_may_be_read_by_the_host_until_the_step_changes_them() -> None:
     weight = torch.ones(3)
     assert repeated(record(lambda: [weight.sum() * (torch.tensor(2.0) * 3.0).item()]), 1) == [18.0]
-    with pytest.raises(RuntimeError, match="reads a value of the step on the host"):
+    with pytest.raises(RuntimeError, match="makes the host read a value that the step computes"):
         record(lambda: [weight.sum() * torch.tensor(2.0).add_(weight[0]).item()])
 
 
@@ -123,7 +125,7 @@ def test_values_computed_from_constants_may_be_read_by_the_host_and_random_value
         lambda: torch.tensor(2.0).normal_(),
     ]
     for draw in drawn:
-        with pytest.raises(RuntimeError, match="reads a value of the step on the host"):
+        with pytest.raises(RuntimeError, match="makes the host read a value that the step computes"):
             record(functools.partial(_times, weight, draw))
 
 

@@ -44,7 +44,7 @@ def test_a_loop_that_its_user_wrote_accepts_a_repeated_or_different_batch() -> N
 def test_a_loop_that_ends_early_raises_before_the_missing_step() -> None:
     with run_of(CountingLoop(numbers(2))) as run:
         assert [run.step(0).item(), run.step(1).item()] == [0.0, 1.0]
-        with pytest.raises(LoopEndedError, match=r"CountingLoop\.train: .* found an end after 2 steps"):
+        with pytest.raises(LoopEndedError, match=r"CountingLoop\.train: .* found a loop that ended after 2 steps"):
             run.step(2)
 
 

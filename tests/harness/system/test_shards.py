@@ -198,7 +198,7 @@ def test_a_recorded_collective_needs_its_wait_in_the_recording(alone: DeviceMesh
 
     traced = TracedStep(step, lambda: {"weight": weight}, roots=[step])
     if reduced == "in Python":
-        with pytest.raises(NotTraceableError, match=r"c10d\.allreduce_, which Python waits for"):
+        with pytest.raises(NotTraceableError, match=r"c10d\.allreduce_, for which Python code waits"):
             traced.record()
         assert weight.tolist() == [1.0, 1.0]
     else:

@@ -27,7 +27,8 @@ import warm_start
 
 AHEAD = {
     "workers": (
-        *("torch", "torch.optim", "torch._dynamo", "harness.execution.probes.paired", "harness.execution.ranks"),
+        *("torch", "torch.optim", "torch._dynamo", "torch._inductor.compile_fx"),
+        *("harness.execution.probes.paired", "harness.execution.ranks"),
         *("harness.execution.probes.training_part", "harness.processes.child", "harness.processes.keeper"),
     ),
     # and processes that describe systems, and workers whose probe needs no torch
@@ -97,6 +98,8 @@ def _import_ahead(modules: Sequence[str]) -> None:
             importlib.import_module(module)
     if "harness.report.html" in modules:
         _draw_ahead()
+    if "torch._inductor.compile_fx" in modules:
+        importlib.import_module("torch._inductor.codecache").torch_key()  # for which it reads torch's own code
     _complete_models()
     for user in warm_start.USERS:
         if user in sys.modules:

@@ -25,13 +25,15 @@ import warm_fork
 from harness.processes.kept import KEEPER
 
 SERVER = "WARM_SERVER"  # the variable with the address of the server whose forks have torch
-COMMANDS = "WARM_COMMANDS"  # of the one for commands, and for what they start without torch
+COMMANDS = "WARM_COMMANDS"  # of the one for commands, and for workers without torch
+WORKERS = "WARM_WORKERS"  # of the one for workers that commands start; it has torch
 HERE = Path(__file__).parent
 PASS_S = 0.01  # between two looks for an end
 WARM = (
     *(
         "harness.execution.worker",
         "harness.execution.rank",
+        "harness.execution.probes.arm_process",
         "harness.execution.probes.training_part",
         "harness.system.describing",
     ),
@@ -75,7 +77,8 @@ def _server_of(command: Sequence[str]) -> str:
     if module in TORCH:
         return os.environ.get(SERVER, "")
     if module in WARM and (_is_kept(command) or not warm_fork.is_warm()):  # what a warm process starts is its child
-        return os.environ.get(SERVER) or os.environ.get(COMMANDS, "")
+        named = (SERVER, WORKERS, COMMANDS) if warm_fork.is_warm() else (SERVER, COMMANDS)
+        return next(filter(None, map(os.environ.get, named)), "")
     return ""
 
 
