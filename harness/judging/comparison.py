@@ -20,14 +20,7 @@ from harness.judging import reasons
 from harness.judging.context import Context, capture_of
 from harness.judging.end_state import ExcusedEnds, require_equal_ends, require_finite_end, require_recorded
 from harness.judging.equal_start import require_equal_start, require_equal_start_state
-from harness.judging.guards import (
-    control_of,
-    require_frozen,
-    require_guards,
-    require_input,
-    require_moving,
-    require_trained,
-)
+from harness.judging.guards import control_of, require_frozen, require_guards, require_moving, require_trained
 from harness.judging.launched import JudgedSteps, uncounted, unreplayed, untraced
 from harness.judging.series import (
     LOSS,
@@ -165,8 +158,8 @@ class Comparison:
             found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
         if found is not None:
             known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
-            # The check that gives one of these reasons comes after a check that all launches belonged to the counted
-            # graphs.
+            # The check that gives one of these reasons comes after a check that each graph launch did the work of a
+            # captured graph whose nodes were counted.
             counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
             last = (reasons.OUTPUT_NOT_FROM_REPLAY, reasons.REPLAY_UNPROVEN, reasons.WORK_AFTER_STEP)
             stays_open = found.reason in last or (counted_ones_ran and not of_replays)
@@ -183,11 +176,11 @@ class Comparison:
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Raise `Settled` if a loss is not finite, if executions start from different states or do different work, or
-        if the guards demand more steps or more distinct batches.
+        """Check a group of executions before they are compared. If a check fails, raise `Settled`, which ends the
+        judgement with the verdict of this check.
 
-        If the baseline differs only from its own repetition, raise INCONCLUSIVE, because the baseline does not repeat
-        itself.
+        The losses must be finite, and the executions must start from equal states and do equal work. If the baseline
+        differs only from its own repetition, raise INCONCLUSIVE, because the baseline does not repeat itself.
         """
         self._begun += 1
         require_finite(self._asked("finite", group), self._sheet, group.metric)
@@ -197,9 +190,6 @@ class Comparison:
         except Settled as settled:
             settle(reasons.BASELINE_NOT_REPEATABLE, f"{settled.message}: {UNREPEATED}")
         require_same_code(group.executions)
-        trained = self._asked("trained", group)
-        if isinstance(self._part, Guarding) and group.run is not None:
-            require_input(self._part.guards, _first(_candidate_first(self._part, trained))[1], self._sheet)
 
     def _require_comparable(self, group: Group) -> None:
         self._require_equal_start(group)
@@ -220,8 +210,13 @@ class Comparison:
                 require_equal_start_state(name, execution, *_first(state), group.more_in)
 
     def end(self, group: Group, skipped_at_most: int = 0) -> None:
-        """Raise `Settled` unless the guards hold, the executions trained, and their ends are finite. With `bits`, the
-        ends must also be equal."""
+        """Check a group of executions after their last step. If a check fails, raise `Settled`, which ends the
+        judgement with the verdict of this check.
+
+        The guards must hold, the executions must have trained, and their end states must be finite. If `group.bits` is
+        True, the end states must also be equal in every bit. skipped_at_most: the largest number of steps without an
+        update that an execution may have and still count as trained; used only for claims without guards.
+        """
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
@@ -272,8 +267,8 @@ def _but_repetitions(group: Group) -> Executions:
 
 
 def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless a control did the same work as the baseline, and its end is recorded and finite. name,
-    theirs: how messages call the control and the baseline."""
+    """End the judgement (by raising `Settled`) unless the control did the same work as the baseline, and the control's
+    end state is recorded and finite. name, theirs: how messages call the control and the baseline."""
     control = {name: execution}
     require_finite(control, sheet)
     require_same_work({theirs: baseline, **control}, sheet)

@@ -120,15 +120,16 @@ class Context:
         return len(systems) == 1
 
     def only_run(self, probe: ProbeName) -> RunEvidence:
-        """Return the first run that a probe made. Raises `Settled` if there is no run, or for the reasons of
-        `sound_runs`."""
+        """Return the first run that a probe made. Raises `Settled`, which ends the judgement, if there is no run, or
+        for the reasons of `sound_runs`."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
         return runs[0]
 
     def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
-        """Return the first run of a probe that executed the arm. Raises `Settled` for the reasons of `only_run`."""
+        """Return the first run of a probe that executed the arm. Raises `Settled`, which ends the judgement, for the
+        reasons of `only_run`."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
         if found is None:
@@ -194,7 +195,8 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
 
 
 class _Partial(ArmEvidence):
-    """An execution in which some parts of the evidence could not be recorded. To read such a part raises `Settled`."""
+    """An execution in which some parts of the evidence could not be recorded. Reading such a part raises `Settled`,
+    which ends the judgement."""
 
     _run_id: str
 
@@ -217,7 +219,7 @@ class _Partial(ArmEvidence):
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:
-    """Raise `Settled` with the reason of the failure if the arm failed before its end."""
+    """End the judgement (by raising `Settled`) with the reason of the failure if the arm failed before its end."""
     failure = run.failed.get(arm)
     if failure is not None:
         _settle_failed(f"arm {arm}", run.run_id, failure)
@@ -266,8 +268,8 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
-    """Return the record about an arm's capture. Raises `Settled` if the record is missing, if it contradicts the
-    harness's own count, or if it names another kind of replay than `demanded`."""
+    """Return the record about an arm's capture. Raises `Settled`, which ends the judgement, if the record is missing,
+    if it contradicts the harness's own count, or if it names another kind of replay than `demanded`."""
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")

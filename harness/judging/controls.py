@@ -72,10 +72,10 @@ class Rounding(NamedTuple):
     share: float
 
     def capped(self, at_most: float) -> float:
-        """Return the ratio up to which rounding excuses a tensor that exceeds the bound `at_most`.
+        """Return the ratio up to which a tensor's distance counts as rounding although it exceeds the bound `at_most`.
 
-        It is at most `MORE_ROUNDING`, because larger distances in all tensors do not come from rounding. It is also so
-        small that a tensor whose control has the median share is not excused above `at_most`.
+        The ratio is at most `MORE_ROUNDING`, because larger distances in all tensors do not come from rounding. The
+        ratio is also so small that a tensor whose control has the median share must stay within `at_most`.
         """
         typical = at_most / (AS_ROUNDING * self.share) if self.share else math.inf
         return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
@@ -100,8 +100,8 @@ def _is_measured(each: Distance) -> bool:
 
 
 def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless the control did the same work as the baseline, and only its parameters differed at the
-    start."""
+    """End the judgement (by raising `Settled`) unless the control did the same work as the baseline, and only its
+    parameters differed at the start."""
     name = f"control {control.start.arm}"
     require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]

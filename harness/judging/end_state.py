@@ -13,8 +13,9 @@ from harness.judging.context import end_of
 from harness.judging.sheet import OF_GROUP, Sheet, number, settle, some
 from harness.numbers import counted
 
-# The code below excuses counts whose values at the end may differ: counts that a claim lists under `may_end_apart`, and
-# Python numbers that no replay changes.
+# If a count (an integer, such as the number of a step) has different values at the ends of two arms, the claim is
+# normally violated. The code below allows the difference for two kinds of count: counts that the claim lists under
+# `may_end_apart`, and Python numbers that no replay changes.
 
 # matches the path to an entry in the optimizer's state of one parameter
 _OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")
@@ -33,17 +34,18 @@ def own_name(path: str) -> str:
 
 
 class ExcusedEnds:
-    """The tensors (`category name`) whose values at the end may differ, because a contract excuses them.
+    """The tensors (`category name`) whose values at the ends of two arms may differ, because the contract allows it.
 
-    Only counts are excused: numbers that are integers in every record. A tensor with fractions is therefore never
-    excused. counted: paths of Python numbers that captured steps only increase and never read.
+    A difference is allowed only in counts: numbers that are integers in every record. A tensor with fractions must
+    always be equal. counted: paths of Python numbers that captured steps only increase and never read.
     """
 
     def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
-        """Store the excuses of the judged claim (`own`, name -> reason), and the excuses of a claim that it refers to
-        (`others`).
+        """Store the names of tensors whose ends may differ.
 
-        An excuse in `others` need not be used. host_values: paths of numbers that replays need not update.
+        own: name -> reason, from the entries under `may_end_apart` of the judged claim. others: names from the entries
+        of a claim that the judged claim refers to; no warning appears if these names are not needed. host_values: paths
+        of numbers that replays need not update.
         """
         self._own, self._named, self._host_values = own, {*own, *others}, host_values
         self.counted: set[str] = set()
@@ -51,7 +53,8 @@ class ExcusedEnds:
         self._compared = False
 
     def excuses(self, name: str, *ends: State | None) -> bool:
-        """Return True if the tensor `name` is excused. It must be an integer in each state that contains it."""
+        """Return True if the tensor `name` may end with different values. The tensor must be an integer in each of the
+        states `ends` that contains it."""
         category, _, tensor = name.partition(" ")
         holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
         values = [(each.numbers or {}).get(name) for each in holders]
@@ -80,8 +83,9 @@ class ExcusedEnds:
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:
-        """Record the figures. Return the end of a sentence that names counted numbers, used excuses and unused excuses.
-        Unused excuses are named only if the ends were compared."""
+        """Record the figures. Return the end of a sentence that names numbers that steps only count, allowed
+        differences that occurred, and entries under `may_end_apart` that were not needed. These entries are named only
+        if the ends were compared."""
         idle = sorted(self._own.keys() - self._needed) if self._compared else []
         clauses = []
         if self.counted:
@@ -121,8 +125,8 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
         if loose is not None and loose.roles is None and not lent:
             settle(
                 reasons.END_STATE_UNRECORDED,
-                f"the tensors that the steps of {name} created were not followed to the end: "
-                f"{loose.failure or 'no arm followed them'}",
+                f"it is unknown whether the tensors that the steps of {name} created are state: "
+                f"{loose.failure or 'the operators of these steps were not recorded'}",
             )
 
 

@@ -40,25 +40,14 @@ FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
 
 
-def require_input(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless the candidate ran enough steps on enough distinct batches."""
-    require_steps(len(candidate.series.loss), guards.steps, sheet)
-    seen = distinct(candidate.series.batch_digest)
-    sheet.figure("distinct_batches", seen, "batches")
-    demanded = guards.distinct_batches
-    if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
-        settle(
-            reasons.VACUOUS_BATCHES_REPEAT,
-            f"{seen} distinct batches were read, but the guard requires {demanded}",
-        )
-
-
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless all executions trained and the other guards hold. The candidate comes first."""
+    """End the judgement (by raising `Settled`) unless all guards hold for all executions. The candidate comes first."""
     guards = part.guards
     candidate = next(iter(executions.values()))
+    require_steps(len(candidate.series.loss), guards.steps, sheet)
     for name, execution in executions.items():
         require_trained(name, execution, zero_loss=guards.floor is not None)
+    require_distinct_batches(guards, candidate, sheet)
     if guards.clip_active_steps is not None:
         for name, execution in executions.items():
             require_active_clip(name, execution, guards.clip_active_steps, sheet)
@@ -84,8 +73,9 @@ def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
 
 
 def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
-    """Raise `Settled` unless the execution trained: trainable tensors and the loss changed, and frozen tensors did not.
-    skipped_at_most: how many updates may be skipped. zero_loss: True if the loss may be 0 in all steps."""
+    """End the judgement (by raising `Settled`) unless the execution trained: trainable tensors and the loss changed,
+    and frozen tensors did not. skipped_at_most: how many updates may be skipped. zero_loss: True if the loss may be 0
+    in all steps."""
     start, end = execution.start, end_of(execution)
     require_frozen(name, execution)
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
@@ -125,8 +115,21 @@ def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
             )
 
 
+def require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: Sheet) -> None:
+    """End the judgement (by raising `Settled`) unless the candidate read enough distinct batches."""
+    seen = distinct(candidate.series.batch_digest)
+    sheet.figure("distinct_batches", seen, "batches")
+    demanded = guards.distinct_batches
+    if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
+        settle(
+            reasons.VACUOUS_BATCHES_REPEAT,
+            f"{seen} distinct batches were read, but the guard requires {demanded}",
+        )
+
+
 def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet: Sheet) -> None:
-    """Raise `Settled` unless, in at least `demanded` steps, a group of gradients exceeded the clip's threshold."""
+    """End the judgement (by raising `Settled`) unless, in at least `demanded` steps, a group of gradients exceeded the
+    clip's threshold."""
     active = np.asarray(execution.series.clip_active_groups)
     if demanded > 0 and len(active) and (active < 0).all():
         settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer the capability `gradient_norms`")

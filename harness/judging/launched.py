@@ -72,8 +72,8 @@ def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless the evidence shows that the steps were replays of the counted graphs. Return None if it
-    does. steps: None if single steps are not observed in this run."""
+    """Return a finding unless the evidence shows that the steps were replays of the captured graphs whose nodes the
+    harness counted. Return None if the evidence shows it. steps: None if single steps are not observed in this run."""
     if capture.mechanism == "traced":
         outside = untraced(arm, capture, steps) or _traced(arm, capture)
         return outside or unreplayed(arm, capture, bounds, steps) or _after(arm, capture, bounds)
@@ -155,8 +155,9 @@ def outside_share(work: DeviceWork, after: float = 0.0) -> float:
 
 
 def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each step launched its graphs, and each launch did the work of a counted graph. Return
-    None otherwise."""
+    """Check the graph launches that the profiler recorded. Return a finding if their number is not the number that the
+    steps need, or if a launch did not do exactly the work of one of the captured graphs, whose nodes the harness
+    counted. Return None if nothing is wrong."""
     launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
     if launches != needed or needed == 0:
         return Finding(

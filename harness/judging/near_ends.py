@@ -3,9 +3,9 @@
 Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
 distance alone proves nothing. Where an optimizer divides by a tiny number, as Adam does for a bias before a norm,
 rounding changes a tensor as much as a gradient does. A control shows this effect: a baseline whose start was changed by
-one rounding error. Because of the control, tensors beyond the bound can be excused. A tensor within the bound must not
-differ by more than rounding changes most parameters, because an average that is updated one step late also differs
-little.
+one rounding error. If the control shows that rounding alone changes a tensor beyond the bound, this tensor does not
+violate the claim. A tensor within the bound must not differ by more than rounding changes most parameters, because an
+average that is updated one step late also differs little.
 """
 
 from __future__ import annotations

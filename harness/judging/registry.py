@@ -203,7 +203,8 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
     """Return the part with the bounds that apply to this unit. Record which bounds applied, unless they depend on the
     workload alone.
 
-    Raises `Settled` if a bound depends on the candidate's data type and the system does not report this type.
+    Raises `Settled`, which ends the judgement, if a bound depends on the candidate's data type and the system does not
+    report this type.
     """
     situation = context.situation(part)
     for path, bound in part.bounds().items():
@@ -216,7 +217,8 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
 
 
 def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
-    """Raise `Settled`, because a bound depends on the candidate's data type and no run reports this type."""
+    """End the judgement (by raising `Settled`), because a bound depends on the candidate's data type and no run reports
+    this type."""
     for probe in dict.fromkeys(run.probe for run in context.runs):
         context.sound_runs(probe)
     run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)

@@ -69,7 +69,7 @@ class Difference:
     # Number of steps in which the difference exceeds the relative bound, but not the rounding that the control shows.
     as_rounding: int = 0
     rounding: float = 0.0  # the largest difference that rounding may cause at these steps
-    largest_unexcused: float = 0.0  # largest relative difference among differences that rounding does not excuse
+    largest_unexcused: float = 0.0  # largest relative difference that does not count as rounding
 
 
 def losses(execution: ArmEvidence) -> Losses:

@@ -17,8 +17,8 @@ from harness.numbers import agreed, rounded
 
 
 class Settled(Exception):  # noqa: N818 - it carries a result and is not an error
-    """An exception that ends the work of a judge, with the result. reason: a reason code (see `reasons`). message: one
-    sentence with numbers."""
+    """An exception that ends the judgement of a claim, and carries the result. reason: a reason code, which determines
+    the verdict (see `reasons`). message: one sentence with numbers."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -26,7 +26,7 @@ class Settled(Exception):  # noqa: N818 - it carries a result and is not an erro
 
 
 def settle(reason: str, message: str) -> NoReturn:
-    """Raise `Settled` with this reason code and message, which ends the work of the judge."""
+    """End the judgement of the claim with this reason code and message, by raising `Settled`."""
     raise Settled(reason, message)
 
 

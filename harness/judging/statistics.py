@@ -150,9 +150,9 @@ def missed_bias(selves: Array) -> Array:
 def margin(reading: Reading, confidence: float) -> Array:
     """Return by how much the trimmed mean of the log ratios must exceed the required log ratio (shape [...]).
 
-    The margin is the half-width of the mean's interval plus the bias that could have been missed. It is at least the
-    half-width combined with the noise that all processes have in common, because this noise is independent of the
-    half-width.
+    The margin is h + b: the half-width h of the mean's confidence interval plus the bias b that could have been missed.
+    The margin is at least sqrt(h**2 + c**2), where c is the allowance `COMMON_NOISE` for noise that all processes have
+    in common. This noise is independent of the noise that h shows, so their squares are added.
     """
     _, reach = trimmed(reading.ratios, confidence)
     return _allowed_for(reach, missed_bias(reading.selves))

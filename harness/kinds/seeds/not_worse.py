@@ -17,6 +17,7 @@ from harness.judging import reasons
 from harness.judging.comparison import Comparison, Group
 from harness.judging.context import Context, replicas
 from harness.judging.end_state import note_watched
+from harness.judging.guards import require_distinct_batches
 from harness.judging.series import values
 from harness.judging.sheet import Sheet, number, settle
 from harness.judging.statistics import PROBABLY, Array, Spread, fewest_processes, may_dissent, trimmed
@@ -194,6 +195,8 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
         require_precisions(part, executions[part.candidate], executions[part.baseline])
         comparison.begin(group)
     _require_unequal_seeds(part, by_seed)
+    for executions in by_seed.values():  # before the losses: the margin holds for distinct batches
+        require_distinct_batches(part.guards, executions[part.candidate], sheet)
     note_chains(chains, sheet)
     pairs = pairs_of(part, by_seed)
     answer = _answer(part, pairs, sheet)
