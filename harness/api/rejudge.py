@@ -332,10 +332,11 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
 
 
 def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
-    """Return the selection with its tags replaced by the claims that have these tags.
+    """Return the claims and workloads that the command line selected (`--claim`, `--tag`, `--workload`). Each tag is
+    replaced by the claims that have this tag.
 
-    Raises UsageError for unknown names. Also raises UsageError if the selection contains no unit, because the gate
-    would then accept any run directory.
+    Raises UsageError for unknown names. Also raises UsageError if no unit is selected, because the gate would then
+    accept any run directory.
     """
     units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
     refuse_unknown("no contract has this claim", part.claims, {claim for claim, _ in units})

@@ -109,7 +109,7 @@ def application(arguments: list[str]) -> typer.Typer:
     from typer.core import TyperGroup
 
     class ByTask(TyperGroup):
-        """Lists the commands by task in `--help`, each with its whole summary. Otherwise click would cut a summary that
+        """Lists the commands by task in the help, each with its whole summary. Otherwise click would cut a summary that
         is longer than a line."""
 
         def format_commands(self, _context: Any, formatter: Any) -> None:
@@ -295,7 +295,7 @@ if __name__ == "__main__":
 
 
 def epilog(name: str) -> str:
-    """Return the examples of a command as text for `--help`, one example on each line. The first line of the text
+    """Return the examples of a command as text for its help, one example on each line. The first line of the text
     (`\\b`) tells click not to join the lines."""
     width = max(len(arguments) for arguments, _ in EXAMPLES[name])
     lines = [f"  harness {name} {arguments:<{width}}  {what}" for arguments, what in EXAMPLES[name]]

@@ -48,7 +48,7 @@ class AcceptedBaseline(Signed):
         if compared and not any(probe_of(part).timed for part in parts_of(claim)):
             return None
         what = "judges time" if compared else "names no `baseline`"
-        return f"claim '{self.claim}', which {what}", "a waiver can excuse such a claim until a date"
+        return f"claim '{self.claim}', which {what}", "a waiver can accept such a claim until a date"
 
 
 def find_accepted(paths: Sequence[Path]) -> list[AcceptedBaseline]:

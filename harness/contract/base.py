@@ -417,8 +417,9 @@ class Judged(Strict):
 
 @dataclass(frozen=True)
 class Conditional:
-    """The bounds of a judgement that have cases, by path of the field, and a copy of the judgement for each set of
-    numbers that can apply."""
+    """A judgement with bounds that have cases: numbers that apply only under conditions, such as a GPU. bounds: these
+    bounds, by the path of the field. variants: a copy of the judgement for each combination of numbers that can
+    apply."""
 
     bounds: Mapping[str, Bound]
     variants: Sequence[Judged]

@@ -164,8 +164,13 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """Return each set of numbers that can apply to a claim, with the set's workloads. The first set has all
-        `otherwise` values. Record an error for each case that can never apply."""
+        """Return the combinations of cases that can apply to claim number `number`, each with its workloads.
+
+        A bound such as `at_least` may list cases: numbers with conditions, such as a GPU. If the conditions of no case
+        are met, the number under `otherwise` applies. A combination has the index of one case for each bound, or None
+        for `otherwise`. The first combination has None for all bounds. Record an error for each case that can never
+        apply.
+        """
         named = self.document.value["claims"][number].get("judged_on")
         workloads = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         sets: dict[Choices, set[str]] = {(None,) * len(found): set()}
@@ -217,8 +222,9 @@ class Bounds:
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
-        """Return a copy of the contract file for each set of numbers that can apply. The first copy has all `otherwise`
-        values. Without cases, return only the contract file as it is."""
+        """Return a copy of the contract file for each combination of numbers that can apply to a unit. In the first
+        copy every bound is the number under `otherwise`. If no bound has cases, return only the contract file as it
+        is."""
         sets = {number: list(each.items()) for number, each in self._sets.items()}
         count = max((len(each) for each in sets.values()), default=1)
         return [

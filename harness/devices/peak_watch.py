@@ -1,9 +1,9 @@
 """Measure the peak of a process's device memory independently of the measured code.
 
-torch records the peaks of its allocator, but any code may reset these peaks. The watch therefore reads the peaks before
-each reset that it observes, and counts how often they decreased without an observed reset. Memory that is allocated
-without torch is known only to the driver. A thread reads the driver's number at intervals through NVML, which disturbs
-no capture.
+torch records the peaks of its allocator, but any code may reset these peaks. `PeakWatch` therefore reads the peaks
+before each reset that it observes, and counts how often they decreased without an observed reset. Memory that is
+allocated without torch is known only to the driver. A thread reads the driver's number at intervals through NVML, which
+disturbs no capture.
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ def asked_for(config: pytest.Config) -> bool:
 
 
 def not_asked_for(config: pytest.Config) -> list[Path]:
-    """Return the contracts in pytest's paths that were not requested."""
+    """Return the contract files that this pytest session skips: they are below the paths on its command line, but no
+    option or argument requests that contracts are run (see `asked_for`)."""
     if asked_for(config) or not _takes(config, "contract"):
         return []
     return [file for place, file in contract_files(config).items() if any(map(place.is_relative_to, _paths(config)))]

@@ -37,7 +37,8 @@ class PlannedContract:
 
 
 def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] = ()) -> PlannedContract:
-    """Read and plan one contract file, with its signed entries. named: more folders in which entries are searched.
+    """Read and plan one contract file, with its waivers and accepted baselines (signed entries). named: more folders in
+    which entries are searched.
 
     Commands of the harness find the same entries. Raises ContractError with every error.
     """

@@ -212,12 +212,11 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
     loss_terms = loss if isinstance(loss, Mapping) else {LOSS: loss}
     named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in loss_terms.items()}
     if not named or len(named) < len(loss_terms):
-        names_must_differ, name_differently = (
-            "the names of loss terms must differ in their letters, digits and _.-",
-            "name them differently",
-        )
         raise UsageError(
-            names_must_differ, where="loss", got=", ".join(loss_terms) or "no term", remedy=name_differently
+            "`loss` needs a term, and the names of loss terms must differ in their letters, digits and _.-",
+            where="loss",
+            got=", ".join(loss_terms) or "no term",
+            remedy="give each term a name of its own",
         )
     named |= {} if grad_norm is None else {"grad_norm": grad_norm}
     return {name: _number(name, value) for name, value in named.items()}

@@ -120,8 +120,8 @@ def _by_unit(view: ReportView) -> dict[Unit, Verdict]:
 
 
 def _environment(before: ReportView, after: ReportView) -> list[str]:
-    """Return a line for each fact that differs. A fact that only one run directory has counts as unknown in the other
-    directory."""
+    """Return a line for each fact in the headers of two run directories that differs. A fact that only one run
+    directory has counts as unknown in the other directory."""
     old, new = _facts(before.header), _facts(after.header)
     return [
         f"  {line(path, 80)}: {line(old.get(path, 'unknown'), 80)} -> {line(new.get(path, 'unknown'), 80)}"
@@ -131,7 +131,11 @@ def _environment(before: ReportView, after: ReportView) -> list[str]:
 
 
 def _facts(header: Header) -> dict[str, str]:
-    """Return the facts in a header by path: machine, commits, selection, and all digests except those of evidence."""
+    """Return the facts in the header of a run directory (`run.json`), each under the path of its field.
+
+    The facts are about the machine, the commits, the claims, workloads and tags that the command line selected, and all
+    digests except those of evidence.
+    """
     digests = header.digests.model_copy(update={"evidence": {}})
     records = (header.environment, *([header.commits] if header.commits is not None else []), header.narrowed, digests)
     facts = [fact for record in records for fact in flatten(record).items()]

@@ -356,22 +356,23 @@ class ReportView:
         """Return the warnings of a page. These are `doubts`, and a warning about entries under `may_end_apart` that
         were not needed."""
         return self.doubts() + [
-            f"Idle excuse: nothing needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
-            f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; take it out."
+            f"No end state needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
+            f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; remove this entry."
             for verdict in self.verdicts
             for name, figure in verdict.figures.items()
             if name.rpartition(".")[2] == IDLE_EXCUSES
         ]
 
     def excused_sentence(self) -> str:
-        """Return a sentence with the number of excuses for unequal end states (`may_end_apart`), and of units that
-        needed an excuse. Return "" without excuses."""
+        """Return a sentence with the number of entries under `may_end_apart`, which allow unequal end states, and of
+        units that needed an entry. Return "" if no claim has such an entry."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
         figures = [{name.rpartition(".")[2] for name in verdict.figures} for verdict in self.verdicts]
         needed = sum(EXCUSED_ENDS in names for names in figures)
-        return f"{counted(excuses, 'excuse')} for ends that lie apart; {counted(needed, 'unit')} needed one."
+        allowed = f"`may_end_apart` allows different ends of {counted(excuses, 'count')}"
+        return f"{allowed}; {counted(needed, 'unit')} needed this."
 
     def recorded_sentence(self) -> str:
         """Return a sentence that says which process recorded the evidence, and by which mechanism steps were

@@ -238,8 +238,8 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
 
 
 def refuse_unfit(bundles: Sequence[Bundle]) -> None:
-    """Raise EvidenceError for a drill, for a run with units outside its selection, and for a run that is named
-    twice."""
+    """Raise EvidenceError for a drill, for a run with units that its own command line did not select, and for a run
+    that is named twice."""
     named: dict[Path, Bundle] = {}
     for bundle in bundles:
         header, first = bundle.header, named.setdefault(bundle.path.resolve(), bundle)
@@ -260,7 +260,7 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
             raise EvidenceError(
                 "a run may plan only units that its command line selected",
                 where=str(bundle.path),
-                got=f"{outside.claim} on {outside.workload}, which the run's selection (`narrowed`) leaves out",
+                got=f"{outside.claim} on {outside.workload}, which `narrowed` in {layout.HEADER} does not select",
             )
 
 

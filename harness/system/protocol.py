@@ -169,12 +169,13 @@ class GradientWatch(Protocol):
 @runtime_checkable
 class RecordsUnderWatch(Protocol):
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch that is active around the step during its capture. The harness calls this before the first
-        step."""
+        """Store `watch`, a function that makes a `GradientWatch` for the given parameters. The system must enter the
+        `GradientWatch` (a context manager) around the step while the step is captured. The harness calls this method
+        before the first step."""
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return the watch's `copies` and `written` for the last step. Return None if the watch cannot know these
+        """Return `copies` and `written` of the `GradientWatch` for the last step. Return None if it cannot know these
         values."""
         ...
 
@@ -255,7 +256,8 @@ class CaptureRecord:
     captured_addresses: Mapping[str, int] = field(default_factory=dict)
     host_changes: Sequence[str] = ()  # host values that the captured step changes, but that no replay changes
     # Python numbers that each step changes, each with a text that says for what the step reads the number (None: the
-    # step never reads it). If the whole field is None, the numbers were not followed.
+    # step never reads it). If the whole field is None, the harness did not find out
+    # which numbers the steps change.
     host_numbers: Sequence[tuple[str, str | None]] | None = None
     asked_whether_captured: Sequence[str] = ()  # for a traced step: lines that check whether the step is being captured
     unseen_operators: Sequence[str] = ()  # for a traced step: operators whose waits for the device cannot be detected

@@ -42,7 +42,7 @@ class _Shape:
         self.require_gradients = {name for name, tensor in batch.items() if tensor.requires_grad}
         self.captured: CapturedStep | TracedStep | None = None
         self.gradients: Mapping[str, Tensor] = {}
-        self.watch: GradientWatch | None = None  # the watch on gradients while the step was recorded; None: not watched
+        self.watch: GradientWatch | None = None  # what observed the gradients while the step was recorded, if anything
 
 
 class StepFunctionRun:
@@ -247,8 +247,9 @@ class StepFunctionRun:
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch for a recording on a CPU. CUDA graphs get no watch, because replays would repeat the copies
-        that the watch makes."""
+        """Store the function that makes a `GradientWatch`, which observes the gradients while a step is recorded on a
+        CPU. A CUDA graph is captured without a `GradientWatch`, because replays would repeat the copies that it
+        makes."""
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:

@@ -1,4 +1,4 @@
-"""`harness judge --badge`: of a gate in parts, of a contract that moved on, of files that were changed."""
+"""`harness judge --badge`: of a split gate, of a contract that moved on, of files that were changed."""
 
 from __future__ import annotations
 

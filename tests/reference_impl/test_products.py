@@ -126,7 +126,7 @@ def test_naive_fused_products_equal_their_formulas() -> None:
     torch.testing.assert_close(gate_up, gradient)
 
 
-def test_naive_products_with_sums_equal_their_formulas() -> None:
+def test_a_matrix_product_plus_another_tensor_or_product_equals_the_same_sum_in_torch() -> None:
     x, weight, residual, extra, weight_extra = inputs((5, 8), (6, 8), (5, 6), (5, 2), (2, 6))
     torch.testing.assert_close(naive.add(x, weight, residual), residual + x @ weight.t())
     both = naive.input_gradient(x, weight.t(), extra, weight_extra)

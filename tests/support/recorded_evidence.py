@@ -103,7 +103,7 @@ BASES: dict[str, dict[str, OnCpu | Published]] = {
     },
     "gradient_match": {
         "bitwise": OnCpu(REGRESSION, PAIR | {"kind": "gradient_match", "equality": "bitwise", "steps": [0, 5]}),
-        "clipped": Published("2026-11-23-h200-drill-untimed", "CLIP-FUSED-001", "smoke"),
+        "clipped": Published(CAPTURED, "CLIP-FUSED-001", "smoke"),
     },
     "capture": {
         "traced": OnCpu(REGRESSION, TEXT | {"kind": "capture", "candidate": "captured", "mechanism": "traced"}),

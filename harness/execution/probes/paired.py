@@ -149,8 +149,8 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher that measures, in two steps, the terms that the loss adds up. Yield none if the arm is captured
-    or repeated."""
+    """Yield a watcher that measures how large the terms are that the loss adds up, in the second and in the last step.
+    Yield no watcher if the arm is captured, or if this execution repeats an earlier execution of the arm."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -167,7 +167,8 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 
 
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
-    """Yield a watcher that looks for gradient clipping in a few steps. Yield none if the arm is captured or repeated.
+    """Yield a watcher that looks for gradient clipping in a few steps. Yield no watcher if the arm is captured, or if
+    this execution repeats an earlier execution of the arm.
 
     The watched steps are the first step (its gradients are large), two later ones, and all steps whose gradients are
     recorded.

@@ -28,8 +28,8 @@ _Like = tuple[str, object, object]
 
 class _Seen(NamedTuple):
     """A loose tensor at one moment. place: where its elements are in memory; another tensor may be there later. memory:
-    what the ledger recorded about this memory, such as from which tensors it was computed; None if no operator of a
-    followed step used it."""
+    what the ledger recorded about this memory, such as from which tensors it was computed; None if no operator used it
+    in a followed step (a step whose operators the ledger records)."""
 
     memory: Memory | None
     place: tuple[object, ...]
@@ -38,7 +38,8 @@ class _Seen(NamedTuple):
 
 
 class LooseWatch:
-    """Follows some steps of an execution with a ledger, which tracks from which tensors each tensor is computed.
+    """Follows some steps of an execution: a ledger records the operators of these steps, and so from which tensors each
+    tensor is computed.
 
     Call `begin` first. Make each step within the block of `step`, and call `stepped` after it. Call `loose` at the end.
     If following fails, only the roles of the loose tensors are unknown. state: a function that returns the training's
@@ -270,16 +271,16 @@ def _role_by_making(memory: Memory) -> Role:
     return "mixed" if memory.made_of & WHOLE else "log"
 
 
-# Number of steps that are followed at the start. The second step reads tensors that the first step created. The third
-# step reads tensors that a warm-up left behind.
+# Number of steps at the start whose operators are recorded (followed steps). The second step reads tensors that the
+# first step created. The third step reads tensors that a warm-up left behind.
 FIRST = 3
-LAST = 2  # number of steps that are followed at the end; two steps show which tensors every step replaces
+LAST = 2  # number of followed steps at the end; two steps show which tensors every step replaces
 _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
 class FollowedSteps:
-    """Chooses the steps of an execution whose operators are followed. For the same number of steps, the choice is
-    always the same."""
+    """Chooses the steps of an execution to follow: during these steps the harness records, for each operator, which
+    tensors it reads and writes. For the same number of steps, the choice is always the same."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
@@ -290,8 +291,8 @@ class FollowedSteps:
         self._waits = False
 
     def looks_before(self, index: int) -> bool:
-        """Return True if new tensors are searched for before step `index`. This is done at regular intervals, and
-        before each planned step with which following begins."""
+        """Return True if new tensors are searched for before step `index`. The search is made at regular intervals, and
+        before each planned followed step whose previous step is not followed."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
@@ -301,8 +302,8 @@ class FollowedSteps:
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:
-        """Return True if step `index` is followed. Call this once for each step, because a call may use up a part of
-        the limit."""
+        """Return True if step `index` is followed. Call this method only once for each step, because a call may use up
+        one of the limited number of additional steps."""
         if index < FIRST or index in self._drawn or index >= self._steps - LAST:
             return True
         self._left -= self._waits

@@ -186,7 +186,8 @@ class StateWatch:
     """Reads the state of one execution before its first step, after its first step, and after its last step.
 
     A loose tensor belongs to no module or optimizer. If it existed before the first step, it is state. If the steps
-    created it, `LooseWatch` decides whether it is state. If no steps are followed, it is not compared.
+    created it, `LooseWatch` decides whether it is state. If `LooseWatch` records the operators of no step, the tensor
+    is not compared.
     """
 
     def __init__(
@@ -202,8 +203,9 @@ class StateWatch:
 
         moves: True to copy the state at the start into the host's memory, and to compute `moved` at the end. sketched:
         True to compute sketches (a few sums of elements) of the parameters at the start and of the whole state at the
-        end. follows: True to follow steps, to decide which of the loose tensors that they create are state. lent: True
-        to record digests of these loose tensors, because the judge uses what another arm decided about them.
+        end. follows: True to record the operators of some steps, to decide which of the loose tensors that the steps
+        create are state. lent: True to record digests of these loose tensors, because the judge uses what another arm
+        decided about them.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None

@@ -1,2 +1,2 @@
-"""Run a gate or a drill in parts, called shards, as jobs on Slurm or on the GPUs of this machine. The library submitit
+"""Split a gate or a drill into shards, and run them as jobs on Slurm or on this machine's GPUs. The library submitit
 submits the jobs."""

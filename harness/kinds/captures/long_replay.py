@@ -234,8 +234,10 @@ def _growth(sizes: list[int], after: int) -> int:
     """Return the growth of memory after the warm-up in bytes. This is the larger of two numbers.
 
     1. The peak after the warm-up, minus the memory after the last block of the warm-up.
-    2. The peak of the second half, minus a typical peak of the first half. The typical peak is the median of the peaks
-    of groups of `after` blocks. If the steps have different shapes, all shapes may occur in such a group.
+    2. The peak of the second half, minus a typical peak of the first half. For the typical peak, the blocks of the
+    first half are divided into groups of `after` blocks in a row, and the largest memory of each group is found. The
+    typical peak is the median of these numbers. A group has several blocks because the memory of a block depends on the
+    shapes of its batches.
     """
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]

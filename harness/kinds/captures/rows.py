@@ -65,7 +65,7 @@ ROWS = (
         capabilities=frozenset({"parameters", "inputs", "capture"}),
         card=("long_replay",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
-        leaves_out={"watched": "The kind's steps are timed, and a watch of each step would be timed too."},
+        leaves_out={"watched": "The kind's steps are timed, and observing each step would be timed too."},
     ),
 )
 SECTIONS = ("harness.kinds.captures.section:sections", "harness.kinds.captures.section:long_replay_section")

@@ -192,7 +192,7 @@ def _relative(absolute: float, scale: float) -> float:
     return absolute / scale
 
 
-# Smallest share of a step's tensors whose difference must not be excused as rounding. In a convolutional network, a
+# Smallest share of a step's tensors whose difference must not count as rounding. In a convolutional network, a
 # quarter of the tensors can be biases before a norm, whose gradients consist of rounding.
 FEWEST_COMPARED = 0.5
 
@@ -213,8 +213,9 @@ class OfTensor(Protocol):
 def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> None:
     """End the judgement with INCONCLUSIVE if most tensors of a step exceed the relative bound but count as rounding.
 
-    A difference is excused if it is small compared with the step's largest gradient. One very large gradient, such as
-    the gradient of a tensor that diverges, would therefore excuse all other tensors, whatever their differences are.
+    A difference counts as rounding if it is small compared with the step's largest gradient. One very large gradient,
+    such as the gradient of a tensor that diverges, would therefore make the difference of every other tensor count as
+    rounding.
     """
     if bound is None:
         return

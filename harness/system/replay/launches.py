@@ -27,7 +27,8 @@ _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter",
 
 
 class LaunchWatch(Protocol):
-    """Observes launches of kernels. If `watches` has several entries, only the last entry is called for a launch."""
+    """Observes launches of kernels. If the list `watches` has several observers, only the last one is called for a
+    launch."""
 
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch, caller: FrameType
@@ -45,7 +46,7 @@ def is_watched() -> bool:
 
 
 def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> object:
-    """Call `launch` so that the last watch observes it, and return its result.
+    """Call `launch` so that the last observer in `watches` sees it, and return its result.
 
     name: the kernel's name.
     args: its arguments, including its tensors.
@@ -66,7 +67,7 @@ def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch:
 
 @contextmanager
 def triton_announced() -> Iterator[None]:
-    """Announce each launch of a Triton kernel within the block, so that the last watch observes the launch."""
+    """Announce each launch of a Triton kernel within the block, so that the last observer in `watches` sees it."""
     replaced = []
     for module, name in _TRITON:
         # Do not import Triton on a machine without a GPU. A system may have to configure Triton before its import.

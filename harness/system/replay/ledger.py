@@ -168,7 +168,8 @@ class Memory:
 
 
 class Ledger(Observer):
-    """Observe the steps of one execution. Enter it around each followed step, and call `ended` after each step.
+    """Records, for the steps of one execution, from which tensors the operators compute each tensor. Enter the ledger
+    around each step whose operators it must record (a followed step), and call `ended` after the step.
 
     failure: the error that stopped the ledger, or None. The training continues without the ledger.
     """

@@ -440,7 +440,7 @@ class LossTerms(Observer):
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         returned = func(*args, **kwargs)
-        # A tensor that is divided among ranks is not followed, because a sum over it may need all ranks.
+        # Do not compute the size of a tensor that is divided among ranks, because a sum over it may need all ranks.
         plain = type(returned) is Tensor and returned.layout is torch.strided and returned.is_floating_point()
         if plain and returned.numel() <= _FOLLOWED:
             size = None

@@ -8,8 +8,8 @@ Each row has one program. A first pass reads the row and keeps a running maximum
 again and writes the gradient. The second pass goes from the end of the row to its start, because the end was read last
 and is still in the L2 cache.
 
-The matrix product that computes the logits may also write the maximum and the sum of each part of a row. Then the first
-pass reads these numbers instead of the row (`from_statistics_`).
+The matrix product that computes the logits may also write, for each part of a row, the maximum of the logits and the
+sum of exponentials. Then the first pass reads these numbers instead of the row (`from_statistics_`).
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def test_an_invalid_file_is_refused_at_its_position(tmp_path: Path, text: str, m
     [
         ({"claim": "SAEM"}, "claim 'SAEM'; did you mean 'SAME'?; or remove the accepted baseline"),
         ({"contract": "as-mian"}, "contract 'as-mian'; did you mean 'as-main'?; or remove the accepted baseline"),
-        ({"claim": "SPEED"}, "claim 'SPEED', which judges time; a waiver can excuse such a claim until a date; or"),
-        ({"claim": "AGAIN"}, "claim 'AGAIN', which names no `baseline`; a waiver can excuse such a claim until"),
+        ({"claim": "SPEED"}, "claim 'SPEED', which judges time; a waiver can accept such a claim until a date; or"),
+        ({"claim": "AGAIN"}, "claim 'AGAIN', which names no `baseline`; a waiver can accept such a claim until"),
     ],
     ids=["claim", "contract", "time", "no baseline"],
 )

@@ -72,7 +72,7 @@ def test_swapped_arms_and_non_paired_probes_execute_all_arms() -> None:
     }
 
 
-def test_a_run_of_one_arm_is_reused_only_from_an_equal_control_run() -> None:
+def test_the_evidence_of_a_run_of_one_arm_comes_only_from_an_equal_run_without_a_fault() -> None:
     """Each of several processes of a claim about memory has an arm of its own."""
     plain, traced = (
         make({name: planned()}, id=name, probe="peak_memory", process=number)
@@ -83,7 +83,7 @@ def test_a_run_of_one_arm_is_reused_only_from_an_equal_control_run() -> None:
     assert donor_for(traced.model_copy(update={"fault": "f", "fault_arms": ["traced"]}), [plain, traced]) is None
 
 
-def test_a_control_run_that_lacks_an_arm_or_a_comparison_is_not_reused() -> None:
+def test_a_drill_takes_no_evidence_from_a_fault_free_run_that_lacks_a_needed_arm_or_comparison() -> None:
     run = make(fault="f", fault_arms=["traced"])
     fewer = make({"plain": planned(), "traced": planned(), "untrained": planned()})
     other_arms = make({"plain": planned(replicas=2), "traced": planned()})

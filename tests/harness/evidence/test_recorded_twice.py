@@ -17,7 +17,7 @@ RUNS = (
     "drills/2026-11-30-cpu-traced-step",
     *(
         f"gates/2026-11-30-h200-gate-{part}"
-        for part in ("accuracy", "backward", "fp8", "kernels", "memory", "not-worse", "training-step")
+        for part in ("accumulation", "accuracy", "backward", "fp8", "kernels", "memory", "not-worse", "training-step")
     ),
 )
 RARE = {"arm_failed", "observed_step", "part_failed", "rank_steps", "telemetry"}

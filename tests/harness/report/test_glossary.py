@@ -30,10 +30,11 @@ PLAIN = frozenset(
 )
 # Words of contracts, commands and documentation that are no part of a figure's name.
 VOCABULARY = frozenset(
-    """adapter|arm|claim|contract|demand|denominator|digest|drill|end state|evidence|faults killed|gate|gpu-bound|guard
-    |host sync|judge|killed|kind of claim|launch-bound|manifest|naive twin|nat|plain step|planted fault|prewarm|probe
-    |reason code|recording|run directory|system under test|unit|upstream project|vacuous|verdict|waived|waiver|worker
-    |workload""".replace("\n    ", "").split("|")
+    """accepted baseline|adapter|arm|claim|contract|demand|denominator|digest|drill|end state|evidence
+    |faults killed|followed number|followed step|gate|gpu-bound|guard|host sync|judge|killed|kind of claim
+    |launch-bound|loose tensor|manifest|naive twin|nat|plain step|planted fault|prewarm|probe|reason code|recording
+    |run directory|settled|shard|split gate|system under test|unit|upstream project|vacuous|verdict|waived|waiver
+    |worker|workload""".replace("\n    ", "").split("|")
 )
 TAILS = re.compile(r"^(?:nodes|over_peer|kernels|untimed_helper_share)\.|\.(?:float|bfloat|int)\d+\w*$|\.process_\d+$")
 KINDS = re.compile(rf"^(?:(?:{'|'.join(BUILT_IN)})(?:\.\d+)?|measurement_\d+)\.")
