@@ -1,6 +1,6 @@
 """Products in FP8: both operands e4m3 (the logits' gradient e5m2), scaled by powers of two, summed in fp32.
 
-product[m, n] = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
+    product[m, n] = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
 
 M, N: rows of the operands a, b. K: their columns, which are summed over. Each row has its own scale. The kernel that
 writes a row computes the scale from the row itself, or from a bound of the row that is known in advance. Therefore

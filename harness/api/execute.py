@@ -71,7 +71,7 @@ def execute(
 
     If several runs have equal work, this work is executed once.
     interpreters: started processes that wait for work; they end with this call. redacted: removes names of host, user
-        and folders from the evidence, also from the evidence of an interrupted run. checkout: the worktree of the
+    and folders from the evidence, also from the evidence of an interrupted run. checkout: the worktree of the
     baseline's commit. journal: a record of the runs that have ended; these runs are not executed again. early: judges
     units whenever a run enters another phase, and whenever the end of a run is recorded.
     pages: True if the harness draws pages afterwards. Their libraries are then imported while runs are executed.

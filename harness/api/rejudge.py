@@ -122,8 +122,8 @@ def _machine(bundle: Bundle) -> Iterator[str]:
 
 
 def _signed(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each waiver and accepted baseline in the header that no waiver file in the run directory
-    contains. Whether an entry has expired is decided for the day on which the run started."""
+    """Yield a line for each waiver and accepted baseline in the header that no file in the run directory's folder
+    `waivers` contains. Whether an entry has expired is decided for the day on which the run started."""
     header = bundle.header
     accepted = header.commits.accepted if header.commits is not None else []
     recorded = [(f"waiver of {shown(one.claim)} on {shown(one.workload)}", one.model_dump()) for one in header.waivers]

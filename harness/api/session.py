@@ -162,8 +162,7 @@ def redacted_header(header: Header, left_out: Redaction) -> Header:
     """Return the header (`run.json`) without names of host, user and folders. The new header notes that names were
     removed."""
     noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
-    # an entry of a waiver file contains the name of a person on purpose, so waivers and accepted baselines stay
-    # unchanged
+    # a waiver or an accepted baseline contains the name of a person on purpose, so both stay unchanged
     changes: dict[str, object] = {"environment": left_out.model(noted), "waivers": header.waivers}
     if header.commits is not None:
         kept = {"accepted": header.commits.accepted}

@@ -78,7 +78,8 @@ def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
 
 
 def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadiness:
-    """Keep one GPU busy with a worker process until `stop` is set. Return the clock and power of this GPU."""
+    """Keep one GPU busy until `stop` is set, with a worker process that sees no other GPU. Return the clock and power
+    of this GPU."""
     from harness.execution import supervisor
 
     death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})

@@ -52,8 +52,8 @@ class AcceptedBaseline(Signed):
 
 
 def find_accepted(paths: Sequence[Path]) -> list[AcceptedBaseline]:
-    """Return the accepted baselines from files in the folders `paths` and from files next to contract files in `paths`.
-    Raises ContractErrors."""
+    """Return the accepted baselines of all files below the folders in `paths`, and of all files next to the contract
+    files in `paths`. Raises ContractErrors."""
     return find(AcceptedBaseline, paths)
 
 

@@ -81,8 +81,8 @@ def is_shared_file(path: Path) -> bool:
 
 
 def _says_shared(text: str) -> bool:
-    """Return True if the text's key `schema` has the schema of shared files. Only the beginning of the text is parsed,
-    to save time."""
+    """Return True if the text's key `schema` has the schema of shared files. To save time, the text is parsed only up
+    to this key."""
     if _PREFIX not in text:
         return False
     try:

@@ -2,7 +2,7 @@
 
 The position of each value is stored. The limits of size, depth and count are checked on the stream of YAML events,
 before values are built from the events. PyYAML's composer would overflow the stack at a depth of 2,000, and would take
-seconds for 20,000 values.
+seconds at a depth of 20,000.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SUMMARY = "summary.md"
 JUNIT = "junit.xml"
 PROBLEMS = "problems"  # a folder with a Markdown file for each unit that did not hold
 
-SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # files and folders that do not depend on any verdict
+SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # what a run records; all other files are computed from these
 
 # Names of files and folders in evidence/<run id>/.
 RUN = "run.json"

@@ -98,8 +98,7 @@ def recorded_in(folder: Path) -> frozenset[str]:
     """Return the names in a folder that belong to installed packages, according to the `RECORD` files of these
     packages.
 
-    See https:
-    packaging.python.org/specifications/recording-installed-packages.
+    See https://packaging.python.org/specifications/recording-installed-packages.
     """
     names: set[str] = set()
     with suppress(OSError):  # a folder that this user may not read counts as empty

@@ -142,8 +142,8 @@ def _message(said: str) -> str | RankAnswer:
 
 
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
-    """Let the ranks execute the run. threads: the number of host threads that all ranks share; None for the libraries'
-    default.
+    """Let the ranks execute the run. threads: the number of host threads that all ranks share. None: the ranks share
+    the processor cores or, if the user has set OMP_NUM_THREADS, each rank uses this number.
 
     Raises `RankEnded` for the rank that failed first, or `NotAvailable` if user code in that rank raised it. All ranks
     have ended when this function returns or raises.
@@ -183,8 +183,8 @@ def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> No
 
 
 def _threads(threads: int | None, ranks: int) -> int | None:
-    """Return the number of host threads for each rank: an equal share of `threads`, or None if `threads` is None or the
-    user set the number."""
+    """Return the number of host threads for each rank: an equal share of `threads` or, without `threads`, of the usable
+    processor cores. Without `threads`, return None if the user has set the number (OMP_NUM_THREADS)."""
     if threads is None and "OMP_NUM_THREADS" in os.environ:
         return None
     return max(1, (threads or usable_cores()) // ranks)

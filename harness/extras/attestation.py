@@ -120,9 +120,9 @@ def _short(error: Exception) -> str:
 
 
 # The code below creates the statement that is signed: an in-toto Statement about one complete run directory, computed
-# only from the directory. It is a Statement v1 with the predicate test-result v0.1 (https:
-# in-toto.io/attestation/test-result/v0.1). Equal directories give equal bytes, so a verifier can compute the statement
-# again and compare the bytes.
+# only from the directory. It is a Statement v1 with the predicate test-result v0.1
+# (https://in-toto.io/attestation/test-result/v0.1). Equal directories give equal bytes, so a verifier can compute the
+# statement again and compare the bytes.
 
 TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
 PREDICATE: Literal["https://in-toto.io/attestation/test-result/v0.1"] = (

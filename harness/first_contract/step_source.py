@@ -86,7 +86,7 @@ def _require_as_imported(names: Sequence[str], path: Path) -> None:
                 "the file's name must be in the form to which Python normalizes module names (NFKC)",
                 where=str(path),
                 got=f"{name!a}, which Python changes to {imported!a}",
-                remedy="rename the file",
+                remedy="rename the file or the folder with this name",
             )
 
 

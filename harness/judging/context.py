@@ -46,7 +46,7 @@ class Context:
         return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
-        """Return the part of a claim with plain numbers for bounds that depend on the workload or the machine."""
+        """Return the part of a claim with plain numbers for bounds that depend on workload, GPU or data type."""
         return part.resolved(self.situation(part))
 
     def situation(self, part: AnyPart) -> Situation:
@@ -234,8 +234,8 @@ def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> N
 
 
 def executed(run: RunEvidence, arm: str) -> ArmEvidence:
-    """Return the first execution of an arm. Raises `Settled` (which ends the judgement) if it is missing or not
-    complete."""
+    """Return the first execution of an arm. Raises `Settled` (which ends the judgement) if it is missing, is not
+    complete, or contradicts itself."""
     return replicas(run, arm, 1)[0]
 
 

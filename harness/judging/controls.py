@@ -50,8 +50,12 @@ def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) 
 
 
 class Distance(Protocol):
-    """Distances (L2 norms) of one tensor. apart: between the ends of candidate and baseline. control: between the ends
-    of control and baseline. moved: between the baseline's start and end."""
+    """Distances of one tensor. For a tensor of the state they are L2 norms. apart: between the ends of candidate and
+    baseline. control: between the ends of control and baseline. moved: between the baseline's start and end.
+
+    For a gradient they are largest absolute values: of the difference between candidate and baseline (apart), of the
+    difference between control and baseline (control), and of the baseline's gradient (moved).
+    """
 
     @property
     def apart(self) -> float: ...

@@ -126,7 +126,7 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
             settle(
                 reasons.END_STATE_UNRECORDED,
                 f"it is unknown whether the tensors that the steps of {name} created are state: "
-                f"{loose.failure or 'the operators of these steps were not recorded'}",
+                f"{loose.failure or 'no arm recorded the operators of these steps'}",
             )
 
 

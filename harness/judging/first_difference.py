@@ -47,7 +47,7 @@ class PathRow(Record):
 
 
 class Place(Record):
-    """Where an arm computes the value that differs. made_at: the lines of code that computed its inputs."""
+    """Where an arm computes the value that differs. made_at: lines of code that computed the operator's input."""
 
     operator: str
     module: str

@@ -2,7 +2,7 @@
 
 If a guard is not met, the verdict is FAIL; for the guard `floor` it is INCONCLUSIVE. Most of the reason codes begin
 with `vacuous_`. Guards are checked after the difference between the arms. A real difference is therefore reported as a
-difference.
+difference. Only claims of the kind `not_worse` ask for distinct batches before they compare losses.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: Shee
 
 
 def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet: Sheet) -> None:
-    """End the judgement (by raising `Settled`) unless, in at least `demanded` steps, a group of gradients exceeded the
-    clip's threshold."""
+    """End the judgement (by raising `Settled`) unless, in at least `demanded` steps, the norm of a group of gradients
+    exceeded the clip's threshold."""
     active = np.asarray(execution.series.clip_active_groups)
     if demanded > 0 and len(active) and (active < 0).all():
         settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer the capability `gradient_norms`")

@@ -108,7 +108,7 @@ def require_near_ends(
     if worst is not None and not sheet.meets("end_distance", worst.share, "at most", demanded.at_most, unit):
         settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
     require_equal_updates(ours, candidate, theirs, baseline)
-    # For at least one parameter, training must change more than rounding explains. Otherwise an untrained parameter
+    # Training must change at least one parameter by more than rounding explains. Otherwise an untrained parameter
     # would not be noticed. If all ends have equal bits, this check is not needed.
     apart = any(each.apart for each in tensors)
     if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):

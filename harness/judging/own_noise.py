@@ -104,7 +104,7 @@ class Separation:
     actual: float
     others: float
     feature: str
-    # True: the runs of the candidate scatter differently, which is clearer than the difference of the means
+    # True: the runs of the candidate scatter more, which is clearer than the difference of the means
     is_noise: bool
 
     @property
@@ -114,7 +114,7 @@ class Separation:
 
     @property
     def needed(self) -> float:
-        """Return how far the arms' runs must be apart to count as unequal."""
+        """Return the number that `actual` must exceed for the arms to count as unequal."""
         return max(1.0, self.others)
 
 
@@ -187,7 +187,7 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
     """Raise FAIL if the candidate's runs, the first half of the rows, are further from the rest than any other half of
     the runs. Otherwise return the compared features.
 
-    start: sketches (sums of elements) of the baseline's initial tensors, by `category name`.
+    start: sketches (signed sums of elements) of the baseline's initial tensors, by `category name`.
     """
     found, runs = separation(groups), len(groups[0].values) // 2
     seen = _seen(found, groups, start, runs)
@@ -265,8 +265,8 @@ def hidden_by(seen: OwnNoise, *, gradients: bool = True) -> str:
 
 
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
-    """Yield the features (compared numbers) that all runs have: losses, and sketches (sums of elements) of gradients
-    and of tensors at the end."""
+    """Yield the features (compared numbers) that all runs have: losses, and sketches (signed sums of elements) of
+    gradients and of tensors at the end."""
     for metric in dict.fromkeys((LOSS, part.metric)):
         yield features_of_series(np.stack([values(each, metric) for each in runs]), metric)
     sketched = [_sketches(each) for each in runs]
@@ -277,7 +277,7 @@ def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Fe
 
 def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[Features]:
     """Yield the features (compared numbers) from the sketches that all runs have, if any. sketched: for each run, the
-    sketches (sums of elements) of its tensors, by name."""
+    sketches (signed sums of elements) of its tensors, by name."""
     names = sorted(set.intersection(*(set(each) for each in sketched)))
     if names:
         table = np.array([[each[name] for name in names] for each in sketched])  # shape [runs, features, 6]
@@ -301,8 +301,8 @@ def roundings(first: Floats, second: Floats) -> Floats:
 
 
 def is_rounding(first: Sketch, second: Sketch) -> bool:
-    """Return True if rounding may explain the difference between two tensors, judged by their sketches (sums of
-    elements)."""
+    """Return True if rounding may explain the difference between two tensors, judged by their sketches (signed
+    sums of elements)."""
     least = SHIFT * ROUNDINGS * max(first[0], second[0]) * max(first[1], second[1])
     return math.isfinite(least) and all(
         abs(one - other) <= least for one, other in zip(first[2:], second[2:], strict=True)
@@ -310,7 +310,8 @@ def is_rounding(first: Sketch, second: Sketch) -> bool:
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
-    """Return the sketches (sums of elements) of the recorded gradients and of the tensors at the end, by name."""
+    """Return the sketches (signed sums of elements) of the recorded gradients and of the tensors at the end, by
+    name."""
     end = end_of(execution)
     if end.sketches is None:
         settle(
@@ -381,8 +382,8 @@ def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) 
 
 
 def _noisy(candidate: ArmEvidence, baselines: Sequence[ArmEvidence]) -> set[str]:
-    """Return the names (`category name`) of tensors that noise may change: those with sketches (sums of elements), and
-    those that differ between the baseline's runs."""
+    """Return the names (`category name`) of tensors that noise may change: those with sketches (signed sums of
+    elements), and those that differ between the baseline's runs."""
     first, *others = baselines
     sketched = (end_of(candidate).sketches or {}).keys() & (end_of(first).sketches or {}).keys()
     states = [end_of(each).state for each in others]

@@ -50,8 +50,9 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
-    """Return a sentence about how the random numbers of the part's two arms differ. Return None if the same operators
-    drew random numbers, or if the reason code is not about numbers that differ between two arms."""
+    """Return a sentence about how the random numbers of the part's two arms differ. Return None if the recorded draws
+    show no such difference (see `_differ`), if draws were not recorded, or if the reason code is not about numbers that
+    differ between two arms."""
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
         return None
@@ -84,7 +85,7 @@ class _Step(NamedTuple):
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return all lists of drawing operators that a step may have executed. Several captures may form one step."""
+    """Return all lists of drawing operators that a step may have executed. Consecutive captures may form one step."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]

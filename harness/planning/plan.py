@@ -57,7 +57,8 @@ def where_run(
         "last": min(_last_step(part, values, steps), steps - 1),
         "observed": False,
         "limit_s": limit_s,
-        "deterministic": bool(values.get(_NOISE)),  # if the baseline repeats itself in bits, no difference can be noise
+        # True if two executions of the baseline differ, because the first difference might otherwise only be noise.
+        "deterministic": bool(values.get(_NOISE)),
         **{setting: {candidate: value} for setting, value in between.items()},
     }
     fields = (

@@ -292,7 +292,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
     drilled = {one.contract.id: record.contracts[one.contract.id] for one in changed}
     known = {} if known is None else known
     unread = [contract for contract, digest in drilled.items() if not known.get(digest)]
-    if unread:  # Another drill may have the copy of the contract that this drill lacks.
+    if unread:  # This drill may have a copy of the contract that an earlier drill lacked.
         with TemporaryDirectory(prefix="harness-drill-") as scratch:
             copies = _copies(path.parent, Path(scratch))
             known.update({drilled[contract]: _demands(copies, contract, record) for contract in unread})
@@ -372,7 +372,7 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
         for contract, claim in dict.fromkeys(unit for unit in units if unit[0] in of_this_text):
             unit = (contract, claim)
             if unit in found and found[unit].planted and unit not in planted:
-                continue  # this machine could not plant any of the faults, so keep the result of another machine
+                continue  # the machine of this drill could plant none of the faults, so keep the earlier drill's result
             found[unit] = ClaimDrilled(
                 contract=contract,
                 claim=claim,

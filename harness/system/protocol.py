@@ -256,8 +256,7 @@ class CaptureRecord:
     captured_addresses: Mapping[str, int] = field(default_factory=dict)
     host_changes: Sequence[str] = ()  # host values that the captured step changes, but that no replay changes
     # Python numbers that each step changes, each with a text that says for what the step reads the number (None: the
-    # step never reads it). If the whole field is None, the harness did not find out
-    # which numbers the steps change.
+    # step never reads it). If the whole field is None, it is unknown which numbers the steps change.
     host_numbers: Sequence[tuple[str, str | None]] | None = None
     asked_whether_captured: Sequence[str] = ()  # for a traced step: lines that check whether the step is being captured
     unseen_operators: Sequence[str] = ()  # for a traced step: operators whose waits for the device cannot be detected

@@ -124,7 +124,7 @@ def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) ->
 
 
 def backward(setting: Setting) -> Iterator[KernelComparison]:
-    """Yield comparisons of the two norms of a block, which have the same input.
+    """Yield comparisons of two norms, as a block has them. Here both norms have the same input.
 
     The backward of the second norm also adds the gradient of the residual path.
     """

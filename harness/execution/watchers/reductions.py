@@ -308,8 +308,8 @@ def reduce_gradients(
 ) -> list[TensorReduction]:
     """Return the digest and largest value of each gradient, and its largest difference from the baseline's gradient.
 
-    Gradients are compared by name. If the baseline has no gradient with the same name and shape, the difference is
-    None. No judge treats None as 0.
+    The result is in the order of `gradients`, which are compared by name. If the baseline has no gradient with the same
+    name and shape, the difference is None. No judge treats None as 0.
     """
     drawn = sketches(gradients) if sketched else {}
     others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
@@ -412,7 +412,7 @@ def _mixed(words: Tensor) -> Tensor:
 
 def _shifted(words: Tensor, by: int) -> Tensor:
     """Shift each element right by `by` bits, and fill with zeros. A plain shift of int64 would fill with the sign bit.
-    The digest would then be the same for x and ~x."""
+    `_mixed` would then return the same result for x and ~x."""
     return (words >> by) & (_MASK >> by)
 
 

@@ -145,7 +145,8 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 def require_checkpoints(chain: Chain) -> None:
     """End the judgement with FAIL unless, at each joint (a save and its load), another process loaded the checkpoint,
-    the saved parameters were trained, and the load changed the parameters to the saved values."""
+    the checkpoint is not empty, the saved parameters were trained, and the load changed parameters that differed from
+    the saved ones. Whether the loaded values are the saved values is not checked here."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:

@@ -27,7 +27,7 @@ FEWEST_SHARES = 0.5
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
     """Return an arm's first execution in each rank. End the judgement with ERROR if an execution is missing or
-    incomplete."""
+    incomplete, or contradicts itself."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, but arm {arm} has {ranks}")

@@ -61,8 +61,8 @@ def require_draws(
     """End the judgement with FAIL if the ranks did not draw random numbers as demanded (`separate` or `shared`). Return
     a clause for the verdict's message that names the generators with shared numbers, or "".
 
-    demanded: None if the contract demands nothing. The judgement then continues in any case, because the author of the
-    trainer may want shared random numbers.
+    demanded: None if the contract demands nothing. Shared random numbers then do not end the judgement, because the
+    author of the trainer may want them.
     """
     states = [noted.generators for noted in steps.values() if noted.generators is not None]
     if len(states) != len(steps):

@@ -162,8 +162,8 @@ class Pairs:
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     """Return the judgement of a claim. The checks are made in this order: steps after a load, the capture, enough
-    steps, finite losses, precisions, equal starts and enough equal batches of each seed, that seeds differ, a worse
-    candidate, the other guards, the end states, an undecided difference."""
+    steps, precisions, finite losses, equal starts and batches of each seed, that seeds differ, enough distinct batches,
+    a worse candidate, the other guards, the end states, an undecided difference."""
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
     run, chains = joined(part, run)

@@ -24,14 +24,15 @@ from harness.kinds.speed.timing import device_seconds
 Timed = tuple[TimingEvidence, Telemetry]
 """The timed blocks of one process, and the telemetry that was sampled during them."""
 
-# Largest allowed ratio of a working time to the measured seconds of a block. In 208 processes on H200s, the device
-# worked for at most 0.978 times the block's seconds (measured in another block), and the processors for at most 1.014
-# times. The timed phase was between 0.79 s shorter and 0.25 s longer than the sum of its blocks.
+# The two margins are the largest allowed ratios of a working time to the measured seconds of a block. The timed phase
+# may differ from the sum of its blocks by `UNACCOUNTED_S` seconds plus a share of the phase. In 208 processes on H200s,
+# the device worked for at most 0.978 times the block's seconds (measured in another block), and the processors for at
+# most 1.014 times. The timed phase was between 0.79 s shorter and 0.25 s longer than the sum of its blocks.
 DEVICE_MARGIN = 1.25
 PROCESSOR_MARGIN = 1.25  # the limit applies to the time of all processors together
 UNACCOUNTED_S = 1.0
-# Same limit as a share of the timed phase. If a step is shorter than a millisecond, recording it can take as long as
-# the step.
+# Share of the timed phase that is allowed in addition. If a step is shorter than a millisecond, recording it can take
+# as long as the step.
 UNACCOUNTED_SHARE = 0.5
 
 
@@ -82,8 +83,8 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """End the judgement with INCONCLUSIVE if the seconds that a process measured are fewer than the GPU or the
-    processors worked, or if these seconds contradict the supervisor's clock."""
+    """End the judgement with INCONCLUSIVE if the seconds that a process measured are too few for the work of the GPU or
+    of the processors, or if they contradict the supervisor's clock."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
         _require_time_for_the_work(timing, timings)

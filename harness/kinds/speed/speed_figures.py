@@ -180,8 +180,8 @@ def _processes(part: ThroughputRatio) -> str:
     return processes if part.measurements == 1 else f"{part.measurements} measurements of {processes}"
 
 
-# The following class estimates how probable a verdict is for a given true ratio. It uses the noise of a recorded
-# timing.
+# The following class estimates the probability that a timing decides a claim (PASS or FAIL), for a given true ratio. It
+# uses the noise of a recorded timing.
 
 EXPERIMENTS = 2000
 

@@ -1,6 +1,6 @@
 """Quantize rows to FP8. Each row has its own scale, and one program reads the row once. Legend: R rows, C columns.
 
-scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
+    scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
 amax is the largest absolute value of the row. Kernels that write FP8 rows call `row_scale`, explained in `naive.py`.
 """
