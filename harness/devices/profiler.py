@@ -52,7 +52,7 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
     """Return the device's work in a profile of `steps` steps, sorted by what started it. Each step must be in a range
     named `STEP`.
 
-    events: the raw events of the profile. nodes: the counted nodes of the graphs.
+    events: the raw events of the profile. nodes: the counts of each graph's nodes.
     Each device activity has the correlation number of the host call that started it: a graph launch, or another call in
     a step. Activities that were started between steps are left out, because they belong to the harness or to an
     evaluation, which may replay graphs too. Work that a trainer does after its step is counted separately. The profiler
@@ -196,7 +196,11 @@ def _type(name: str) -> str:
 
 
 def _census_names(nodes: Sequence[GraphNodes]) -> dict[str, str]:
-    """Return the names of kernels as the counted nodes have them. The keys are the profiler's names of the kernels."""
+    """Return a dictionary from the name that the profiler shows for a kernel to the kernel's name in a graph's node.
+
+    The profiler shows a C++ name in readable form, but a node has the symbol's name (`_Z…`). nodes: the counts of each
+    graph's nodes, by the names of their kernels.
+    """
     return {demangled(name): name for graph in nodes for name in graph.kernels}
 
 

@@ -68,7 +68,10 @@ class SeriesBlock:
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
-        """Begin to copy the results of step `index` on the device. Write the block if full or five seconds old."""
+        """Copy the loss, inputs and metrics of step `index` on the device, without waiting for the copies.
+
+        If the block of collected steps is now full, or older than five seconds, write the block to the series.
+        """
         self._steps.append(index)
         one_number = require_loss(loss, self._step, "step(index)")
         self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))

@@ -57,9 +57,10 @@ def lanes(run: Run) -> list[Run]:
     """Split the run into lanes: parts that may execute at the same time. Return them ordered by their first execution.
 
     A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device.
-    The same holds for other executions whose end states are compared with each other (`Run.compared`). All other
-    repetitions form one additional lane. Every execution keeps its number and the name of its arm. A short run is not
-    split.
+    The same holds for other executions whose end states are compared with each other (`Run.compared`). If an arm is
+    executed several times, its executions after the first are repetitions. Repetitions that need not be in one lane
+    with a first execution form one additional lane. The first executions of a short run stay in one lane. Every
+    execution keeps its number and the name of its arm.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
         # Do not split. If a fault exchanges two arms, a lane would need arms of other lanes. A run with several ranks

@@ -53,8 +53,11 @@ class ExcusedEnds:
         self._compared = False
 
     def excuses(self, name: str, *ends: State | None) -> bool:
-        """Return True if the tensor `name` may end with different values. The tensor must be an integer in each of the
-        states `ends` that contains it."""
+        """Return True if the contract allows the tensor `name` to have different values at the ends of two arms.
+
+        The contract must name the tensor, and its value must be an integer in every state of `ends` that contains the
+        tensor.
+        """
         category, _, tensor = name.partition(" ")
         holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
         values = [(each.numbers or {}).get(name) for each in holders]

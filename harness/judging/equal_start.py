@@ -35,7 +35,7 @@ def require_equal_start(
     elif kind != FROZEN and tensors != others:
         words = f": {tensors} tensors in {name}, {others} in {reference_name}"
     else:
-        # all these parameters have a single digest together, so the message cannot name a tensor
+        # only one digest of the values of all these parameters was compared, so the message cannot name a tensor
         words = ": their values differ"
     settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different {kind} parameters{words}")
 
@@ -64,7 +64,10 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
 
 
 def _forms_of_frozen(state: State) -> State:
-    """Return a state with the types and shapes of the frozen parameters. Their values have one digest together."""
+    """Return a state that has, for each frozen parameter, a text with its data type and shape in place of a digest.
+
+    A digest of each frozen parameter was not recorded, but only one digest of the values of all frozen parameters.
+    """
     found = {
         name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
     }

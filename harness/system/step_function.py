@@ -87,15 +87,15 @@ class StepFunctionSystem:
     def _described_faults(self) -> dict[str, FaultDescription]:
         given: object = self.faults
         if not isinstance(given, Mapping):
-            raise self._wrong_faults(f"a {type(given).__name__}")
+            raise self._wrong_faults(f"a {type(given).__name__} instead of a dictionary")
         for name, fault in given.items():
             if not isinstance(fault, PlantedFault):
-                raise self._wrong_faults(f"a {type(fault).__name__} under {name!r}")
+                raise self._wrong_faults(f"a {type(fault).__name__} instead of a PlantedFault for the fault {name!r}")
         return {name: fault.described(name) for name, fault in self.faults.items()}
 
     def _wrong_faults(self, got: str) -> AdapterError:
         return AdapterError(
-            "`faults` must be a dictionary of PlantedFault by name",
+            "`faults` must be a dictionary from the name of each fault to its PlantedFault",
             where=attribute_place(type(self), "faults"),
             got=got,
             remedy="see docs/plugging-in-a-trainer.md",

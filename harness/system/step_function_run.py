@@ -332,9 +332,9 @@ class StepFunctionRun:
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
         """Return a function that returns, after a step, the tensors that the step stored for later use.
 
-        These are metric tensors, and tensors that the step newly set as registered buffers or in place of existing
-        optimizer state. After a capture, their names keep the tensors that the captured step set, and each replay
-        writes to these tensors.
+        There are three kinds: metric tensors, tensors that the step assigned to registered buffers of a module, and
+        tensors with which the step replaced other tensors in the state of an optimizer. If the step is captured, each
+        replay computes new values of the tensors that the function returned in the capture.
         """
         before, kept = self._registered_buffers(), self._kept_by_optimizers()
 

@@ -1,4 +1,7 @@
-"""The twin that holds the trainer: what it makes by itself is what the trainer has, and a few steps agree."""
+"""The training of the reference trainer, written a second time with the libraries transformers and peft (the twin).
+
+The twin has the trainer's parameters, batches and learning rates, and nearly the same losses in a few steps.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def changed(workload: Workload, **options: Any) -> Workload:
     return workload.model_copy(update={"options": {**workload.options, **options}})
 
 
-def test_the_transformers_twin_starts_with_the_trainers_parameters_and_reads_its_batches(tmp_path: Path) -> None:
+def test_transformers_training_has_the_parameters_and_batches_of_the_reference_trainer(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the quick brown fox " * 20)
     (tmp_path / "b.txt").write_text("jumps over the lazy dog " * 20)
     workload = WORKLOAD.model_copy(update={"seed": 7})
@@ -66,7 +69,7 @@ def test_both_implementations_of_nf4_quantization_give_the_same_weights() -> Non
 
 
 @pytest.mark.parametrize("warm_up", [0, 1, 5])
-def test_the_learning_rate_schedule_of_the_transformers_twin_is_the_documented_schedule(warm_up: int) -> None:
+def test_transformers_training_has_the_learning_rates_of_the_reference_trainer(warm_up: int) -> None:
     told = declared(changed(WORKLOAD, warmup_steps=warm_up), ARM, None, None)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=told.learning_rate)
     scheduler, config = schedule(optimizer, told), TrainConfig.preset("tiny", warmup_steps=warm_up, device="cpu")
@@ -76,7 +79,7 @@ def test_the_learning_rate_schedule_of_the_transformers_twin_is_the_documented_s
         scheduler.step()
 
 
-def test_the_transformers_twin_reads_its_config_from_the_directory(tmp_path: Path) -> None:
+def test_transformers_training_reads_its_model_config_from_the_given_directory(tmp_path: Path) -> None:
     shutil.copytree(TINY_CHECKPOINT, tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     config = json.loads(path.read_text())
@@ -86,7 +89,7 @@ def test_the_transformers_twin_reads_its_config_from_the_directory(tmp_path: Pat
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-def test_the_transformers_twin_reads_its_weights_from_the_directory(tmp_path: Path) -> None:
+def test_transformers_training_reads_its_weights_from_the_given_directory(tmp_path: Path) -> None:
     shutil.copytree(TINY_CHECKPOINT, tmp_path / "model")
     weights = load_file(tmp_path / "model" / "model.safetensors")
     weights["model.layers.0.self_attn.v_proj.bias"] += 1
@@ -96,33 +99,33 @@ def test_the_transformers_twin_reads_its_weights_from_the_directory(tmp_path: Pa
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-def test_the_transformers_twin_trains_like_the_trainer_for_a_few_steps() -> None:
+def test_transformers_training_has_the_losses_of_the_reference_trainer_for_a_few_steps() -> None:
     twin, trainer = opened(), Trainer(TrainConfig.preset("tiny", device="cpu", batch_size=2, seq_len=32, seed=0))
     ours, theirs = ([float(run.step(index)) for index in range(4)] for run in (twin, trainer))
-    assert ours == pytest.approx(theirs, abs=1e-4)  # 8e-4 and more are what a lost update moves the loss by
+    assert ours == pytest.approx(theirs, abs=1e-4)  # a lost update changes the loss by at least 8e-4
     moments = twin.state()["optimizer"]
     assert float(moments["exp_avg.layers.0.lora_b_q"].abs().max()) > 0
 
 
 @pytest.mark.parametrize(("left_out", "where"), [("eps", "workload"), ("max_norm", "arm")])
-def test_a_twin_setting_that_the_contract_does_not_declare_is_refused(left_out: str, where: str) -> None:
+def test_transformers_training_refuses_a_contract_that_does_not_declare_a_setting(left_out: str, where: str) -> None:
     options = {name: value for name, value in WORKLOAD.options.items() if name != left_out}
     settings = {name: value for name, value in ARM.settings().items() if name != left_out}
     with pytest.raises(ValueError, match=rf"the {where} of a .* twin has wrong settings; declare exactly .*{left_out}"):
         declared(WORKLOAD.model_copy(update={"options": options}), Arm.model_validate(settings), None, None)
 
 
-def test_the_transformers_twin_refuses_several_sequence_lengths() -> None:
+def test_transformers_training_refuses_several_sequence_lengths() -> None:
     with pytest.raises(ValueError, match="sequences of several lengths"):
         declared(WORKLOAD.model_copy(update={"seq_len": [32, 64]}), ARM, None, None)
 
 
-def test_the_transformers_twin_is_not_available_without_peft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_training_is_not_available_without_peft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reference_impl.transformers_twin.system.find_spec", lambda name: None if name == "peft" else 1)
     with pytest.raises(NotAvailable, match="needs the Python modules peft"):
         opened()
 
 
-def test_the_transformers_twin_refuses_faults() -> None:
+def test_transformers_training_refuses_to_plant_a_fault() -> None:
     with pytest.raises(ValueError, match="no fault can be planted"):
         TransformersTwin().open(WORKLOAD, ARM, fault="reset_momentum")

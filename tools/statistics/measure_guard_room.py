@@ -204,7 +204,7 @@ def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
 
 
 def missing(cases: list[Case], rows: list[dict[str, Any]]) -> Iterator[tuple[Case, int]]:
-    """Yield the cases and seeds that have no row yet, one seed after the other."""
+    """Yield each case and seed for which `rows` has no measurement yet, one seed after the other."""
     known = {(row["case"], row["seed"]) for row in rows}
     for seed in range(max(SEEDS, LARGE_SEEDS)):
         for case in cases:
@@ -213,7 +213,7 @@ def missing(cases: list[Case], rows: list[dict[str, Any]]) -> Iterator[tuple[Cas
 
 
 def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the rows in an earlier file that are for these cases, this machine and this text."""
+    """Return the measurements (rows) in an earlier file that are for these cases, this machine and this text."""
     if not path.is_file():
         return []
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -226,7 +226,7 @@ def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[di
 
 
 def _is_of(case: Case | None, row: dict[str, Any]) -> bool:
-    """Return True if a row has every value that its case requires now. Return False without a case."""
+    """Return True if the measurement `row` has every value that `case` requires. Return False if `case` is None."""
     if case is None or not {str(last) for last in case.last} <= row.get("effect", {}).keys():
         return False
     return "lost_learning" not in row or row.get("lost_learning_share", LOST_LEARNING) == case.lost_learning

@@ -169,11 +169,12 @@ class Watcher(NamedTuple):
 
 
 class CaptureWatch:
-    """A context manager that observes the steps of one execution of an arm. At its end, a profile that is open is
-    closed.
+    """A context manager that observes the steps of one execution of an arm. If torch's profiler still records steps at
+    the end, for example after an error, the profiler is stopped.
 
     captured: a function that returns what the system reports about its capture now. watches: False to observe nothing.
-    every_step: observes the host's work in each step; None if this is not needed for the arm.
+    The attribute `every_step` is the `SeriesWatch` that observes the host's work in each step. It is None if nothing
+    needs these observations, or if creating the `SeriesWatch` failed.
     """
 
     def __init__(
@@ -246,7 +247,9 @@ class CaptureWatch:
         try:
             self._solitude.__exit__(kind, error, trace)
         finally:
-            self._window.__exit__(kind, error, trace)  # after an error, the profile is closed and not read
+            self._window.__exit__(
+                kind, error, trace
+            )  # after an error, the profiler is stopped, and its events are not read
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:

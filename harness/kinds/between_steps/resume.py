@@ -60,11 +60,14 @@ class Chain(NamedTuple):
 
     @property
     def worst(self) -> Joint:
-        """Return the joint at which the most tensors were lost. If several joints are equal, return the first."""
+        """Return the joint whose load left the most tensors unrestored. Of equal joints, return the first."""
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
-        """Return the last joint before `step` at which a tensor was lost, or None. step: None for all joints."""
+        """Return the last joint before step `step` whose load did not restore a tensor, or None if there is none.
+
+        step: None to search all joints.
+        """
         losing = [each for each in self.joints if each.lost and (step is None or each.saved.steps <= step)]
         return losing[-1] if losing else None
 

@@ -31,7 +31,10 @@ from harness.kinds.gradients.model import Accumulation
 
 
 class Apart(NamedTuple):
-    """The relative difference of a quantity of a step from that of the arm that processes the whole batch at once."""
+    """How much the arms differ in one quantity of a step, relative to the value in the baseline.
+
+    The candidate processes a batch in micro-batches, the baseline the whole batch at once.
+    """
 
     step: int
     quantity: str  # loss, norms or gradients; they are judged in this order, because the first may explain the others

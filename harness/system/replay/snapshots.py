@@ -37,11 +37,12 @@ class Snapshot:
                 self._held[place.identity] = place, held
 
     def changed(self) -> bool:
-        """Return True if the content of any place has changed."""
+        """Return True if the content of any place differs from the content that `add` stored."""
         return any(True for _ in self._others())
 
     def changes(self) -> list[Change]:
-        """Return the changed slots. A slot that was found twice, such as a global of two functions, is listed once."""
+        """Return the slots (entries of places) whose values differ from the stored values. A slot that was found twice,
+        such as a global of two functions, is listed once."""
         found: dict[tuple[int, Any], Change] = {}
         for place, held in self._others():
             for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called here
@@ -68,7 +69,7 @@ class Snapshot:
                     yield Slot(place, key, place.name(key, index)), value
 
     def _others(self) -> Iterator[tuple[Place, Any]]:
-        """Yield each place whose content has changed, with its stored content."""
+        """Yield each place whose content differs from its stored content, and the stored content."""
         return ((place, held) for place, held in self._held.values() if not asked(partial(place.is_as, held), True))
 
 

@@ -50,13 +50,13 @@ _CHUNK = 64  # number of rows, and of columns, that an epilogue (the code after 
 _CHUNK_BYTES = _CHUNK * _CHUNK * 2
 _NARROW = 32  # number of columns of a chunk in the epilogues for gate and up
 _NARROW_BYTES = _CHUNK * _NARROW * 2
-# Smallest number of tokens for which each kernel is used. With fewer tokens, there are too few tiles for all
-# multiprocessors, and a library has kernels with smaller tiles. In the following pairs of times in us, the first is for
-# a library's product and separate kernels, the second for the fused kernel. On an H100, `up_swiglu`: 52.2 and 48.7 at
-# 512 tokens, 190 and 158 at 2048. `down_swiglu_backward`: 41.2 and 38.1 at 512 tokens, 145 and 108 at 2048. `add`,
-# where the first time does not include the addition: 31.1 and 66.7 at 512 tokens, 72.9 and 76.2 at 2048, 145 and 149 at
-# 4096. On an H200, with one thread that moves the chunks of an epilogue, `down_swiglu_backward`: 35.5 and 34.7 at 512
-# tokens, 130 and 96 at 2048.
+# Smallest numbers of tokens for which `up_swiglu`, `down_swiglu_backward` and `add` are used. A step with fewer tokens
+# has too few tiles for all multiprocessors, and a library has kernels with smaller tiles. In each pair of times in us,
+# the first is for a library's product and the separate kernels, the second for the fused kernel:
+# - `up_swiglu`, H100: 52.2 and 48.7 at 512 tokens, 190 and 158 at 2048.
+# - `down_swiglu_backward`, H100: 41.2 and 38.1 at 512 tokens, 145 and 108 at 2048. H200: 35.5 and 34.7, 130 and 96.
+# - `add`, H100: 31.1 and 66.7 at 512 tokens, 72.9 and 76.2 at 2048, 145 and 149 at 4096. Here the first time is for the
+#   library's product alone. The separate kernel for the addition would take additional time.
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 512
 _ADD_FROM = 4096

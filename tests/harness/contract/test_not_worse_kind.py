@@ -1,4 +1,4 @@
-"""What a claim over several seeds may say, and what is told of one that cannot be decided."""
+"""What a claim over several seeds may state, and what `check` reports about a claim that cannot be decided."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(model: Any, given: dict[str, Any]) -> str:
     return f"{error['loc']}: {error['msg']}"
 
 
-def test_a_not_worse_claim_names_three_arms_and_checks_steps_against_the_workload() -> None:
+def test_a_not_worse_claim_names_three_arms_and_lists_fields_that_need_more_steps_than_the_workload_has() -> None:
     part = claim()
     assert part.arms() == {"candidate": "ours", "baseline": "theirs", "guards.training_effect.control": "untrained"}
     assert [path for path, _ in part.beyond(10)] == [

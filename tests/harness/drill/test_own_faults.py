@@ -145,7 +145,10 @@ def test_a_fault_whose_planting_returns_no_step_function_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("value", "found"),
-    [("{'half': print}", "a builtin_function_or_method under 'half'"), ("['half']", "a list")],
+    [
+        ("{'half': print}", "a builtin_function_or_method instead of a PlantedFault for the fault 'half'"),
+        ("['half']", "a list instead of a dictionary"),
+    ],
 )
 def test_invalid_faults_of_a_system_are_refused_at_their_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, found: str
@@ -155,5 +158,5 @@ def test_invalid_faults_of_a_system_are_refused_at_their_line(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SystemResolutionError) as caught:
         describe(f"{module}:System")
-    assert caught.value.rule == "`faults` must be a dictionary of PlantedFault by name"
+    assert caught.value.rule == "`faults` must be a dictionary from the name of each fault to its PlantedFault"
     assert caught.value.got == f"{found} ({module}.py:5)"
