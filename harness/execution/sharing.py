@@ -59,8 +59,8 @@ def lanes(run: Run) -> list[Run]:
     A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device.
     The same holds for other executions whose end states are compared with each other (`Run.compared`). If an arm is
     executed several times, its executions after the first are repetitions. Repetitions that need not be in one lane
-    with a first execution form one additional lane. The first executions of a short run stay in one lane. Every
-    execution keeps its number and the name of its arm.
+    with a first execution form one additional lane. A short run is not split further. Every execution keeps its number
+    and the name of its arm.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
         # Do not split. If a fault exchanges two arms, a lane would need arms of other lanes. A run with several ranks

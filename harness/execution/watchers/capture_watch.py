@@ -247,9 +247,7 @@ class CaptureWatch:
         try:
             self._solitude.__exit__(kind, error, trace)
         finally:
-            self._window.__exit__(
-                kind, error, trace
-            )  # after an error, the profiler is stopped, and its events are not read
+            self._window.__exit__(kind, error, trace)  # after an error, the profiler's events are not read
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:

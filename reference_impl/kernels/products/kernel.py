@@ -54,7 +54,8 @@ _NARROW_BYTES = _CHUNK * _NARROW * 2
 # has too few tiles for all multiprocessors, and a library has kernels with smaller tiles. In each pair of times in us,
 # the first is for a library's product and the separate kernels, the second for the fused kernel:
 # - `up_swiglu`, H100: 52.2 and 48.7 at 512 tokens, 190 and 158 at 2048.
-# - `down_swiglu_backward`, H100: 41.2 and 38.1 at 512 tokens, 145 and 108 at 2048. H200: 35.5 and 34.7, 130 and 96.
+# - `down_swiglu_backward`, H100: 41.2 and 38.1 at 512 tokens, 145 and 108 at 2048. On an H200, with one
+#   thread that moves the chunks of an epilogue: 35.5 and 34.7 at 512 tokens, 130 and 96 at 2048.
 # - `add`, H100: 31.1 and 66.7 at 512 tokens, 72.9 and 76.2 at 2048, 145 and 149 at 4096. Here the first time is for the
 #   library's product alone. The separate kernel for the addition would take additional time.
 _UP_FROM = 512
