@@ -16,7 +16,7 @@ def test_a_counter_that_a_later_step_reads_is_undecided_until_explained(tmp_path
     evidence = [executed(run, tmp_path / run.id)]
     verdict = judge_unit(contract, contract.claims[0], "w", evidence)
     assert (verdict.status, verdict.reason) == (Status.INCONCLUSIVE, "host_value_unexplained"), verdict.message
-    assert "no replay of arm captured changes `built.more.done` (compared at " in verdict.message
+    assert "no replay of arm captured changes the host values `built.more.done` (compared at " in verdict.message
     explained = contract.model_copy(update={"host_values": {"built.more.done": "Nobody trains for so long."}})
     assert judge_unit(explained, explained.claims[0], "w", evidence).reason == "held"
 

@@ -110,5 +110,5 @@ def test_a_missing_dependency_of_the_systems_module_is_named(elsewhere: Path) ->
 def test_a_retired_system_that_published_contracts_name_can_be_described_but_not_trained() -> None:
     system = resolve("harness.system.huggingface:TransformersQLoRA")
     assert system.describe().faults == {}
-    with pytest.raises(NotAvailable, match="retired"):
+    with pytest.raises(NotAvailable, match="no longer contains this system"):
         system.open(Workload(model="any", batch_size=1, seq_len=1, steps=1), Arm())

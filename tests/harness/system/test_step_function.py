@@ -275,7 +275,7 @@ def test_trained_parameters_may_be_given_as_modules_or_tensors(how: str) -> None
     [
         ([1, 2], "must be modules and tensors; found the int 1 under `0`; return the trained model: "),
         ({"a": nn.Linear(1, 1), "b": "c"}, "must be modules and tensors; found the str 'c' under `b`; "),
-        ([], "must be modules and tensors; found none; "),
+        ([], "must be modules and tensors; found no parameter; "),
         ("weights", "must be a function; found the str 'weights'; "),
         (torch.zeros(2), "must be a function; found a tensor of 2 (float32); "),
     ],
