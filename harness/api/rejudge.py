@@ -383,8 +383,8 @@ def whole_commit(given: str) -> str:
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
     """Raise EvidenceError unless each run's manifest has one of these digests, and each digest belongs to a run.
 
-    Whoever changes a directory can also write a matching manifest, but this manifest has another digest. Only a digest
-    that is stored elsewhere reveals such a change. Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
+    Anyone who changes a directory can also write a matching manifest, but it has another digest. Only a digest that is
+    stored elsewhere reveals such a change. Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
     """
     wanted = {digest.removeprefix("sha256:") for digest in digests}
     for digest in wanted:

@@ -9,7 +9,7 @@ from typing import Literal
 
 OTHERWISE = "otherwise"
 # Data types that a condition may name, by torch's names. Other names are errors. Otherwise a condition with a
-# misspelled name would never be met, and nobody would notice.
+# misspelled name would never be met, without any notice.
 Dtype = Literal[
     "float64",
     "float32",

@@ -65,7 +65,7 @@ class Guards(Strict):
     clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
     """Smallest number of steps in which the clip must scale at least one group of gradients."""
     training_effect: TrainingEffect | None = None
-    """By how much the loss must be lower than the loss of the untrained control."""
+    """The loss must be lower than the loss of the untrained control by at least this much."""
     floor: Floor | None = None
     """The smallest effect that counts as training. Below it, the claim is undecided (`trained_too_little`)."""
 

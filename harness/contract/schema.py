@@ -133,7 +133,7 @@ def part_model(kind: str) -> type[Judged]:
     """Return the model of a claim's part for this kind.
 
     Raises KindError if the model cannot be imported, or if a field has neither the mark `Demand` nor `NoDemand`.
-    Without a mark, nobody would notice that no planted fault tests the field.
+    Without a mark, it would not be noticed that no planted fault tests the field.
     """
     model: type[Judged] = resolve(kinds()[kind].model)
     marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
@@ -312,7 +312,7 @@ class Arm(LateModel):
 
 
 class Unchecked(Strict):
-    """A claim that the language cannot express. Reports list it, so that nobody assumes that it was judged."""
+    """A claim that the language cannot express. Reports list it, so that no reader assumes that it was judged."""
 
     id: Text
     """The claim's name in the text from which it was taken."""

@@ -199,7 +199,7 @@ class MicroBatches(ArmRecord):
 
 
 class RankSteps(ArmRecord):
-    """What one rank did in each step of one execution. Judges of data-parallel training read this record."""
+    """The work of one rank in each step of one execution. Judges of data-parallel training read this record."""
 
     record: Literal["rank_steps"] = "rank_steps"
     parameters: list[str]  # digest of all trainable parameters: one before the first step, and one after each step
@@ -386,7 +386,7 @@ class GhostReplay(Record):
 
 
 class CaptureEvidence(ArmRecord):
-    """What the system reports about an arm's capture, and what the harness itself observed of this capture."""
+    """The report of the system about an arm's capture, and what the harness itself observed of this capture."""
 
     record: Literal["capture"] = "capture"
     mechanism: Literal["cuda_graph", "traced"] | None

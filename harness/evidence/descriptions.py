@@ -38,7 +38,7 @@ class FaultDescription:
 
 @dataclass(frozen=True)
 class SystemDescription:
-    """What a system states about itself. To read it, torch need not be imported."""
+    """The statements of a system about itself. To read it, torch need not be imported."""
 
     name: str
     summary: str
