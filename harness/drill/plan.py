@@ -178,9 +178,16 @@ def plan_drill(
 ) -> DrillPlan:
     """Plan a drill. Raises UsageError for unknown claims or faults. Raises ContractError if a fault declares no verdict
     for a claim that names the fault."""
-    named = {fault for loaded in contracts for claim in loaded.contract.claims for fault in claim.falsified_by}
-    refuse_unknown("no claim names this fault", faults, named)
     everything = plan(contracts, claims=claims, machine=machine, describe=describe)
+    selected = {(unit.contract, unit.claim) for unit in everything.units}
+    named = {
+        fault
+        for loaded in contracts
+        for claim in loaded.contract.claims
+        if (loaded.contract.id, claim.id) in selected
+        for fault in claim.falsified_by
+    }
+    refuse_unknown("no selected claim names this fault", faults, named)
     drilled = DrillPlan()
     for loaded in contracts:
         _ContractPlanner(loaded, everything.units, faults, machine, describe, drilled).add()

@@ -183,7 +183,7 @@ FAULT = "this fault; found `stale_bach`; did you mean `stale_batch`?"
         ("drill contracts --plan --claim F-PTX-01", CLAIM),
         ("verify contracts --plan --workload tinny", "found `tinny`; did you mean `tiny`?"),
         ("verify contracts --plan --fault stale_bach", f"no contract has {FAULT}"),
-        ("drill contracts --plan --fault stale_bach", f"no claim names {FAULT}"),
+        ("drill contracts --plan --fault stale_bach", f"no selected claim names {FAULT}"),
         ("verfy contracts", "No such command 'verfy'. Did you mean 'verify'?"),
         ("verify contracts --claims F-PTX-001", "No such option: --claims (Possible options: --claim)"),
     ],

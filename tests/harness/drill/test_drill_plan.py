@@ -126,8 +126,15 @@ def test_claims_with_equally_faulted_arms_share_a_drill_run() -> None:
 
 def test_a_drill_plans_only_the_requested_faults() -> None:
     assert rows(planned("one", "both", faults=["both"])) == [("both", "w")]
-    with pytest.raises(UsageError, match=r"no claim names this fault; found `xyz`; known: both, one"):
+    with pytest.raises(UsageError, match=r"no selected claim names this fault; found `xyz`; known: both, one"):
         planned("one", "both", faults=["xyz"])
+
+
+def test_a_drill_refuses_a_fault_that_only_claims_outside_its_selection_name() -> None:
+    claims = [{**TRAJECTORY, "id": name, "falsified_by": [fault]} for name, fault in [("A", "one"), ("B", "both")]]
+    contract = cast("Any", Loaded(make_contract(*claims, workloads={"w": CPU})))
+    with pytest.raises(UsageError, match=r"no selected claim names this fault; found `both`; known: one"):
+        plan_drill([contract], claims=["A"], faults=["both"], machine=NO_GPU, describe=describe)
 
 
 @pytest.mark.parametrize("fault", ["other_kind", "unheard_of"])
