@@ -71,7 +71,7 @@ types: install
 	$(BIN)/mypy
 
 site: install
-	$(BIN)/python tools/docs/write_site.py
+	PYTHONPATH=.:tools/museum $(BIN)/python tools/docs/write_site.py
 
 judge-published: install
 	$(BIN)/harness judge --check $(dir $(wildcard reports/*/run.tar.xz reports/accuracy/*/run.tar.xz reports/gates/*/run.tar.xz reports/examples/*/run.tar.xz reports/ranks/*/run.tar.xz reports/drills/*/run.tar.xz reports/statistics/trials/*/run.tar.xz)) $(filter-out %/run.tar.xz,$(wildcard reports/*/*.tar.xz))

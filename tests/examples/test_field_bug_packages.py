@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import field_bugs
+import field_bugs_page
 import pytest
-import write_field_bugs_page
 from answer_field_bugs import needed_by
 from budget import slow_but
 from field_bug_results import Said
@@ -85,9 +85,7 @@ def test_a_field_bug_of_a_library_repeats_its_recorded_verdicts(entry: Path, for
     assert_recorded(entry, form, ask)
 
 
-INSTALLED = {
-    entry.path.stem: entry for entry in write_field_bugs_page.entries() if entry.bug.installed and entry.records
-}
+INSTALLED = {entry.path.stem: entry for entry in field_bugs_page.entries() if entry.bug.installed and entry.records}
 QUICK = "pytorch_optimizer_lookahead_resume"
 
 

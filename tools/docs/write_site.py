@@ -2,7 +2,7 @@
 
     python tools/docs/write_site.py
 
-The site has the pages in docs/ and `OUTSIDE`. The modules in `FILLED` write tables that git does not store. mkdocs
+The site has the pages in docs/ and `OUTSIDE`. The functions in `FILLED` write tables that git does not store. mkdocs
 builds the site from a copy of the pages with the same paths, so links stay valid. Linked files are copied, too. Each
 published run gets a page from its archive. A link to the folder or the summary of a run becomes a link to this page, a
 link to any other folder becomes its label. mkdocs fails if a link or its anchor has no target.
@@ -36,11 +36,18 @@ OUTSIDE = (
     "reports/README.md",
 )
 FILLED = {
-    "docs/faults.md": "write_faults_doc",
-    "docs/mutation.md": "mutation_page",
-    "docs/reference/claim-kinds.md": "reference_of_kinds",
-    "docs/statistics.md": "power_of_claims",
-    "docs/upstream-claims.md": "write_upstream_table",
+    "docs/faults.md": ("write_faults_doc", "text"),
+    "docs/field-bugs.md": ("field_bugs_page", "text"),
+    "docs/mutation.md": ("mutation_page", "text"),
+    "docs/reference/capabilities.md": ("reference_tables", "capabilities"),
+    "docs/reference/claim-kinds.md": ("reference_of_kinds", "text"),
+    "docs/reference/commands.md": ("reference_tables", "commands"),
+    "docs/reference/exit-codes.md": ("reference_tables", "exit_codes"),
+    "docs/reference/glossary.md": ("reference_tables", "glossary"),
+    "docs/reference/reason-codes.md": ("reference_tables", "reason_codes"),
+    "docs/reference/shared-checks.md": ("reference_tables", "shared_checks"),
+    "docs/statistics.md": ("power_of_claims", "text"),
+    "docs/upstream-claims.md": ("write_upstream_table", "text"),
 }
 DRAWN_AT_ONCE = max(1, min(4, os.cpu_count() or 1))
 LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?![a-z]+:|#|/)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
@@ -84,7 +91,8 @@ def filled(root: Path, page: str) -> str:
     text = (root / page).read_text(encoding="utf-8")
     if page not in FILLED:
         return text
-    return page_tables.filled(text, importlib.import_module(FILLED[page]).text())
+    module, function = FILLED[page]
+    return page_tables.filled(text, getattr(importlib.import_module(module), function)())
 
 
 def stage(root: Path, folder: Path, runs: Mapping[str, str]) -> None:

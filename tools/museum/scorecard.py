@@ -2,7 +2,7 @@
 
 At a first try, the harness has not been changed because of this bug or trainer. An entry in examples/field_bugs, or a
 trainer in examples/third_party, is written before it is tried, and the first answer is stored.
-`write_field_bugs_page.py` prints the tables of this module. A release has the tables as a separate file.
+`field_bugs_page.py` writes the tables of this module. A release has the tables as a separate file.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ RIGHT, WRONG, UNDECIDED, CUT = "right", "wrong", "undecided", "cut off"
 # Exit code of a gate -> kind of trainer -> rating. Code 0 means that all claims held, 1 that a claim was violated.
 ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
 KINDS = {"correct": CORRECT, "buggy": BUG}
-EXPLANATION = """## Scorecard
-
+EXPLANATION = """\
 The first two tables count the harness's answers at the first try, when the harness had not yet been
 changed because of the bug or the trainer. A bug is missed if no claim fails, or if the fixed form
 fails the same claims. A fixed form counts as a correct trainer. "Cut off" means that the time on
@@ -156,4 +155,4 @@ def section() -> str:
 
 
 if __name__ == "__main__":
-    print(section())
+    print(f"## Scorecard\n\n{section()}")

@@ -1,13 +1,8 @@
-"""Write the pages of docs/reference/ from tables in the code, such as the reason codes, the commands and the glossary.
-
-python tools/docs/write_reference.py
-"""
+"""Fill pages of docs/reference/ from tables in the code, such as the reason codes, the commands and the glossary."""
 
 from __future__ import annotations
 
 import inspect
-import posixpath
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -27,17 +22,6 @@ from harness.report.wording import reason_text
 from harness.system import protocol
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "docs" / "reference"
-SKILL = ROOT / "docs" / "optimize-a-step" / "SKILL.md"
-SKILL_HEAD = """\
----
-name: optimize-a-step
-description: Check with the contract harness that an optimized PyTorch training step still trains the same. Use it
-  when you capture, compile, fuse or lower the precision of a training step, and before you report on it.
----
-
-"""
-NOTE = "<!-- written by tools/docs/write_reference.py; do not edit -->"
 STATUSES = {
     Status.PASS: "The claim holds. Everything that it requires was observed.",
     Status.FAIL: "The claim does not hold, or the comparison shows nothing (`vacuous_…`).",
@@ -45,27 +29,11 @@ STATUSES = {
     Status.NOT_RUN: "This machine or this system cannot decide the claim. The message says what is missing.",
     Status.ERROR: "The harness, a worker, the system or the machine broke.",
 }
-REASON_CODES = """\
-Every verdict has one of these codes. A code belongs to one status, and keeps its meaning in later versions.
-`harness explain CLAIM` prints what a claim requires. [Reading a report](../reading-a-report.md) shows where a page has
-the code."""
-CHECKS = """\
-Every claim about training makes these checks before it can pass. A kind of claim makes each check, or it
-leaves the check out and gives a reason. Tests change recorded evidence so that a check must fail, and
-verify that every kind notices the change."""
-ASKED = """\
+CELLS = """\
 `yes` means that the kind makes the check for every arm that it reads. A number refers to a reason below the
 table. A repetition is the second run of a baseline, which shows the baseline's noise. A half is a part of a
 training that was saved and loaded. An older execution was recorded by a version of the harness that did
 not record the data for this check."""
-EXIT_CODES = """\
-Every command uses the same exit codes. If several apply, the command exits with the first of them in this table. [In
-CI](../ci.md) shows how CI uses the codes."""
-OFFERED = """\
-A system may offer these capabilities in addition to `step`. The system names its capabilities in `describe()`. Its runs
-have the methods in this table, which `harness.system.protocol` defines; some methods belong to the system instead, and
-the table says so. A claim that needs a missing capability is NOT_RUN `capability_missing`. [Plugging in a
-trainer](../plugging-in-a-trainer.md#beyond-a-step-function) shows how to offer a capability."""
 PROTOCOLS: dict[str, tuple[type, ...]] = {
     "inputs": (protocol.HasInputs,),
     "parameters": (protocol.HasParameters,),
@@ -87,21 +55,9 @@ PROTOCOLS: dict[str, tuple[type, ...]] = {
 }
 
 
-def pages() -> dict[str, str]:
-    """Return the text of every page, by file name."""
-    made = {
-        "shared-checks": ("Shared checks", shared_checks()),
-        "reason-codes": ("Reason codes", reason_codes()),
-        "exit-codes": ("Exit codes", exit_codes()),
-        "capabilities": ("Capabilities of a system", capabilities()),
-        "commands": ("Commands and options", commands()),
-        "glossary": ("Glossary", glossary()),
-    }
-    return {f"{name}.md": f"{NOTE}\n\n# {title}\n\n{text}\n" for name, (title, text) in made.items()}
-
-
 def reason_codes() -> str:
-    parts = [REASON_CODES]
+    """Return a table of the reason codes of each status."""
+    parts = []
     for status, meaning in STATUSES.items():
         codes = [one.code for one in REASONS.values() if one.status is status]
         rows = [(f"`{code}`", str(reason_text(code).meaning)) for code in codes]
@@ -110,7 +66,7 @@ def reason_codes() -> str:
 
 
 def shared_checks() -> str:
-    """Return the page of shared checks: a row for each kind, a column for each check, and the numbered reasons."""
+    """Return the tables of shared checks: a row for each kind, a column for each check, and the numbered reasons."""
     reasons = list(dict.fromkeys(reason for kind in BUILT_IN.values() for reason in kind.leaves_out.values()))
     rows = [
         (f"`{kind.name}`", *(_asked(kind.leaves_out, check, reasons) for check in SHARED_CHECKS))
@@ -120,10 +76,9 @@ def shared_checks() -> str:
     numbered = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))
     return "\n\n".join(
         [
-            CHECKS,
             table(("check", "what holds before a claim may pass"), meanings),
             "## Which kind makes which check",
-            ASKED,
+            CELLS,
             table(("kind", *(f"`{check}`" for check in SHARED_CHECKS)), rows),
             "## Reasons",
             numbered,
@@ -142,18 +97,20 @@ def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str
 
 
 def exit_codes() -> str:
+    """Return the table of exit codes, with the docstring of each."""
     meanings = field_docstrings(ExitCode.__module__)
     rows = [(f"`{code.value}`", code.name, meanings[ExitCode.__name__, code.name]) for code in ExitCode]
-    return f"{EXIT_CODES}\n\n{table(('code', 'name', 'meaning'), rows)}"
+    return table(("code", "name", "meaning"), rows)
 
 
 def capabilities() -> str:
+    """Return the table of capabilities, with the methods of each and the kinds of claims that need it."""
     rows = []
     for name in protocol.CAPABILITIES:
         needing = [f"`{kind.name}`" for kind in BUILT_IN.values() if name in kind.capabilities]
         methods = "<br>".join(line for each in PROTOCOLS[name] for line in _methods(each))
         rows.append((f"`{name}`", methods, ", ".join(needing) or "some claims, by what they demand"))
-    return f"{OFFERED}\n\n{table(('capability', 'protocol and methods', 'needed by'), rows)}"
+    return table(("capability", "protocol and methods", "needed by"), rows)
 
 
 def _methods(offered: type) -> Iterator[str]:
@@ -165,8 +122,9 @@ def _methods(offered: type) -> Iterator[str]:
 
 
 def commands() -> str:
+    """Return a section for each command, with its help, its options and examples."""
     group = cast("typer.core.TyperGroup", typer.main.get_command(application([])))
-    parts = ["`harness COMMAND --help` prints the same texts. All commands have the same [exit codes](exit-codes.md)."]
+    parts = []
     for name in COMMANDS:
         command = group.commands[name]
         rows = [_parameter(one) for one in command.params]
@@ -193,24 +151,5 @@ def _parameter(parameter: object) -> tuple[str, str, str]:
 
 
 def glossary() -> str:
-    rows = sorted(glossary_terms().items(), key=lambda entry: entry[0].casefold())
-    return "\n\n".join(["Words in pages, messages and this documentation.", table(("term", "meaning"), rows)])
-
-
-def skill() -> str:
-    """Return AGENTS.md as a skill file, with links relative to the folder of the skill file."""
-    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
-    here = SKILL.parent.relative_to(ROOT)
-    return SKILL_HEAD + re.sub(r"\]\(([^)]+)\)", lambda link: f"]({posixpath.relpath(link[1], here)})", text)
-
-
-def main() -> None:
-    SKILL.parent.mkdir(exist_ok=True)
-    SKILL.write_text(skill(), encoding="utf-8")
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    """Return the table of terms, in alphabetical order."""
+    return table(("term", "meaning"), sorted(glossary_terms().items(), key=lambda entry: entry[0].casefold()))

@@ -1,6 +1,4 @@
-"""Write docs/field-bugs.md from the entries of examples/field_bugs and the stored results of their trials.
-
-    python tools/museum/write_field_bugs_page.py
+"""Fill docs/field-bugs.md from the entries of examples/field_bugs and the stored results of their trials.
 
 Nothing is executed.
 """
@@ -17,46 +15,16 @@ from pathlib import Path
 import field_bugs
 import scorecard
 from field_bug_results import CPU, FIRST, NOW, Said, read_results
-from field_bugs import ENTRIES, ROOT, Records
+from field_bugs import ENTRIES, Records
 from page_tables import table
 
 from examples.field_bugs.bug import Bug
-from harness.evidence.files import write_text
 
-PAGE = ROOT / "docs" / "field-bugs.md"
 CORRECT = """The same templates are also tried on correct trainers: the examples of this repository, and steps
 in the style of public trainers (`tests/support/public_trainers.py`). A claim is not run if the step
 lacks a function that the claim needs, or if the claim needs a GPU."""
 GPU = "NVIDIA H200"
-TITLE = """<!-- written by tools/museum/write_field_bugs_page.py -->
-# Field bugs"""
 HEAD = ("bug", "thread", "found by", "after steps", "seconds", "fixed", "on an H200", "first try", "changed since")
-INTRODUCTION = """## How they were tried
-
-Each entry re-enacts a published bug of captured or otherwise optimized training in a few lines, or
-runs the release that had the bug. Each entry has a buggy form and a fixed form. Both forms are
-verified with the contracts that `harness init` writes for any step. These contracts come from three
-templates, which were committed before the first bug was re-enacted. No
-[entry](../examples/field_bugs/README.md) has its own field, tolerance or number of steps.
-
-A bug counts as found if two conditions hold: for the buggy form some claim is violated or ends with
-an error, and for the fixed form every claim that is run holds. In the tables, "after steps" is the
-number of steps after which the first difference was visible. Most claims run 43 steps, and LONG
-runs 10,000. "Seconds" is the duration of this run. "First try" is the result with the templates
-that existed when the entry was first tried.
-
-The templates were improved after 2026-11-23, and all entries of that day were tried again ([today's
-claims](../examples/field_bugs/README.md#what-is-claimed)). The largest changes are:
-
-- CAPTURES required exactly one capture, and at most 5 % of the device's time outside the graphs. It
-  now accepts one capture for each shape of batch, and at most half of the device's time outside the
-  graphs (without a GPU, half of the operations). Profiler ranges of a library no longer count.
-- WITHIN also compares how many batches BatchNorm counted, and every tensor that both arms have at
-  the end. RESUMES saves several times, EVALUATED compares the numbers that evaluations return, and
-  MEMORY is new.
-- The numbers of steps are primes. Otherwise the last step could always coincide with the end of a
-  period of the trainer, which can hide a bug.
-"""
 NOT_WRITTEN = ENTRIES / "not_written.toml"
 
 
@@ -100,15 +68,14 @@ def entries() -> list[Entry]:
     ]
 
 
-def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str:
-    """Return the text of the page."""
+def text() -> str:
+    """Return the text to write between the two marks of the page: the counts, the tables and a section for each bug."""
+    every, not_had = entries(), not_written()
     found = [entry for entry in every if entry.found or entry.found_on_gpu]
     missed = [entry for entry in every if entry not in found]
     parts = [
-        TITLE,
         _counts(every, found, not_had),
         scorecard.section(),
-        INTRODUCTION,
         "## Found",
         table(HEAD, map(_row, found)),
     ]
@@ -135,7 +102,6 @@ def _counts(every: Sequence[Entry], found: Sequence[Entry], not_had: Sequence[ob
     real = sum(bool(entry.bug.package) for entry in every)
     recorded = sum(bool(entry.records) for entry in every)
     return (
-        "On this page you can read which published bugs the harness finds, and the cause and fix of each.\n\n"
         f"In the first try, **{first} of {len(tried)} bugs were found**, and for {accused} fixed forms a claim failed "
         f"wrongly.\nToday {len(found)} of {len(every)} bugs are found; {recorded} bugs were tried again after later "
         f"changes.\n{real} bugs are tried in the real package, and {len(not_had)} bugs could not be tried."
@@ -229,7 +195,3 @@ def _quoted(claim: str, message: str, longest: int = 400) -> str:
 def _filled(text: str) -> str:
     whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # keep each piece of code on one line
     return textwrap.fill(whole, 100, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
-
-
-if __name__ == "__main__":
-    write_text(PAGE, written(entries(), not_written()))

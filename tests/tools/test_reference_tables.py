@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import page_tables
 import pytest
 import reference_of_kinds
-import write_reference
-import write_site
+import reference_tables
+import write_skill
 
 from harness.contract.schema import part_model
+from harness.errors import ExitCode
+from harness.judging.reasons import REASONS
 from harness.kinds import BUILT_IN
-
-FILLED = {Path(page).name for page in write_site.FILLED}
-WRITTEN = sorted(path.name for path in write_reference.FOLDER.iterdir() if path.name not in FILLED)
-
-
-@pytest.fixture(scope="module")
-def pages() -> dict[str, str]:
-    return write_reference.pages()
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_every_generated_reference_page_is_up_to_date(name: str, pages: dict[str, str]) -> None:
-    written = (write_reference.FOLDER / name).read_text(encoding="utf-8")
-    assert written == pages.get(name), "run tools/docs/write_reference.py"
+from harness.report.wording import glossary
+from harness.system.protocol import CAPABILITIES
 
 
 def test_the_skill_file_is_the_page_for_programs() -> None:
-    text = write_reference.skill()
-    assert write_reference.SKILL.read_text(encoding="utf-8") == text, "run tools/docs/write_reference.py"
+    text = write_skill.skill()
+    assert write_skill.SKILL.read_text(encoding="utf-8") == text, "run tools/docs/write_skill.py"
     links = re.findall(r"\]\(([^)#]+)", text)
     assert links
-    assert all((write_reference.SKILL.parent / each).exists() for each in links)
+    assert all((write_skill.SKILL.parent / each).exists() for each in links)
 
 
-def test_exactly_the_generated_pages_are_in_the_reference_folder(pages: dict[str, str]) -> None:
-    assert sorted(pages) == WRITTEN
+def test_the_reference_lists_every_reason_code_term_and_capability_once() -> None:
+    for table, names in [
+        (reference_tables.reason_codes(), [f"`{code}`" for code in REASONS]),
+        (reference_tables.exit_codes(), [f"`{code.value}`" for code in ExitCode]),
+        (reference_tables.glossary(), list(glossary())),
+        (reference_tables.capabilities(), [f"`{name}`" for name in CAPABILITIES]),
+    ]:
+        rows = re.findall(r"^\| (.+?) \| ", table, re.MULTILINE)
+        assert sorted(set(rows) - {"code", "term", "capability", "---"}) == sorted(names)
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
