@@ -17,10 +17,10 @@ BUG = Bug(
     cause="The optimizer was given the gradient buffers once, before the capture. The capture then gave every "
     "parameter a different gradient buffer.",
     fix="The optimizer reads the gradient of each parameter in each step.",
-    changed="The entry: the fixed form no longer keeps the old gradients, whose values differed between its two arms "
-    "at the end.",
-    trouble="At first the fixed form also failed, because it still held the old gradients, and `end_differs` "
-    "named them. This was an error of the entry.",
+    changed="The entry: the fixed form no longer keeps the old gradients, whose values at the end differed between "
+    "the two arms.",
+    trouble="At first the fixed form failed too (`end_differs`), because it still held the old gradients. This was a "
+    "mistake in our re-enactment, not in the harness.",
 )
 
 WORDS = 32

@@ -13,7 +13,7 @@ BUG = Bug(
     thread="NVIDIA-NeMo/Automodel#1408",
     users_saw="The balancing loss is computed and logged, but the experts stay as unbalanced as without it.",
     cause="A function attaches the gradient of the balancing loss to a new tensor and returns this tensor. The caller "
-    "ignores the returned tensor and continues with the old one.",
+    "ignores the returned tensor and continues with its old tensor.",
     fix="The caller uses the returned tensor.",
 )
 

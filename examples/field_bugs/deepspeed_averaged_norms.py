@@ -11,7 +11,7 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Gradients are clipped by the mean of the ranks' norms",
     thread="deepspeedai/DeepSpeed#8478",
-    users_saw="The global gradient norm depends on which rank holds which expert, and so does the clipping.",
+    users_saw="The global gradient norm, and so the clipping, depends on which rank holds which expert.",
     cause="The norms are averaged over the ranks. This gives the global norm only if all ranks hold the same "
     "parameters.",
     fix="The squared norms of the experts are summed over the ranks, each expert once.",

@@ -12,7 +12,7 @@ BUG = Bug(
     title="Weights decay between updates",
     thread="keras-team/keras#19990",
     users_saw="If a batch is split into three micro-batches, the training differs from the training on the whole "
-    "batch. With Adam this always happens, with SGD only if weights decay.",
+    "batch: with Adam always, with SGD only if weights decay.",
     cause="Every call applied weight decay and increased the iteration count that Adam uses for bias correction, "
     "including calls that only accumulate gradients.",
     fix="Weight decay and iteration count change only when the weights are updated.",

@@ -14,8 +14,8 @@ BUG = Bug(
     thread="LibreYOLO/libreyolo#716",
     users_saw="With `cuda_graph=True` five families of detectors trained without a CUDA graph. There was no error, no "
     "warning and no speed-up.",
-    cause="Their trainers override the training step with a copy of the library's step, and the copy calls the eager "
-    "forward and backward passes directly.",
+    cause="The trainers of these detectors override the training step with a copy of the library's step, and the copy "
+    "calls the eager forward and backward passes directly.",
     fix="The copy calls the function that chooses between a replay and the eager passes.",
 )
 

@@ -17,7 +17,8 @@ BUG = Bug(
     "later.",
     fix="`resume()` keeps the state, and the optimizer loads it when it is created.",
     changed="The harness: if an optimizer holds a loaded tensor, the tensor is compared under its name in the "
-    "optimizer. Before, its name in the trainer counted as an additional tensor of the resumed run.",
+    "optimizer. Before, the tensor's name in the trainer was compared too, and counted as an additional tensor of the "
+    "resumed run.",
 )
 
 

@@ -18,8 +18,8 @@ BUG = Bug(
     },
     users_saw="After a load the optimizer that Fabric returned had an empty state, and a schedule on this optimizer "
     "had no effect.",
-    cause="Fabric's wrapper copies the optimizer's `__dict__` once, but `load_state_dict` gives the optimizer new "
-    "groups and state.",
+    cause="Fabric's wrapper copies the optimizer's `__dict__` once. `load_state_dict` later gives the optimizer new "
+    "groups and state, which the wrapper does not have.",
     fix="The wrapper copies the optimizer's attributes again after each load.",
 )
 

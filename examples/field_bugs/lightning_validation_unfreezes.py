@@ -22,8 +22,8 @@ BUG = Bug(
     cause="The evaluation loop ends with `model.train()`, even for modules that were in evaluation mode before.",
     fix="The loop saves the mode of each module and restores it.",
     changed="The harness: it restores random generators after it imports a library. Before, random numbers that were "
-    "drawn during the import counted as random numbers of the training. A release that is tried may also import "
-    "modules whose names begin with an underscore and that Python imported when it started.",
+    "drawn during the import counted as random numbers of the training. A tried release may now also import modules "
+    "whose names begin with an underscore and that Python itself imported at its start.",
     trouble="At first every claim failed for the buggy and the fixed form with `unequal_start` (generator `python`). "
     "Importing the library draws random numbers, and the harness counted them as random numbers of the training. "
     "The harness now restores the random generators after an import.",

@@ -15,7 +15,7 @@ BUG = Bug(
     users_saw="No error is raised and the loss still falls, but the gradients of the warm-up iteration are computed "
     "from old staging buffers.",
     cause="Without a prefetch, the activations are read back without waiting for the copy that fills their buffer.",
-    fix="Reading back waits for this copy, as it does with a prefetch.",
+    fix="The read waits for this copy, as it does with a prefetch.",
 )
 
 

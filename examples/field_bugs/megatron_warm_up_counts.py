@@ -21,10 +21,11 @@ BUG = Bug(
     cause="Forward and backward passes run before the capture. Afterwards gradients are restored, but the buffers to "
     "which the router adds are not.",
     fix="These buffers are also saved before the warm-up, and restored after it.",
-    changed="The harness: some checks that torch makes only on a CPU, such as that of the classes of `one_hot`, no "
-    "longer count as a wait of the step.",
+    changed="The harness: some checks that torch makes only on a CPU, such as the check of the class numbers in "
+    "`one_hot`, no longer count as host syncs of the step.",
     trouble="At first the buggy and the fixed form ended with ERROR. On a CPU, but not on a GPU, torch checks the "
-    "classes of `one_hot`, and the harness counted this check as a wait. The harness now ignores it.",
+    "class numbers given to `one_hot`, and the harness counted this check as a host sync. The harness now ignores the "
+    "check.",
 )
 
 

@@ -9,7 +9,7 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="An optimizer that can skip steps without waiting for the host never counts a step",
+    title="An optimizer that can skip steps without a host sync never counts a step",
     thread="allenai/OLMo-core#317",
     users_saw="Updates are 2.2 times as large as the learning rate implies, and the bias of the moments is not "
     "corrected.",

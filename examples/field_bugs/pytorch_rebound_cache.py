@@ -9,7 +9,7 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="Compiled code does not read a tensor that a module was assigned later",
+    title="Compiled code does not read a tensor that was assigned to a module later",
     thread="pytorch/pytorch#115774",
     users_saw="After a cache is reset, results are silently wrong, because the compiled code continues with the old "
     "cache.",

@@ -12,10 +12,10 @@ from examples.field_bugs.small_training import DEVICE
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A failed capture gives only a warning, and training continues without it",
+    title="A failed capture gives only a warning, and training continues uncaptured",
     thread="roboflow/rf-detr#1468",
-    users_saw="With `cuda_graphs=True` a reviewer saw no speed-up and no memory for a capture, and no obvious warning "
-    "in the log.",
+    users_saw="With `cuda_graphs=True` a reviewer saw no speed-up, no use of the additional memory that a capture "
+    "needs, and no obvious warning in the log.",
     cause="The sizes of the feature levels are in a tensor on the device. The model reads this tensor on the host in "
     "each pass, so the capture fails. The trainer only logs the failure and continues uncaptured.",
     fix="The sizes are Python numbers, or a tensor that is created once before the capture. If a requested capture "

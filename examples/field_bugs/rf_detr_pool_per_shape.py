@@ -18,9 +18,9 @@ BUG = Bug(
     "activations of every size stays reserved.",
     fix="The first capture creates a pool, and all other captures use the same pool.",
     changed="The templates: CAPTURES allows one capture for each shape, and MEMORY limits the memory that the "
-    "captured step reserves. The harness: the first observed step may capture a second shape. The entry: the largest "
-    "size comes first, because a shared pool has room for smaller sizes, and all warm-ups and captures are on one "
-    "stream.",
+    "captured step reserves. The harness: the first step that it observes may capture a further shape. The entry: the "
+    "largest size comes first, because a shared pool has room for smaller sizes, and all warm-ups and captures are on "
+    "one stream.",
     missed="Nothing finds the bug on a CPU, which has no memory pools. On a GPU, MEMORY finds it.",
     trouble="At first the template required exactly one capture (`captures: 1`). A step with four image sizes "
     "has four captures, so the fixed form failed.",

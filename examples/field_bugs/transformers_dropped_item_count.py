@@ -15,7 +15,7 @@ BUG = Bug(
     users_saw="With gradient accumulation the loss and the gradients are multiplied by the number of micro-batches (8 "
     "times as large in axolotl-ai-cloud/axolotl#2262).",
     cause="If `forward` accepts **kwargs, the trainer assumes that the model divides the loss by the number of items "
-    "in the whole batch, so the trainer does not divide. But the model's head ignores this number.",
+    "in the whole batch, so the trainer does not divide the loss. But the model's head ignores this number.",
     fix="The head divides its summed loss by the given number of items.",
 )
 

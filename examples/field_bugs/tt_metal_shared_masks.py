@@ -18,7 +18,7 @@ BUG = Bug(
     missed="Two processes and a claim about their random generators would find the bug, but at that time `ranks_agree` "
     "did not compare generators. In this entry the ranks are simulated in one process, and draw different numbers from "
     "the plain step, so every claim is undecided (`other_random_numbers`).",
-    trouble="The fixed form is undecided too, because its random numbers differ from the plain step's.",
+    trouble="The fixed form is undecided too, because its ranks draw different random numbers from the plain step.",
 )
 
 RANKS = 2

@@ -15,8 +15,8 @@ BUG = Bug(
     cause="Sharded training puts all parameters into one flat parameter. The optimizer gets this parameter as a whole, "
     "so it cannot treat norms and biases differently.",
     fix="Parameters with weight decay and parameters without it are kept in separate flat parameters.",
-    changed="The judge: a change that moves every parameter 600 times as far as a rounding at the start no longer "
-    "counts as rounding. Before, no such ratio was too large.",
+    changed="The judge: if the candidate moves every parameter 600 times as far from the baseline as a rounding at "
+    "the start does, this no longer counts as rounding. Before, no such factor was too large.",
 )
 
 

@@ -15,8 +15,8 @@ BUG = Bug(
     cause="To save the averaged model, the trainer copies the averaged weights into the trained model, and does not "
     "restore the trained weights afterwards.",
     fix="The trained weights are kept and restored.",
-    changed="The harness: it makes an additional checkpoint, which it does not load, halfway to each loaded one. "
-    "Before, the process made one checkpoint and ended.",
+    changed="The harness: halfway to each checkpoint that it loads, it makes an additional checkpoint that it does "
+    "not load. Before, the process made one checkpoint and ended.",
 )
 
 
