@@ -7,11 +7,11 @@ from harness.cli import first_signals
 
 
 def main() -> None:
-    """Run the command line. SIGINT, SIGTERM and SIGHUP that arrive during the slow import of the application are
-    recorded and handled after the import."""
+    """Run the command line. If SIGINT, SIGTERM or SIGHUP arrives during the slow import of the application, the signal
+    is recorded, and is handled after the import."""
     first_signals.hold()
-    # Almost all imported objects stay in use, so garbage collection would free nothing. In a short command it took a
-    # tenth of the time.
+    # Almost all imported objects stay in use, so garbage collection would free nothing. In a short command, garbage
+    # collection took a tenth of the time.
     gc.disable()
     try:
         from harness.cli.application import main as run
@@ -21,7 +21,8 @@ def main() -> None:
         _refuse_to_start(error)
     try:
         run()
-    except Exception as error:  # `run` handles all errors of commands, so this error comes from the start itself
+    # `run` handles all errors of commands, so an error here means that the harness could not start
+    except Exception as error:
         _refuse_to_start(error)
 
 

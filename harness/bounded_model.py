@@ -1,7 +1,7 @@
 """Define models of untrusted files. Validation of a file stops after a few errors.
 
-Without this limit, pydantic collects every error in a file, with about two kilobytes for each error. For a file with a
-line of 3 MB this took 80 s and 8 GB of memory. Readers of files show only the first error.
+Without this limit, pydantic collects every error in a file, and needs about two kilobytes of memory for each error. A
+file with a line of 3 MB took 80 s and 8 GB of memory. The functions that read files show only the first error.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-# Largest number of keys that a mapping for a model may have (most models have about ten fields). Longer mappings of a
-# field are validated in groups of this many entries.
+# Largest number of keys in a mapping from which a model is created (most models have about ten fields). If the value of
+# a model's field is a longer mapping, it is validated in groups of this many entries.
 MOST_KEYS = 100
 _NO_SCHEMAS = frozenset({"cls", "config", "metadata", "serialization"})
 
@@ -33,25 +33,25 @@ class LateModel(BaseModel):
         _parent_namespace_depth: int = 2,
         _types_namespace: Mapping[str, Any] | None = None,
     ) -> bool | None:
-        """Build the model without the local variables of the calling functions.
+        """Build the model, and prevent pydantic from reading the local variables of the calling functions.
 
-        pydantic would read these variables. Python 3.13.0 can crash when pydantic reads the variables of a function
-        with a comprehension.
+        Python 3.13.0 can crash if pydantic reads the local variables of a function that contains a comprehension.
         """
         return super().model_rebuild(force=force, raise_errors=raise_errors, _types_namespace=_types_namespace or {})
 
 
 class BoundedModel(LateModel):
-    """A model whose validation stops early.
+    """A model whose validation stops after a few errors.
 
-    Validation of a list stops at the first wrong item. Validation of a mapping stops after a few wrong entries.
+    The validation of a list stops at the first wrong item. The validation of a long mapping stops after the first group
+    of `MOST_KEYS` entries with an error.
     """
 
     @model_validator(mode="before")
     @classmethod
     def _few_keys(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MOST_KEYS:
-            raise ValueError(f"a mapping with {len(value)} keys, but at most {MOST_KEYS} keys are allowed")
+            raise ValueError(f"the mapping has {len(value)} keys, but at most {MOST_KEYS} keys are allowed")
         return value
 
     @classmethod
@@ -61,7 +61,7 @@ class BoundedModel(LateModel):
 
 
 def _ending_early(schema: Any) -> Any:
-    """Return the schema changed so that the validation of each list and mapping stops early.
+    """Return the schema, changed so that the validation of each list and each mapping stops after a few errors.
 
     The schemas of nested models are left unchanged, because they were changed when their models were built.
     """

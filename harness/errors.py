@@ -1,4 +1,5 @@
-"""Define errors with fields (place, rule, what was found, what to do), exit codes, and functions that escape text.
+"""Define three things: exit codes, functions that escape text, and errors with fields (place, rule, what was found,
+what to do).
 
 Text from a file, a worker or a system may contain characters that move a cursor, change the direction of a line, end a
 line, or start a command of the CI system that reads the log. `escaped` makes such text harmless. All printed text is
@@ -104,9 +105,11 @@ class EvidenceError(HarnessError):
     """A run directory is missing, damaged, or mixed from runs that do not belong together."""
 
 
-# Match the `##` of a command. GitHub, Azure and TeamCity search a line for `##[`, `##vso[` and `##teamcity[`.
+# Match the `##` of a command of a CI system. GitHub, Azure and TeamCity search each line for commands, which begin with
+# `##[`, `##vso[` or `##teamcity[`.
 _COMMAND = re.compile(r"##(?=\w*\[)")
-# Match commands at the start of a line. GitHub searches there for `::`, and Buildkite for the signs of its groups.
+# Match commands of a CI system that are valid only at the start of a line: `::` on GitHub, and the group signs of
+# Buildkite.
 _AT_START = re.compile(r"^( *)(::|---|\+\+\+|~~~|\^\^\^)")
 _BEYOND_ASCII = re.compile(r"[^\n -~]")
 
@@ -115,7 +118,8 @@ def escaped(text: object) -> str:
     """Return one line of printable characters that no terminal and no CI system interprets.
 
     Line ends, control characters, direction marks and other invisible characters become `\\n`, `\\x1b`, `\\u202e` etc.
-    In a command of a CI system, one character becomes `\\x3a` or `\\x23`. Escaping the result again does not change it.
+    In a command of a CI system, one character is replaced, for example by `\\x3a` or `\\x23`. If the result is escaped
+    again, it does not change.
     """
     line = printable(text)
     if "##" in line:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 Describe = Callable[[str], SystemDescription]
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
-CLEAR = 1.15  # The power of a timing is computed for this true ratio, as a multiple of the required ratio.
+# The power of a timing (its probability to decide) is computed for a candidate whose true ratio is this multiple of the
+# required ratio.
+CLEAR = 1.15
 POWERLESS = 0.5  # a timing that decides its claim with a smaller probability is not worth its time
 _LARGE = re.compile(r"e\+?\d\d|\d{39}")  # matches the text of every number that is greater than LARGEST_FLOAT32
 
@@ -52,11 +54,11 @@ class Finding:
 
 
 def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | None = None) -> list[Finding]:
-    """Return all findings in a contract, in the order of the file.
+    """Return all findings (mistakes) in a contract, in the order of the file.
 
     describe: a function that returns the description of a system from its `module:attribute`. claims: ids of the claims
-    to check; None checks all. A system that cannot be described is an error. Checks that need its description are
-    skipped.
+    to check; None checks all. If a system cannot be described, this is an error, and the checks that need its
+    description are skipped.
     """
     descriptions, findings = _describe_all(loaded, describe)
     findings += _arms(loaded, descriptions)
@@ -186,7 +188,8 @@ def _claims(
 
 
 def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message for each number above the largest float32, which no measurement can reach."""
+    """Yield the field and the message for each number that no measurement can reach, because it is above the largest
+    float32."""
 
     def beyond(value: object, path: str) -> Iterator[tuple[str, object]]:
         if isinstance(value, dict):
@@ -234,7 +237,8 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
 
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
-    """Yield an error for each fault of a claim that does not exist or declares no verdict for the claim."""
+    """Yield an error for each fault that a claim names, if the fault does not exist or declares no verdict for this
+    claim."""
     from harness.drill.faults import expectation_for, offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -255,8 +259,8 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
 def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[Finding]:
     """Return warnings that follow from drill records of the contract. records: oldest first.
 
-    A drill may cover only some claims, faults or machines. Therefore, for each fault of a claim on a workload, the
-    newest record in which this fault was planted counts.
+    A drill may cover only some claims, faults or machines. Therefore, for each fault of a claim on a workload, only the
+    newest record counts in which this fault was planted.
     """
     from harness.run_directory.verdict_file import last_of
 
@@ -280,8 +284,8 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
     elif older:
         (row, record), count = older[0], len(older)
         message = (
-            f"{counted(count, 'recorded drill')} of its faults {'is' if count == 1 else 'are'} older than the contract "
-            f"(that of '{row.fault}' first, {record.recorded_at}): run the drill again"
+            f"{counted(count, 'recorded drill result')} {'is' if count == 1 else 'are'} older than the contract "
+            f"(first: fault '{row.fault}', {record.recorded_at}): run the drill again"
         )
         findings.append(Finding("warning", loaded.where("id"), message))
     for row, record in last:
@@ -294,7 +298,8 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
 def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) -> Iterator[Finding]:
     """Yield a note for each rule that is newer than the contract's `rules` version and affects its claims.
 
-    If this harness does not know the `rules` version, yield a warning, because later rules would be missed.
+    If the contract's `rules` version is newer than this harness, yield a warning, because this harness lacks the newer
+    rules.
     """
     current = current_rules()
     if in_order(loaded.contract.rules) > in_order(current):
@@ -316,7 +321,7 @@ def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) ->
 def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterator[Finding]:
     """Yield a warning for each claim whose last timing was so noisy that a new timing would probably not decide it.
 
-    The probability of a verdict is computed for a true ratio of `CLEAR` times the required ratio.
+    The probability is computed for a candidate whose true ratio is `CLEAR` times the required ratio.
     """
     places = {claim.id: loaded.where("claims", index, "id") for index, claim in enumerate(loaded.contract.claims)}
     for timing in timings:
@@ -326,8 +331,8 @@ def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterato
         power = timing.recorded.power(timing.part, true_ratio)
         if power < POWERLESS:
             message = (
-                f"with the noise of {timing.run} on {timing.workload}, a true ratio of {true_ratio:.3g} is "
-                f"decided with a probability of {100 * power:.0f} %: use more processes, or a quieter machine"
+                f"with the noise of {timing.run} on {timing.workload}, even a true ratio of {true_ratio:.3g} would be "
+                f"decided only with a probability of {100 * power:.0f} %: use more processes, or a quieter machine"
             )
             yield Finding("warning", places[timing.claim], message)
 
@@ -354,7 +359,7 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str
 
 
 def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message if the arm that must be plain is captured."""
+    """Yield the field and the message if the arm that must be plain (not captured) is captured."""
     field = part.plain_path
     name = None if field is None else part.arms().get(field)
     if field is None or name is None or loaded.contract.arms[name].capture == "none":
@@ -373,8 +378,8 @@ def refuse_lint_errors(
     """Raise ContractErrors if the lint finds errors in the contracts, or in the signed entries (waivers and accepted
     baselines).
 
-    paths: where the signed entries were searched. If a folder is among them, an entry for an unknown contract is an
-    error.
+    paths: files and folders in which the signed entries were searched. If a folder is among these paths, an entry for
+    an unknown contract is an error.
 
     limit_s: seconds within which each system must describe itself. The descriptions are kept for later calls. A system
     that cannot be described is not an error here. Its units get the verdict ERROR later, with a better message.

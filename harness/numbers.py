@@ -1,8 +1,8 @@
 """Write numbers to JSON in a uniform way. Non-finite numbers become strings, and computed figures are rounded to 12
 digits.
 
-JSON has no NaN, and common writers turn infinity into null. But a loss that diverged must not be read back as a missing
-loss. Computed figures are rounded so that two machines write the same bytes.
+JSON has no NaN, and common writers turn infinity into null. A reader could then not distinguish a loss that diverged
+from a missing loss. Computed figures are rounded so that two machines write the same bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ def encode(value: float) -> float | str:
 
 
 def decode(value: object) -> object:
-    """Return the float that a string from `encode` stands for.
-
-    Return any other value unchanged, for the model to validate.
+    """Return the float for a string that `encode` returned. Any other value is returned unchanged, and the model
+    validates it.
     """
     return _TAGS.get(value, value) if isinstance(value, str) else value
 
@@ -57,7 +56,8 @@ _ONE_IS = re.compile(r"(?<![\d.,=-])\b1 are (?=(?:allowed|needed|recorded|requir
 
 
 def agreed(sentence: str) -> str:
-    """Return the sentence with verbs and nouns that fit their numbers: `1 captures of 44 nodes` -> `1 capture of …`.
+    """Return the sentence with nouns and verbs in the singular after a 1: `1 captures of 44 nodes` -> `1 capture of 44
+    nodes`.
 
     Every sentence of a judge passes through this function, so judges need not choose the forms of nouns and verbs. Text
     in quotes or backquotes remains unchanged.

@@ -33,8 +33,8 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """Yield a copy of `source`, judged again, without names of host, user and folders. The copy is removed after the
-    block.
+    """Yield a copy of `source`, judged again, without names of host, user and folders. The copy is removed when the
+    `with` block ends.
 
     Raises UsageError for an old run, whose header has digests of the evidence instead of a manifest. Raises
     EvidenceError if a verdict of the copy differs from the verdict in `source`.
@@ -61,7 +61,7 @@ def without_names(source: Rejudged) -> Iterator[Rejudged]:
 
 
 def _write(bundle: Bundle, source: Rejudged, folder: Path) -> None:
-    """Copy header, contracts, waivers, evidence and drill record to `folder`, and remove names of host, user and
+    """Copy header, contracts, waivers, evidence and drill record to `folder`, without names of host, user and
     folders."""
     seen = manifest_of(bundle.root, only=is_seen)
     for name in seen.folders:
@@ -104,8 +104,8 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 
 
 def _decided(verdict: Verdict) -> tuple[object, ...]:
-    """Return the fields of a verdict that must be equal in a copy of the run. The verdict's message is not among them,
-    because it may contain names, and the copy leaves names out."""
+    """Return the fields of a verdict that must be equal in a copy of the run. The message of the verdict is not
+    compared, because it may contain names, which the copy does not contain."""
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
 
 

@@ -1,4 +1,4 @@
-"""Plant every fault that the claims name, and check that a judge detects each fault for the declared reason (`harness
+"""Plant every fault that the claims name. Check that each fault gives the verdict that its claim declares (`harness
 drill`)."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def count_line(record: DrillRecord) -> str:
 
 
 def headline_of(record: DrillRecord) -> Headline:
-    """Return the headline of a drill, as its page shows it: word, sentence and exit code."""
+    """Return the headline that the drill's page shows: a word such as HELD, a sentence, and the exit code."""
     return of_drill(record, [control.status for control in record.controls])
 
 
@@ -96,12 +96,13 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """Return a line for each claim with the planted faults that the claim's tolerance alone would not detect."""
+    """Return a line for each claim whose tolerance alone would not detect some planted faults. The line names these
+    faults."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:
             passed.setdefault(row.claim, []).append(row.fault)
-    return [f"  the tolerance alone would pass, in {claim}: {', '.join(names)}" for claim, names in passed.items()]
+    return [f"  the tolerance of {claim} alone would not detect: {', '.join(names)}" for claim, names in passed.items()]
 
 
 def triple(value: Triple) -> str:
@@ -110,7 +111,7 @@ def triple(value: Triple) -> str:
     return " ".join([value.status, value.reason, *figures])
 
 
-MESSAGE = "the drill ended before all runs of this row had ended"
+MESSAGE = "the drill ended before all runs of this fault had ended"
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class DrillOptions:
 
 @dataclass(frozen=True)
 class DrillResult:
-    """The record of a drill, and its run directory, or None if no fault could be planted."""
+    """The record of a drill, and the drill's run directory. The directory is None if no fault could be planted."""
 
     record: DrillRecord
     run_directory: Path | None = None
@@ -150,8 +151,8 @@ def drill(
 
     refuse: a function that raises ContractError for contracts that must not be run.
     If KeyboardInterrupt, or SystemExit because of SIGTERM, ends the drill, its directory gets the mark INCOMPLETE. The
-    directory has the results of the faults whose runs had all ended. The other faults count as not run. A note of the
-    exception names the directory.
+    directory then has the results of those faults whose runs have all ended. The other faults count as not run. A note
+    of the exception names the directory.
     """
     contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
@@ -206,13 +207,14 @@ def plan_drill_here(
 def _keep_rows(
     ended: DrillPlan, contracts: Sequence[LoadedContract], writer: BundleWriter, machine: Machine, started: datetime
 ) -> str:
-    """Write the results of the faults whose runs had ended, and a page that counts the other faults as not run. The
-    directory keeps the mark INCOMPLETE. Return a line with the name of the directory."""
+    """Write the results of the faults whose runs have all ended, and a page that counts the other faults as not run.
+    The directory keeps the mark INCOMPLETE. Return a line with the name of the directory."""
     writer.abandon()
     writer.settle()
     record = _judge(contracts, ended, writer.bundle(), machine, started)
     _write(writer, contracts, record, incomplete=(writer.path.name,))
-    return f"kept {counted(len(record.rows), 'row')} whose runs had ended, marked {layout.INCOMPLETE}: {writer.path}"
+    kept = counted(len(record.rows), "fault")
+    return f"kept the results of {kept} whose runs had ended, marked {layout.INCOMPLETE}: {writer.path}"
 
 
 def _header(
@@ -230,7 +232,8 @@ def _header(
 def _judge(
     contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
 ) -> DrillRecord:
-    """Judge the controls and the planted faults from the evidence on the disk alone. Return the record of the drill."""
+    """Judge the controls and the planted faults from the evidence in the run directory. Return the record of the
+    drill."""
     models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
     rows, left = decidable([row_of(case, models, sources, bundle) for case in planned.cases], controls)
@@ -244,7 +247,8 @@ def _rows_as_they_end(
 
     def drilled(case: Case) -> None:
         row = row_of(case, models, sources, bundle)
-        # The result NOT_RUN may change, because it depends on the control's verdict, which may not be known yet.
+        # Do not report NOT_RUN now: it may depend on the verdict of a control that has not ended yet, and may still
+        # change.
         if row.seen.status != Status.NOT_RUN:
             tell(row)
 

@@ -70,11 +70,12 @@ def execute(
     affected.
 
     If several runs have equal work, this work is executed once.
-    interpreters: started processes that wait for work; they end with this call. redacted: removes names of host, user
-    and folders from the evidence, also from the evidence of an interrupted run. checkout: the worktree of the
-    baseline's commit. journal: a record of the runs that have ended; these runs are not executed again. early: judges
-    units whenever a run enters another phase, and whenever the end of a run is recorded.
-    pages: True if the harness draws pages afterwards. Their libraries are then imported while runs are executed.
+    interpreters: processes that were started in advance and wait for work; this call ends them. redacted: removes names
+    of host, user and folders from the evidence, also from the evidence of an interrupted run. checkout: the worktree of
+    the baseline's commit. journal: a record of the runs that have ended; these runs are not executed again. early:
+    judges units whenever a run enters another phase, and whenever the end of a run is recorded.
+    pages: True if the harness draws pages afterwards. The libraries for drawing are then imported while runs are
+    executed.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
     from harness.execution.sharing import as_one, hosted, lane_directories, write_guests
@@ -114,10 +115,10 @@ def execute(
 
 
 class _End:
-    """Remove names from the evidence of runs, and record the end of the runs, after all their processes have ended.
+    """When all processes of a run have ended, remove names from the run's evidence and record the run as ended.
 
-    The object is called at the end of each process. It removes names first, because evidence must not change after the
-    journal (the record of ended runs) names the run.
+    The object is called at the end of each process. It removes names before it records the run in the journal (the
+    record of ended runs), because the evidence of a recorded run must not change.
     """
 
     def __init__(
@@ -154,8 +155,7 @@ class _End:
 
 
 def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | None) -> None:
-    """Remove names of host, user and folders from the evidence of runs whose end the journal (list of ended runs)
-    lacks."""
+    """Remove names of host, user and folders from the evidence of runs that the journal (list of ended runs) lacks."""
     ended = {} if journal is None else journal.content.ended
     for entry in evidence.iterdir() if evidence.is_dir() else []:
         if entry.name not in ended and entry.is_dir() and not entry.is_symlink():
@@ -164,7 +164,7 @@ def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | Non
 
 def _import_for_pages() -> None:
     """Import the modules of the report while runs are executed. Writing the report then takes a second less."""
-    with suppress(Exception):  # writing the report imports the same modules, and reports an error of the import
+    with suppress(Exception):  # ignore errors: the report imports these modules again, and reports the error
         os.environ.update(moved_caches())
         for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
             importlib.import_module(module)

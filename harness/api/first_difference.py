@@ -44,7 +44,8 @@ Tell = Callable[[Run, str, float], None]  # a function of a run, its phase, and 
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
-    """Return a run that can locate the first difference of a failed unit, or None if it failed for another reason."""
+    """Return a run that can locate the first difference of a failed unit. Return None if no run can, for example
+    because the unit failed for a reason other than a difference between two trainings."""
     unit = unit_of(bundle, verdict)
     if claim is None or unit is None or verdict.reason not in DIFFERENCES:
         return None
@@ -130,7 +131,7 @@ def executing_into(
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
-            if number:  # the time of earlier executions is counted once, in the first part
+            if number:  # only the first commit's part carries the seconds of earlier executions
                 part = _with_settings(part, **{SPENT: 0.0})
             moves = partial(_moves, tell, part.model_copy(update={"id": f"locating {claim}"}))
             work = [Work(part, folder / str(number), moves, lambda _death: None)]
@@ -150,13 +151,15 @@ def _moves(tell: Tell | None, run: Run, progress: Progress) -> None:
 
 
 def recorded(bundle: Bundle, unit: Unit) -> FirstDifference | None:
-    """Return the first difference of a unit from records in the run directory, or None if there are none."""
+    """Return the first difference of a unit from the records in the run directory, or None if there are no such
+    records."""
     folder = bundle.root / layout.WHERE / where_name(unit)
     try:
         read = [read_run(part) for part in sorted(folder.iterdir())] if folder.is_dir() else []
         return answer_of(read[0][0], *_seen([evidence for _, evidence in read])) if read else None
     except Exception:
-        # If records are damaged, only the first difference is missing. Verdicts do not depend on it.
+        # From damaged records, no first difference can be read. Ignore the error, because no verdict depends on these
+        # records.
         return None
 
 
@@ -171,8 +174,8 @@ def locate_all(
 ) -> bool:
     """Find the first difference of each failed unit and write it below `into`. Return True if anything was written.
 
-    All units together take at most `LIMIT_S` seconds, without the time for starting processes. After this time, the
-    remaining units are left out. A unit is also left out after an error, or if its files are not allowed in a run
+    All units together take at most `LIMIT_S` seconds, not counting the time for starting processes. After this time,
+    the remaining units are left out. A unit is also left out after an error, or if its files are not allowed in a run
     directory (links, sockets, files that are too large).
     """
     claims = {(each.contract.id, claim.id): claim for each in contracts for claim in each.contract.claims}

@@ -89,8 +89,8 @@ def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> d
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """Return the part of a page about one run directory, with the title `name`. The run is judged by those of
-    `contracts` that it contains."""
+    """Return the section of a page that shows one run directory. name: the title of the section. Of `contracts`, only
+    those that the run directory also contains are used for judging."""
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -164,8 +164,8 @@ def judge_runs(
     """Judge a unit by the evidence of its runs. If the contract now requires different runs, the verdict is NOT_RUN.
 
     made: the executed runs; None stands for a run whose description cannot be read. gpu: the GPU of the machine. fault:
-    the fault that was planted on purpose, if any. baseline: the commit whose code the arms use that claims call
-    `baseline`.
+    the fault that was planted on purpose, if any. baseline: the commit whose code is executed in the arms that claims
+    call `baseline`.
     """
     from harness.judging.registry import judge_unit, of_another_contract
 
@@ -212,7 +212,7 @@ def judgement_json(judgement: Judgement) -> str:
 # only these verdicts count.
 
 Part = tuple[str, str]  # the name of a run, and one of its arms
-# a list entry of `AsTheyEnd`: the runs or arms that must be complete, and the function that is called then
+# an entry of the list `waiting`: the runs or arms that must be complete, and the function that is called then
 Waiting = tuple[Collection[str | Part], Callable[[], None]]
 Judged = Callable[[Verdict, ReportView], None]
 # a function that takes the name of a run and returns the names of the run's complete arms
@@ -232,7 +232,8 @@ class AsTheyEnd:
         self._waiting, self._arms = list(waiting), arms
         self._timed = {run.id for run in runs if probe_named(run.probe).timed}
         self._ended: set[str | Part] = set()
-        # by name of a run that is executing: its latest arm, and the number of this arm's execution
+        # run's name -> the last phase's name up to its colon, such as `plain.1`: the arm, and a number if the arm is
+        # repeated
         self._execution: dict[str, str] = {}
         self._lock = threading.Lock()
 

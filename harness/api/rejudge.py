@@ -69,14 +69,14 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
             yield (
-                f"{shown(unit.claim)} on {shown(unit.workload)} is planned, but the run's `narrowed` leaves this "
-                "unit out"
+                f"{shown(unit.claim)} on {shown(unit.workload)} is planned, but `narrowed` in the run's header leaves "
+                "this unit out"
             )
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each run that a unit reads without being planned, for each planned run that no unit reads, and
-    for each evidence folder of an unplanned run."""
+    """Yield a line for each of three errors: a unit reads a run that was not planned, no unit reads a planned run, or
+    an evidence folder belongs to no planned run."""
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, but was not planned" for run in sorted(read - set(header.runs)))
@@ -151,8 +151,8 @@ _KINDS: tuple[type[Signed], ...] = (Waiver, AcceptedBaseline)
 
 @dataclass(frozen=True)
 class Rejudged:
-    """One run that was judged again, with the drill record if the run is a drill. problems: one line for each
-    difference from the recorded verdicts and files."""
+    """One run that was judged again, with the drill record if the run is a drill. problems: one line for each changed
+    or contradictory file, and for each difference between the new and the recorded verdicts."""
 
     bundle: Bundle
     judgement: session.Judgement
@@ -162,7 +162,7 @@ class Rejudged:
 
 @dataclass(frozen=True)
 class Known:
-    """Facts that the caller knows independently of the run directories, which their author could have forged.
+    """Facts that the caller knows from another source than the run directories, whose content could be forged.
 
     contracts: files and folders of contracts by which runs are judged. waivers: the waiver file for these contracts; by
     default the waiver files next to the contracts. commit: the commit of the tested code. not_before: the earliest time
@@ -267,7 +267,7 @@ def later_drill(run: Path) -> Path | None:
     """Return the newest drill in the run's parent folder that began after the run and planted faults into the run's
     contracts.
 
-    Return None if there is no such drill. The run's page was written before the drill and does not mention it.
+    Return None if there is no such drill. The run's page was written before the drill and does not mention the drill.
     """
     header, found = read_bundle(run).header, list[tuple[str, Path]]()
     for path in run.resolve().parent.glob(f"*/{layout.DRILL}"):
@@ -301,7 +301,7 @@ def _with_drill(view: ReportView, drill: Bundle) -> ReportView:
 
 
 def _together(bundles: Sequence[Bundle]) -> tuple[Sequence[Bundle], session.Judgement]:
-    """Judge several runs, none of which is a drill, for one page. A single run may be of any kind."""
+    """Judge several runs for one page. The runs contain no drill, unless there is only one run."""
     if len(bundles) > 1:
         refuse_unfit(bundles)
     apart = list(dict.fromkeys(error.rule for error in differences(bundles)))
@@ -373,7 +373,7 @@ def whole_commit(given: str) -> str:
     """Return a full commit hash in lower case. Raises UsageError for any other text, such as `HEAD`."""
     if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", given.lower()) is None:
         commit_must_be_whole, hash_of_head = (
-            "--commit must be a whole commit of 40 or 64 hexadecimal digits",
+            "--commit must be a whole commit hash of 40 or 64 hexadecimal digits",
             '`"$(git rev-parse HEAD)"`',
         )
         raise UsageError(commit_must_be_whole, got=repr(given), remedy=f"give the whole hash, such as {hash_of_head}")
@@ -395,13 +395,13 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
         if its_own not in wanted:
             manifest_digest = its_own or "no manifest"
             raise EvidenceError(
-                "the digest of the run's manifest must be one of those that --digest names",
+                "the digest of the run's manifest must be one of the digests given with --digest",
                 where=str(run),
                 got=manifest_digest,
             )
     if unmatched := wanted - set(found.values()):
         raise EvidenceError(
-            "each digest that --digest names must be that of a run's manifest",
+            "each digest given with --digest must be the digest of a run's manifest",
             got=f"no run whose manifest has the digest {min(unmatched)}",
         )
 
@@ -424,11 +424,9 @@ def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) 
 def rewritten(
     bundle: Bundle, judgement: session.Judgement, names: Collection[str]
 ) -> Iterator[tuple[Path, ReportView]]:
-    """Yield the run's folder and the view from which its reports are rendered. The block may write the files `names`
-    there.
-
-    After the block, the manifest is written again. Raises UsageError for an archive. Raises EvidenceError if another
-    file differs from the manifest.
+    """Yield the run's folder and the view from which its reports are rendered. The caller may write the files `names`
+    there in its `with` block. After the `with` block, the manifest is written again. Raises UsageError for an archive.
+    Raises EvidenceError if another file differs from the manifest.
     """
     folder, view = bundle.place.writable(), judgement.view
     changed_files = unfit(bundle, judgement, names)
@@ -444,7 +442,8 @@ def rewritten(
 
 
 def rejudged(run: Path) -> Rejudged:
-    """Judge one run by its own contracts, and compare the verdicts with the recorded verdicts. Raises EvidenceError."""
+    """Judge one run by the contracts that it contains, and compare the verdicts with the recorded verdicts. Raises
+    EvidenceError."""
     [bundle], judgement = judged([run])
     problems = [*judgement.view.altered, *([bundle.seal.missing] if bundle.seal.missing else [])]
     recorded = recorded_bytes(bundle.place.derived / layout.VERDICTS)

@@ -220,8 +220,8 @@ def plan_contracts(
 
 
 def _described_baseline(contracts: Sequence[LoadedContract], checkout: Checkout | None, limit_s: float) -> Baseline:
-    """Return the commits of the baselines, with what their systems report about themselves. limit_s: seconds that each
-    system may take to describe itself."""
+    """Return the baselines' commits, and the descriptions that the systems at these commits give of themselves.
+    limit_s: seconds that each system may take to describe itself."""
     if checkout is None:
         return Baseline()
     systems = baseline_systems([loaded.contract for loaded in contracts])
@@ -255,9 +255,10 @@ def verify(
     refuse: a function that raises ContractError for contracts that are readable but must not be run (`harness.lint`).
     judged: a function that is called when all arms of a unit have ended. It receives the unit's verdict and a view,
     from which a report can be rendered.
-    checkout: a checkout of the baseline's commit. By default, `options.baseline` is checked out and removed at the end.
-    After any exception (also KeyboardInterrupt, and SystemExit because of SIGTERM), the evidence so far is kept in a
-    directory with the mark INCOMPLETE. A note of the exception names this directory. `options.resume` resumes it.
+    checkout: a checkout of the baseline's commit. By default, this function checks out the commit `options.baseline`,
+    and removes the checkout at the end. After any exception (also KeyboardInterrupt, and SystemExit because of
+    SIGTERM), the evidence so far is kept in a directory with the mark INCOMPLETE. A note of the exception names this
+    directory. To resume the run, give this directory as `options.resume`.
     """
     refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -283,14 +284,14 @@ def refuse_fault_of_gate(options: VerifyOptions) -> None:
 
 
 def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> VerifyOptions:
-    """Return the options with each tag replaced by the claims that have it. Raises UsageError for an unknown tag."""
+    """Return the options with each tag replaced by its claims. Raises UsageError for an unknown tag."""
     return replace(options, claims=selected(contracts, options.tags, options.claims))
 
 
 def baselines(
     contracts: Sequence[LoadedContract], options: VerifyOptions, signed: Sequence[Signed], day: date
 ) -> AbstractContextManager[Checkout | None]:
-    """Check out the commits of the baselines for the duration of a block, and yield the checkout.
+    """Check out the commits of the baselines for the duration of a `with` block, and yield the checkout.
 
     Yield None without `--baseline`. signed: waivers and accepted baselines. An accepted baseline is used if it is valid
     on `day`. Raises UsageError. Raises ContractErrors if an accepted baseline names a claim that compares no numbers
@@ -377,7 +378,7 @@ def abandoned(writer: BundleWriter, header: Header, contracts: Sequence[LoadedCo
     kept = writer.abandon()
     models = [loaded.contract for loaded in contracts]
     unfinished = ReportView(header, models, (), {}, incomplete=(kept.name,), gate=gate)
-    with suppress(OSError):  # a full disk may have ended the run
+    with suppress(OSError):  # perhaps a full disk ended the run, and this file cannot be written either
         write_text(kept / layout.JUNIT, render_junit(unfinished))
     return f"{KEPT}: {kept}"
 
@@ -386,7 +387,7 @@ def _located(
     writer: BundleWriter, contracts: Sequence[LoadedContract], judgement: Judgement, locates: Callable[..., bool]
 ) -> Judgement:
     """Add the first differences of failed claims to a complete run directory, and write its reports and manifest again.
-    After an error, the directory is restored without them."""
+    After an error, remove the first differences again and restore the earlier reports and manifest."""
     kept = writer.path / layout.WHERE
     try:
         with tempfile.TemporaryDirectory(prefix="harness-where-", ignore_cleanup_errors=True) as folder:
@@ -398,7 +399,8 @@ def _located(
                 write_judgement(writer.path, located)
                 writer.seal_again()
             except BaseException:
-                # if restoring fails too, the directory no longer agrees with its manifest, which reveals the change
+                # If restoring fails too, the directory differs from its manifest, and a later check of the manifest
+                # reports this.
                 with suppress(Exception):
                     remove(kept)
                     write_judgement(writer.path, judgement)

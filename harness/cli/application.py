@@ -137,7 +137,7 @@ def application(arguments: list[str]) -> typer.Typer:
     def harness(version: bool = shown) -> None:
         pass
 
-    app.callback()(harness)  # without a callback, typer would drop the name of an only command
+    app.callback()(harness)  # without a callback, typer would not require the name of a command if there is only one
     return app
 
 
@@ -207,7 +207,8 @@ def _refuse_code_of_the_project() -> None:
 
 
 def _collect_from_now_on() -> None:
-    """Start garbage collection. Objects that exist already are excluded. `check` ends too soon to need a collection."""
+    """Turn on garbage collection, except for objects that exist already. For `check` it stays off, because `check` ends
+    too soon to need it."""
     if not gc.isenabled() and sys.argv[1:2] != ["check"]:
         gc.freeze()
         gc.enable()
@@ -230,7 +231,8 @@ def _shown(code: ExitCode, errors: list[str]) -> ExitCode:
 
 
 def _usage(error: Exception) -> int:
-    """Print an error about the command line and return its exit code. For another error, print nothing and return 0."""
+    """Print an error about the command line and return its exit code. For an error of any other kind, print nothing and
+    return 0."""
     # Recognize an error of click by its method `show`, because its class differs between versions of typer.
     show = getattr(error, "show", None)
     if show is None:
@@ -266,7 +268,7 @@ def _refused(error: OSError) -> int:
     0.
 
     Wrong paths in options do not reach this function, because each command checks its options. An error about a full
-    disk names no path if the file was already open.
+    disk is also printed if it names no path, as for a file that was already open.
     """
     path = error.filename2 or error.filename
     where = os.fsdecode(path) if isinstance(path, str | bytes) else ""

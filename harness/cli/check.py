@@ -61,9 +61,9 @@ def findings_of(
     """Load contracts and waivers, and return the contracts with the errors and warnings about them (lint).
 
     Raises ContractErrors with every error of every file. Each contract is also compared with its last drill record,
-    which is `drill` or the newest record below `reports/`. With `power`, timed claims are compared with the noise of
-    their last run in `reports/` or `harness-reports/`. With `tags`, only claims that have one of these tags are
-    checked.
+    which is `drill` or the newest record below `reports/`. With `power`, warnings are added for timed claims that would
+    probably stay undecided, by the noise of their last run in `reports/` or `harness-reports/`. With `tags`, only
+    claims that have one of these tags are checked.
     """
     loaded, signed = _read(paths, waivers)
     read = FilesRead.of(paths, waivers, loaded)
@@ -96,8 +96,8 @@ def findings_of(
 
 
 def _uncompilable(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return an error for each module of the contracts' systems that Python cannot compile, also for modules that they
-    import."""
+    """Return an error for each module that Python cannot compile, among the modules of the contracts' systems and the
+    modules that these import."""
     systems = {system for loaded in contracts for system in loaded.contract.systems()}
     return [
         Finding(
@@ -120,7 +120,8 @@ def _last_timings(contracts: Sequence[LoadedContract]) -> Sequence[LastTiming]:
 
 
 def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return a note for each file that is written in version 1 of the contract language. It is still supported."""
+    """Return a note for each file that is written in version 1 of the contract language. Version 1 is still
+    supported."""
     return [
         Finding(
             "note",

@@ -98,7 +98,8 @@ def _workload(loaded: LoadedContract, name: str) -> str:
 
 
 def _demands(part: AnyPart) -> list[str]:
-    """Return a line for each value in the judgement by which the claim is judged. Default values are included."""
+    """Return a line for each field of a claim (or of a composite claim's part) that has a value, also a default value.
+    Texts for people are left out."""
     values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
     for path, bound in part.bounds().items():
         *above, name = path.split(".")

@@ -48,8 +48,8 @@ class Estimate(Record):
 
 
 class PlannedUnit(Record):
-    """A planned verdict. runs: ids of the runs that are executed for it. The list is empty if this machine cannot
-    decide the unit."""
+    """A unit of the plan, or a planted fault. runs: ids of the runs that are executed for its verdict. The list is
+    empty if this machine cannot decide the unit."""
 
     contract: str
     claim: str
@@ -111,7 +111,8 @@ class Forecast(Record):
 # A recorded run that is equal to the planned run is the best source. If only the number of steps or the other arms
 # differ, the estimate uses the seconds per step of each arm, and the seconds for imports, start and end.
 
-# Fields of a run that must be equal in the recorded and the planned run. Otherwise a step of an arm may take longer.
+# Fields of a run that must be equal in the recorded and the planned run. If one differs, a step of an arm may take
+# another time, so the recorded run is not used for the estimate.
 AS_LONG = {
     **dict.fromkeys(SHARED, IGNORED),
     **{name: SHARED[name] for name in ("probe", "arms", "arm", "system", "commit", "nudged")},
@@ -195,7 +196,7 @@ def _place(found: RecordedRun) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to a tenth of a second. Two executions of the same run differ by more than the rounding."""
+    """Round to a tenth of a second. Two executions of the same run differ by more than that."""
     return round(seconds, 1)
 
 
@@ -407,9 +408,9 @@ def _run_text(run: PlannedRun) -> Iterator[str]:
     if run.estimate is not None:
         took = f"about {run.estimate.seconds:,.1f} s, by {line(run.estimate.source, 300)}"
     yield f"  {line(run.id, 120)} ({run.probe}, {where}: {line(run.device_name, 80)}{processes}): {took}"
-    yield f"            serves {line('; '.join(run.serves), 600)}"
+    yield f"            for {line('; '.join(run.serves), 600)}"
     if run.stands_for:
-        yield f"            stands for {line(', '.join(run.stands_for), 400)}"
+        yield f"            its evidence is also used for {line(', '.join(run.stands_for), 400)}"
 
 
 def _seconds(forecast: Forecast) -> Iterator[str]:
@@ -421,4 +422,4 @@ def _seconds(forecast: Forecast) -> Iterator[str]:
         yield f"Unknown for {unknown}: no similar run is recorded in the folder of --reports."
     if forecast.together is not None:
         together = forecast.together
-        yield f"Executed together, they took {together.seconds:,.1f} s in {line(together.source, 200)}."
+        yield f"Executed together, these runs took {together.seconds:,.1f} s in {line(together.source, 200)}."

@@ -44,7 +44,8 @@ def write_history(reports: Path, out: Path) -> str:
 
 
 def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
-    """Judge a run again for the history page. If the page must leave the run out, the result has the reason."""
+    """Judge a run again for the history page. If the page must leave the run out, the returned HistoryRun contains the
+    reason."""
     page = path / layout.PAGE
     link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()

@@ -29,11 +29,11 @@ _grace: list[float] = [GRACE_S]
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Let signals end the command within the block. A signal that the process ignored before (as under `nohup`) stays
-    ignored.
+    """Let signals end the command within the `with` block. A signal that the process ignored before (as under `nohup`)
+    stays ignored.
 
-    A signal that arrived between the start of the process and the block ends the block at once, because
-    `first_signals.hold` recorded it. After the block, signals raise no exception.
+    A signal that arrived between the start of the process and the `with` block ends this block at once, because
+    `first_signals.hold` recorded the signal. After the `with` block, signals raise no exception.
     """
     noted.clear()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
@@ -53,7 +53,8 @@ def watched() -> Iterator[None]:
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """Return the handler of a signal for the time after the block of `watched`. handler: the handler before the block.
+    """Return the handler of a signal for the time after the `with` block of `watched`. handler: the handler before this
+    block.
 
     The returned handler ignores the signal if an earlier signal has already determined the exit code. Otherwise it ends
     the process.
@@ -67,7 +68,7 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """Print which files are kept if a signal ends the block, and exit with the exit code of the signal.
+    """Print which files are kept if a signal ends the `with` block, and exit with the exit code of the signal.
 
     grace_s: seconds after the signal in which the process must end.
     """

@@ -133,8 +133,8 @@ def print_verdicts(
 
 
 def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError if `option` is combined with one of `options`, because these apply only to verdicts that are
-    printed."""
+    """Raise UsageError if `option` is combined with one of `options`, because these options apply only to verdicts that
+    are printed."""
     for name, value in options.items():
         if value is not None:
             needs_printed_verdicts = f"{name} can be used only if the verdicts are printed"

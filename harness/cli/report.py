@@ -40,7 +40,7 @@ def report(
         [folder] = run_directories
         warnings = render(folder)
         if (drill := later_drill(folder)) is not None:
-            print_line(f"a later drill is not on its page: harness report {folder} {drill} --out FOLDER shows both")
+            print_line(f"the page lacks a later drill; to show both: harness report {folder} {drill} --out FOLDER")
     print_line(str(folder / layout.PAGE))
     for warning in warnings:
         print_error(f"WARNING: {warning}")
@@ -70,5 +70,5 @@ def render(directory: Path) -> list[str]:
         session.write_reports(folder, view, junit=junit)
     before, now = bundle.seal.digest, read_bundle(directory).seal.digest
     if before != now:
-        print_line(f"sealed again: manifest sha256:{now}, before sha256:{before}; with --out FOLDER the run stays")
+        print_line(f"new manifest: sha256:{now}, before sha256:{before}; with --out FOLDER, no run is changed")
     return []

@@ -1,4 +1,5 @@
-"""`harness try`: run a function that makes a training step, and print what an optimization of it could rely on."""
+"""`harness try`: run the step that a function makes, and print whether its captured form trains the same and is
+faster."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def verify(
 
 
 def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
-    """Verify contracts on this machine. While the harness reads contracts and describes systems, worker processes
-    already import the modules that they need."""
+    """Verify contracts on this machine. If torch is installed, worker processes are started first: they import modules
+    while the harness reads the contracts and describes the systems."""
     from harness.execution.supervisor import Interpreters
 
     refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)

@@ -1,7 +1,9 @@
-"""Check out the baseline's commit in a temporary worktree of a user's repository, and import its modules from there.
+"""Check out the baseline's commit in a temporary git worktree, from which the baseline's processes import their
+modules.
 
-The worktree replaces only the modules of the repository. The harness and installed packages stay the same. A folder
-that does not exist in the commit is not on the import path, so that a process never mixes modules of two commits.
+The worktree replaces only the modules of the repository. The harness and installed packages stay the same. A folder of
+the import path that does not exist in the commit is left out of the path, so that a process never mixes modules of two
+commits.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Repository:
             raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=fetch_first) from error
 
     def _fetched(self, name: str) -> str:
-        """Return the argument for `git fetch` that makes the revision `name` known here under the same name."""
+        """Return the arguments of `git fetch` with which this repository gets the revision `name`, under the same
+        name."""
         for remote in _git(self.root, "remote").splitlines():
             if name.startswith(f"{remote}/"):
                 return f"{remote} {name.removeprefix(f'{remote}/')}"
@@ -78,7 +81,7 @@ class Repository:
         return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
 
     def has(self, commit: str) -> bool:
-        """Return True if the repository has a commit with this whole hash. The hash of a tag is not accepted."""
+        """Return True if `commit` is the full hash of a commit in the repository. The hash of a tag is not accepted."""
         return self._agrees("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", printing=commit)
 
     def contains(self, commit: str, ancestor: str) -> bool:
@@ -86,15 +89,16 @@ class Repository:
         return self._agrees("merge-base", "--is-ancestor", ancestor, commit)
 
     def _agrees(self, *arguments: str, printing: str = "") -> bool:
-        """Return True if git exits without an error and its output equals `printing`."""
+        """Run git with these arguments. Return True if git exits without an error and its output equals `printing`."""
         try:
             return _git(self.root, *arguments) == printing
         except GitFailed:
             return False
 
     def changes(self, but: Path) -> int:
-        """Count the files that differ from HEAD, including new files, without ignored files and files in the folder
-        `but`. Files in run directories do not count, because the harness wrote them and did not execute them."""
+        """Return the number of files that differ from HEAD. New files count. Ignored files and files in the folder
+        `but` do not count. Files in run directories do not count either, because the harness wrote them and no run
+        executes them."""
         status = ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=all"]
         if but.is_relative_to(self.root) and but != self.root:
             status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
@@ -127,7 +131,7 @@ class Repository:
 
 
 def is_unignored(path: Path) -> bool:
-    """Return True if the path is in a repository that does not ignore it. The path need not exist."""
+    """Return True if the path is in a git repository, and git does not ignore the path. The path need not exist."""
     with suppress(UsageError):
         return not Repository.around(path.parents[1]).ignores(path)
     return False
@@ -179,11 +183,11 @@ def _reason(stderr: bytes) -> str:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The commits of a run, the import paths of its baselines, and a folder for tensors that processes of both commits
-    exchange."""
+    """The commits of a run, the import paths of its baselines, and the folder through which the processes of the two
+    commits exchange tensors."""
 
     commits: TwoCommits
-    import_paths: Mapping[str, ImportPath]  # by commit of the baseline, and of each accepted baseline
+    import_paths: Mapping[str, ImportPath]  # keys: the commits of the baseline and of the accepted baselines
     exchange: Path
 
     @property
@@ -218,12 +222,13 @@ def checked_out(
     accepted: Sequence[AcceptedBaseline] = (),
     day: date | None = None,
 ) -> Iterator[Checkout]:
-    """Check out the commit `name` in a worktree of the systems' repository, for the duration of the block.
+    """Check out the commit `name` in a worktree of the systems' repository, which exists within the `with` block.
 
     Accepted baselines that are valid on `day` (UTC, by default today) get worktrees too. All worktrees are removed at
-    the end, also after an error. reports: files in this folder do not count as changes. named: the name by which the
-    user requested the commit, by default `name`. Raises UsageError if the commit does not exist, if the systems are in
-    several repositories, or if an accepted commit does not lie between the baseline and the candidate in the history.
+    the end, also after an error. reports: files in this folder do not count as changes of the working tree. named: the
+    name by which the user requested the commit, by default `name`. Raises UsageError if the commit does not exist, if
+    the systems are in several repositories, or if an accepted commit does not lie between the baseline and the
+    candidate in the history.
     """
     add_working_directory()
     homes = {system: _home(system) for system in systems}

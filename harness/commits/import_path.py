@@ -41,8 +41,8 @@ class ImportPath:
         _in_use[:] = [self]
 
     def require(self, system: str) -> None:
-        """Raise SystemResolutionError if the system's module, or another module of the repository, is not from the
-        worktree."""
+        """Raise SystemResolutionError if the system's module, or any other loaded module of the repository, was not
+        imported from the worktree."""
         module = sys.modules[system.partition(":")[0]]
         file = _file(module)
         if not _within(file, self.tree):
@@ -81,8 +81,8 @@ def in_use() -> ImportPath | None:
 def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> ImportPath:
     """Return this process's import path and working directory, with the worktree `tree` in place of the folder `root`.
 
-    homes: folders of the repository that contain the systems' packages. They come first in the path, because an
-    editable installation may make a package importable without a path entry.
+    homes: folders of the repository that contain the systems' packages. These folders come first in the path, because
+    an editable installation may make a package importable without an entry in the path.
     """
     here = Path.cwd()
     entries = [Path(entry or here) for entry in sys.path]
@@ -98,7 +98,8 @@ def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> Impor
 
 
 def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
-    """Return the path in the worktree for an entry of the import path, or None if the commit does not have it.
+    """Return the folder of the worktree that replaces an entry of the import path. Return None if the commit lacks this
+    folder.
 
     An entry outside of the repository, or an entry with installed packages, is returned unchanged.
     """

@@ -1,4 +1,5 @@
-"""Read accepted baselines. A reviewer accepts an intended change of numbers until a date.
+"""Read accepted baselines. With an accepted baseline, a reviewer accepts until a date that a commit changes the numbers
+of a claim.
 
     schema: accepted-baselines/v1
     accepted:
@@ -9,8 +10,9 @@
         reason: Attention accumulates in fp32 from here on; issue 21.
         expires: 2026-12-31            # the last day on which the entry is valid, UTC
 
-Under `--baseline REF` the claim's baselines train with `commit` instead of REF. A later, unintended change therefore
-still fails. `harness.commits.checkout` checks that the commit lies in the history between REF and the tested commit.
+Under `--baseline REF` the claim's baseline arms train with the code of `commit` instead of the code of REF. If a later
+commit changes the numbers again, the claim therefore still fails. `harness.commits.checkout` checks that the commit
+lies in the history between REF and the tested commit.
 """
 
 from __future__ import annotations
@@ -59,5 +61,5 @@ def find_accepted(paths: Sequence[Path]) -> list[AcceptedBaseline]:
 
 def find_signed(paths: Sequence[Path], waivers: Path | None = None) -> list[Signed]:
     """Return waivers and accepted baselines for the contracts in `paths`. waivers: the path of the waiver file, or None
-    for the files next to the contracts."""
+    for the waiver files that `find_waivers` finds."""
     return [*find_waivers(paths, waivers), *find_accepted(paths)]

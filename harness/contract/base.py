@@ -1,4 +1,4 @@
-"""Define field types and base models. The models of the contract language are built from them."""
+"""Define the field types and base models from which the models of the contract language are built."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SystemName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A
 
 
 def says_something(text: str) -> bool:
-    """Return True if a text contains a letter or a digit. A text of blanks or dashes alone does not."""
+    """Return True if a text contains a letter or a digit. A text that has only blanks or dashes contains neither."""
     return any(sign.isalnum() for sign in text)
 
 
@@ -73,8 +73,8 @@ class Strict(LateModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule of the contract language. path: where the wrong value is, within the whole contract, or within the
-    judgement (a claim or a part of a claim) that reports the problem."""
+    """A broken rule of the contract language. path: the keys that lead to the wrong value. They start at the top of the
+    contract or, if a judgement (a claim or a part of a claim) reports the problem, at this judgement."""
 
     path: tuple[str | int, ...]
     rule: str
@@ -82,19 +82,19 @@ class Problem:
     remedy: str = ""
 
 
-# Fields whose value names a control arm. This arm has the settings of the baseline, but its initial parameters are
-# slightly changed ("nudged").
+# Paths of the fields that name a "nudged" control. This arm has the settings of the baseline, but the harness slightly
+# changes its initial parameters.
 NUDGED_CONTROLS = ("ends.control", "control")
 
 
 class GradientDemand(NamedTuple):
-    """The gradients that a claim needs. For the named arms, the run that compares arms records digests and figures of
-    these gradients.
+    """The gradients that the judge of a claim needs. For each arm named here, a run that compares arms records digests
+    and figures (such as the largest element) of these gradients.
 
     steps: the steps whose gradients are needed, counted from 0, or from the end if negative. Steps that the workload
     does not have are left out.
     also: further arms whose gradients are needed.
-    control: an arm whose gradients are compared with the baseline's, as the candidate's gradients are.
+    control: an arm whose gradients are compared with the baseline's gradients, in the same way as the candidate's.
     """
 
     candidate: str
@@ -110,8 +110,8 @@ class GradientDemand(NamedTuple):
 
 @dataclass(frozen=True, init=False)
 class Demand:
-    """Mark of a field whose value can turn PASS into FAIL. Such a FAIL has one of `reasons` as its reason code, and
-    contains `figures`."""
+    """Mark of a field whose value can turn PASS into FAIL. Such a FAIL has one of `reasons` as its reason code, and its
+    verdict contains all of `figures`."""
 
     reasons: tuple[str, ...]
     figures: Mapping[str, Scalar]
@@ -123,14 +123,15 @@ class Demand:
 
 @dataclass(frozen=True)
 class NoDemand:
-    """Mark of a field that cannot turn PASS into FAIL. `why` gives the reason. This also holds for nested fields."""
+    """Mark of a field that cannot turn PASS into FAIL. `why` gives the reason. The mark also applies to all fields
+    nested in this field."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """Mark of a field that requires nothing if it has this `value`, because every run meets the requirement then."""
+    """Mark of a field that has a `value` with which it requires nothing, because every run meets the requirement."""
 
     value: float
 
@@ -142,8 +143,8 @@ class NamesArm:
 
 @dataclass(frozen=True)
 class CountsSteps:
-    """Mark of a field with a number of steps, or with a list of step numbers. They must fit in the workload's number of
-    steps."""
+    """Mark of a field with a number of steps, or with a list of step numbers. The workload must have that many steps,
+    or steps with these numbers."""
 
 
 ArmName = Annotated[Name, NamesArm(), NoDemand("names an arm")]
@@ -193,7 +194,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def flat(annotation: Any) -> Iterator[Any]:
-    """Yield the types in an annotation. A union yields each of its members. A list or mapping is yielded as a whole."""
+    """Yield the types in an annotation: for a union, the type of each member. A list or mapping type is yielded as a
+    whole."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from flat(get_args(annotation)[0])
@@ -206,10 +208,12 @@ def flat(annotation: Any) -> Iterator[Any]:
 
 class Judged(Strict):
     """One judgement: a whole claim, or one part of a claim. The model of every kind of claim is a subclass. The methods
-    answer questions about the judgement from its fields. A kind of claim overrides a method if its answer differs."""
+    answer questions about the judgement from its fields. A kind of claim overrides a method if the answer for this kind
+    differs from the default."""
 
     mechanism: Mechanism | None = None
-    """The kind of replay that the evidence must come from. By default, any kind or no replay is accepted."""
+    """The kind of replay that must have produced the evidence. By default, evidence from any kind of replay is
+    accepted, and also evidence without a replay."""
 
     # This declaration is only for type checkers. Each subclass declares `kind` itself, because pydantic keeps the order
     # of the declarations.
@@ -223,10 +227,11 @@ class Judged(Strict):
     plain_path: ClassVar[str | None] = None
     """The field that names an arm without capture, or None. This arm reveals errors that all captured arms share."""
     judged_at: ClassVar[Literal["each rank", "first rank", "all ranks"]] = "each rank"
-    """The evidence that is judged if arms have several ranks: of each rank, only of the first rank, or of all ranks
-    together."""
+    """The ranks whose evidence is judged if an arm has several ranks: each rank separately, the first rank only, or all
+    ranks together."""
     must_train_alike: ClassVar[bool] = False
-    """True if two executions must train alike. If they do not, the harness can locate their first difference."""
+    """True if the claim requires that two executions train alike. If the executions differ, the harness can then locate
+    their first difference."""
 
     def arms(self) -> dict[str, str]:
         """Return the names of the judgement's arms. The keys are the paths of the fields that contain these names."""
@@ -234,12 +239,12 @@ class Judged(Strict):
         return {path: arm for path, arm in named.items() if isinstance(arm, str)}
 
     def between_steps(self) -> dict[str, object]:
-        """Return settings for the run that locates a first difference: work that only the candidate does between two of
-        its steps."""
+        """Return settings for the run that locates a first difference. The settings describe work that only the
+        candidate does between two of its steps, such as an evaluation."""
         return {}
 
     def uncaptured_may_begin(self) -> int:
-        """Return how many captures may begin in an arm that must not be captured. For most claims it is 0."""
+        """Return how many captures may begin in an arm that must not be captured. For most claims the number is 0."""
         return 0
 
     # --- bounds that depend on where the claim is judged ------------------------------------------------------
@@ -247,11 +252,11 @@ class Judged(Strict):
     _conditional: Conditional | None = PrivateAttr(default=None)
 
     def depend(self, bounds: Mapping[str, Bound], variants: Sequence[Judged]) -> None:
-        """Store the bounds that have cases, by the paths of their fields. The fields themselves keep the `otherwise`
-        values.
+        """Store the bounds that have cases (different numbers for different situations), by the paths of their fields.
+        The fields themselves keep the `otherwise` values.
 
-        The loader of contracts calls this method. variants: a valid copy of the judgement for each set of numbers that
-        can apply to it.
+        The loader of contracts calls this method. variants: a validated copy of this judgement for each set of numbers
+        that its bounds can have.
         """
         self._conditional = Conditional(bounds, variants)
 
@@ -261,12 +266,12 @@ class Judged(Strict):
         return {} if self._conditional is None else self._conditional.bounds
 
     def variants(self) -> Sequence[Judged]:
-        """Return one copy of the judgement for each set of numbers that can apply to the judgement."""
+        """Return one copy of the judgement for each set of numbers that its bounds can have."""
         return [self] if self._conditional is None else self._conditional.variants
 
     def resolved(self, situation: Situation) -> Judged:
-        """Return a copy of the judgement in which every bound that has cases is the number that applies in this
-        situation."""
+        """Return a copy of the judgement in which every bound that has cases is replaced by the number that applies in
+        this situation."""
         resolved = self
         for path, bound in self.bounds().items():
             resolved = _with_value(resolved, path.split("."), bound.decided(situation)[0])
@@ -293,15 +298,15 @@ class Judged(Strict):
         }
 
     def can_bite(self, path: str) -> bool:
-        """Return True if the `Demand` field at `path` has a value that can cause a FAIL, and not a value that requires
-        nothing."""
+        """Return True if the value of the `Demand` field at `path` can cause a FAIL. Return False if the value is
+        missing or requires nothing."""
         value = self.value_at(path)
         if value is None or value is False or value in ([], {}):
             return False
         return value != getattr(marks(type(self), Nothing).get(path), "value", None)
 
     def idle(self) -> list[str]:
-        """Return the paths of the fields that require nothing in every situation (workload, GPU, data type)."""
+        """Return the paths of the fields whose values require nothing in any situation (workload, GPU, data type)."""
         return [
             path
             for path, nothing in marks(type(self), Nothing).items()
@@ -361,27 +366,31 @@ class Judged(Strict):
         return False
 
     def candidate_capabilities(self) -> frozenset[str]:
-        """Return what the candidate's system must be able to do in addition to what each claim of this kind needs."""
+        """Return capabilities that the candidate's system must have in addition to those that all claims of this kind
+        need."""
         return frozenset()
 
     def baseline_capabilities(self) -> frozenset[str]:
-        """Return what the baseline's system must be able to do in addition to what each claim of this kind needs."""
+        """Return capabilities that the baseline's system must have in addition to those that all claims of this kind
+        need."""
         return frozenset()
 
     def chosen_probe(self) -> str | None:
-        """Return the name of the probe (the way to execute a run and record evidence) for this judgement; None if its
-        kind of claim has only one probe."""
+        """Return the name of the probe (the way to execute a run and record evidence) for this judgement. Return None
+        if this kind of claim has only one probe."""
         return None
 
     def replicas(self) -> dict[str, int]:
-        """Return how often a run that compares arms must execute each arm that it executes more than once."""
+        """Return the arms that a run that compares arms must execute more than once, each with its number of
+        executions."""
         return {}
 
     def compared(self) -> list[list[str]]:
-        """Return groups of executions that must happen in one process. A group is several arms once each, or one arm
-        repeated.
+        """Return groups of arms that must be executed in one process. A group with several arms means one execution of
+        each arm. A group with one arm means all executions of this arm.
 
-        Other arms may run in separate processes, because only their losses, figures and digests are compared.
+        Arms that share no group may run in separate processes, because only their losses, figures and digests are
+        compared.
         """
         arms = sorted(set(self.arms().values()))
         return [arms, *([arm] for arm in sorted(self.replicas()))]
@@ -391,13 +400,13 @@ class Judged(Strict):
         return set()
 
     def gradients(self) -> GradientDemand | None:
-        """Return the gradients whose digests and figures a run that compares arms must record, or None if it needs no
-        gradients."""
+        """Return the gradients whose digests and figures a run that compares arms must record, or None if the judgement
+        needs no gradients."""
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
-        """Return what a run that compares arms must record in addition. The keys are arms. The values are fields of the
-        planned arm (`PlannedArm`), by name."""
+        """Return settings by which a run that compares arms records more about an arm. The keys are arms. The values
+        are fields of the planned arm (`PlannedArm`), by name."""
         return {}
 
     def process_count(self) -> int | None:
@@ -410,16 +419,16 @@ class Judged(Strict):
         return list(dict.fromkeys(reversed(self.arms().values())))
 
     def measurement_of(self, process: int) -> int:  # noqa: ARG002
-        """Return the number of the measurement to which process number `process` belongs. Measurements follow one
-        another."""
+        """Return the number of the measurement to which process number `process` belongs. A measurement consists of
+        consecutive processes."""
         return 0
 
 
 @dataclass(frozen=True)
 class Conditional:
-    """A judgement with bounds that have cases: numbers that apply only under conditions, such as a GPU. bounds: these
-    bounds, by the path of the field. variants: a copy of the judgement for each combination of numbers that can
-    apply."""
+    """The bounds with cases of one judgement. A case is a number that applies only under conditions, such as a certain
+    GPU. bounds: the bounds, by the paths of their fields. variants: a copy of the judgement for each set of numbers
+    that its bounds can have."""
 
     bounds: Mapping[str, Bound]
     variants: Sequence[Judged]

@@ -1,4 +1,4 @@
-"""Find and check bounds of a contract file that have cases, and make copies of the contract with plain numbers.
+"""Find and check the bounds with cases in a contract file, and make copies of the contract with plain numbers instead.
 
 For each number that can turn PASS into FAIL, a contract may give a different value for each case:
 
@@ -7,8 +7,8 @@ For each number that can turn PASS into FAIL, a contract may give a different va
       cases:
         - {gpu: H100, value: 1.3}
 
-A contract with such bounds is validated several times, once for every set of numbers that can apply to one of its
-units. Each time, a copy of the contract is validated that contains these plain numbers instead of the cases.
+A contract with such bounds is copied for every set of numbers that can apply to one of its units. Each copy contains
+these plain numbers instead of the cases, and is validated.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ Path = tuple[Key, ...]
 
 
 class Case(Strict):
-    """A number with conditions. The number is the bound if all its conditions are met, unless the conditions of an
-    earlier case are met too."""
+    """A number with conditions. The first case whose conditions are all met gives the bound."""
 
     workload: Name | None = None
     """A workload of the claim."""
@@ -79,8 +78,8 @@ class ByCase(Strict):
 
 @dataclass(frozen=True)
 class Found:
-    """A bound with cases in a contract file. claim, part: indices in the file's lists. field: path of the bound within
-    the part."""
+    """A bound with cases in a contract file. claim: index of the claim in the file. part: index of the part in the
+    claim. field: path of the bound within the part."""
 
     claim: int
     part: int
@@ -103,8 +102,8 @@ Choices = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Reading:
-    """The contract file with one plain number in place of each bound. only_on: the workloads to which these numbers
-    apply, by index of the claim."""
+    """The contract file with one plain number in place of each bound that has cases. only_on: the workloads to which
+    these numbers apply, by index of the claim."""
 
     document: Document
     choices: dict[int, Choices]
@@ -115,7 +114,7 @@ class Bounds:
     """All bounds with cases in a contract file."""
 
     def __init__(self, document: Document) -> None:
-        """Find the bounds of every claim. Errors in their cases are added to `errors`."""
+        """Find the bounds with cases in every claim, and add errors in the cases to `errors`."""
         self.document = document
         self.errors: list[ContractError] = []
         self.by_claim: dict[int, list[Found]] = {}
@@ -164,7 +163,8 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """Return the combinations of cases that can apply to claim number `number`, each with its workloads.
+        """Return the combinations of cases that can apply to claim number `number`, each with the workloads on which it
+        applies.
 
         A bound such as `at_least` may list cases: numbers with conditions, such as a GPU. If the conditions of no case
         are met, the number under `otherwise` applies. A combination has the index of one case for each bound, or None
@@ -222,9 +222,9 @@ class Bounds:
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
-        """Return a copy of the contract file for each combination of numbers that can apply to a unit. In the first
-        copy every bound is the number under `otherwise`. If no bound has cases, return only the contract file as it
-        is."""
+        """Return copies of the contract file with plain numbers in place of the bounds. For each claim, every
+        combination of numbers that can apply occurs in a copy. In the first copy every bound is the number under
+        `otherwise`. If no bound has cases, return only the unchanged contract file."""
         sets = {number: list(each.items()) for number, each in self._sets.items()}
         count = max((len(each) for each in sets.values()), default=1)
         return [
@@ -249,8 +249,8 @@ class Bounds:
         )
 
     def attach(self, readings: Sequence[tuple[Reading, Contract]]) -> Contract:
-        """Return the contract of the first reading, with the bounds' cases attached. readings: the contract for each
-        set of numbers."""
+        """Return the contract of the first reading, with the bounds' cases attached. readings: each copy of the
+        contract file, with the contract that its validation gave."""
         contract = readings[0][1]
         for number, found in self.by_claim.items():
             valid = {reading.choices[number]: parts_of(each.claims[number]) for reading, each in readings}
@@ -280,8 +280,8 @@ def _choice(cases: Sequence[Conditions], situation: Situation) -> int | None:
 
 
 def _around(capability: str) -> list[str]:
-    """Return the compute capability, a lower one, and the next higher one. With these three, every condition on a
-    compute capability can be tested for this capability."""
+    """Return the compute capability, a lower one, and the next higher one. A condition that names this capability can
+    be tested with these three: below it, equal to it and above it."""
     major, minor = (int(number) for number in capability.split("."))
     return ["0.1", capability, f"{major}.{minor + 1}"]
 
@@ -297,8 +297,8 @@ def _with(value: Any, path: Path, new: Any) -> Any:
 
 @cache
 def numbers_of(kind: str) -> list[str]:
-    """Return the paths of the number fields of a kind of claim that can turn PASS into FAIL. Fields that the kind's
-    runs use as settings are left out."""
+    """Return, for a kind of claim, the paths of the number fields whose values can turn PASS into FAIL. Fields that are
+    also settings of this kind's runs are left out."""
     model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
     return [path for path in marks(model, Demand) if path.split(".")[0] not in planned and _is_number(model, path)]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 OTHERWISE = "otherwise"
-# Data types that a condition may name, by torch's names. Other names are errors. Otherwise a condition with a
-# misspelled name would never be met, without any notice.
+# Data types that a condition may name, by torch's names. Any other name is an error, because a condition with a
+# misspelled name would never be met, and nobody would notice.
 Dtype = Literal[
     "float64",
     "float32",

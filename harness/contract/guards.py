@@ -1,4 +1,5 @@
-"""Define the guards of claims about training, the bounds that these share, and bounds on the state at the end."""
+"""Define the guards of claims about training, the bounds that such claims share, and the bounds on the state at the
+end."""
 
 from __future__ import annotations
 
@@ -25,20 +26,20 @@ from harness.contract.base import (
 
 
 class TrainingEffect(Strict):
-    """The candidate's mean loss over the last steps must be at least this much lower than the mean loss of the
-    untrained control."""
+    """A guard: over the last steps, the candidate's mean loss must be lower than the mean loss of an untrained control,
+    by at least the amount `at_least`."""
 
     control: ArmName
     """The arm that trains nothing (learning rate 0) on the same batches."""
     last: Annotated[Count, NoDemand("states over how many steps the effect is averaged"), CountsSteps()]
     """Number of steps at the end of the training over which the loss is averaged."""
     at_least: Annotated[Positive, Demand("vacuous_training_effect")]
-    """Smallest difference of the mean losses that counts as training."""
+    """Smallest amount by which the candidate's mean loss must be below the control's mean loss."""
 
 
 class Floor(Strict):
-    """The training had an effect if the parameters moved, or if the loss fell below the loss of a control that trains
-    nothing.
+    """A guard: the training must have had an effect. It had an effect if the parameters moved, or if the loss fell
+    below the loss of a control that trains nothing.
 
     One of the two is enough: the loss of some trainings is always 0, and a large parameter may move only little.
     """
@@ -50,13 +51,13 @@ class Floor(Strict):
     divided by the tensor's L2 norm at the start. The median over all trainable tensors counts. Tensors that start as
     zeros are left out."""
     standard_errors: Annotated[Positive, NoDemand("a smaller value leaves the claim undecided")]
-    """It is also enough that the mean loss over the last half of the steps is below the control's mean loss by more
-    than this number of standard errors."""
+    """The training also had an effect if the mean loss over the last half of the steps is below the control's mean loss
+    by more than this number of standard errors."""
 
 
 class Guards(Strict):
     """Conditions without which a PASS would prove nothing. If a condition is not met, the verdict is FAIL with a reason
-    code that starts with `vacuous_`. For `floor`, the claim is undecided instead."""
+    code that starts with `vacuous_`. If `floor` is not met, the claim is undecided instead."""
 
     steps: StepsCompared
     """Smallest number of steps that must be compared."""
@@ -65,7 +66,7 @@ class Guards(Strict):
     clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
     """Smallest number of steps in which the clip must scale at least one group of gradients."""
     training_effect: TrainingEffect | None = None
-    """The loss must be lower than the loss of the untrained control by at least this much."""
+    """The smallest amount by which the candidate's loss must be below the loss of an untrained control."""
     floor: Floor | None = None
     """The smallest effect that counts as training. Below it, the claim is undecided (`trained_too_little`)."""
 
@@ -113,8 +114,8 @@ class Bounded(Guarded):
         return self
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields that can cause a FAIL. If there are two bounds, the verdict must name the bound that was
-        exceeded."""
+        """Return the fields that can cause a FAIL. If the judgement has an absolute and a relative bound, a FAIL comes
+        from the absolute bound only if the verdict names it as the exceeded bound."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
             found["max_abs_difference"] = Demand("exceeds_tolerance", exceeded_bound="max_abs_difference")
@@ -140,8 +141,8 @@ _MOMENTS = (
 
 
 def _of_bookkeeping(name: str) -> str:
-    """Return the name unchanged. Raise PydanticCustomError if the name is not that of a count, but of state that
-    training reads (parameter, buffer, generator, moment)."""
+    """Return the name of a count, such as a step counter, unchanged. Raise PydanticCustomError if the name belongs to
+    state that training reads (parameter, buffer, generator, moment)."""
     category, _, tensor = name.partition(" ")
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
@@ -164,12 +165,13 @@ class Ends(Strict):
     that this arm shows which tensors rounding alone moves, and how far."""
     at_most: Annotated[float, Field(gt=0, lt=1), Demand("ends_apart")]
     """Largest distance between the two arms' movements of any tensor, divided by the baseline's movement (L2 norms). A
-    bound of 1 would let an untrained parameter pass. A larger distance counts as rounding if it is at most ten times
-    the control's distance, or 1e-6 of the tensor's norm. The factor ten grows, at most to 100, if the median parameter
-    is further apart than in the control. A distance within the bound leaves the claim undecided if it exceeds ten times
-    the rounding that the median parameter shows."""
+    bound of 1 would let an untrained parameter pass. A distance above the bound still counts as rounding if it is at
+    most ten times the control's distance from the baseline, or at most 1e-6 of the tensor's norm. The factor ten grows,
+    at most to 100, if in the median parameter the candidate is further from the baseline than the control is. A
+    distance within the bound leaves the claim undecided if it exceeds ten times the rounding that the median parameter
+    shows."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
-        """Return the fields of the planned arms (`PlannedArm`) by which all three arms record how their tensors move
-        from start to end. By another field, the initial parameters of the control are slightly changed."""
+        """Return fields of the planned arms (`PlannedArm`) for candidate, baseline and control. With `moves`, an arm
+        records how its tensors move from start to end. With `nudged`, its initial parameters are slightly changed."""
         return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

@@ -43,7 +43,8 @@ Place = tuple[Key, ...]
 def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
     """Return a problem for each unknown name and each requirement that cannot be met, in the order of the claims.
 
-    only_on: for each claim, by index, the workloads to which the numbers in `contract` apply. By default all workloads.
+    only_on: for each claim, by index, the workloads to which the numbers in `contract` apply. By default, they apply to
+    all workloads.
     """
     return list(_problems(contract, only_on))
 
@@ -72,7 +73,8 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Yield a problem for names that are equal or differ only in upper and lower case. They would name one file."""
+    """Yield a problem for each name that equals an earlier name or differs from it only in upper and lower case. Files
+    named after both names could be the same file."""
     named: list[tuple[str, list[tuple[Place, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),
@@ -88,7 +90,7 @@ def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
                     if first == name
                     else f"'{name}', which differs from '{first}' only in upper and lower case"
                 )
-                yield Problem(path, f"{what} must be unique", got, "rename one")
+                yield Problem(path, f"{what} must be unique", got, "rename one of the two")
             seen.setdefault(name.casefold(), name)
 
 
@@ -134,12 +136,12 @@ def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path
     if part.captures_candidate() and candidate in contract.arms and contract.arms[candidate].capture == "none":
         place = (*path, *part.candidate_path.split("."))
         remedy = "give it `capture: step` or `capture: backward`"
-        yield Problem(place, "the candidate of a claim about a capture must capture", f"'{candidate}'", remedy)
+        yield Problem(place, "the candidate of a claim about a capture must capture its step", f"'{candidate}'", remedy)
 
 
 def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield the problems of an `ends` field. All its arms must have the same system, and its control must have the
-    baseline's settings."""
+    """Yield the problems of a control in `NUDGED_CONTROLS`. The control must have the baseline's settings. For `ends`,
+    candidate and baseline must also have the same system."""
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     control = next((field for field in NUDGED_CONTROLS if field in named), None)
     if control is None or "baseline" not in named or len(arms) < len(named):
@@ -151,7 +153,7 @@ def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) 
             (*path, *control.split(".")),
             rule,
             got,
-            "use the baseline's settings; the harness itself changes the control's start by a rounding",
+            "use the baseline's settings; the harness itself changes the control's initial parameters by a rounding",
         )
     systems = {arms[role].system or contract.system for role in ("candidate", "baseline")}
     if control == "ends.control" and len(systems) > 1:
@@ -252,8 +254,8 @@ class LoadedContract:
     origins: Mapping[tuple[str, str], strict_yaml.Document] = dataclasses_field(default_factory=dict)
 
     def demands(self) -> str:
-        """Return a digest of all that judges and runners read from the contract. A change of a text for people does not
-        change it."""
+        """Return a digest of everything that judges and runners read from the contract. Texts for people, such as
+        titles, do not influence the digest."""
         return _demands(self.value)
 
     def where(self, *path: str | int) -> str:
@@ -267,7 +269,8 @@ class LoadedContract:
 def load_contract(path: Path, files: SharedFiles | None = None) -> LoadedContract:
     """Load one contract file. Raises ContractError, or ContractErrors if there are several errors.
 
-    files: a reader of shared files. By default a new reader searches for them relative to the contract's folder.
+    files: a reader of shared files. By default, a new reader searches for shared files relative to the contract's
+    folder.
     """
     return loaded_from(strict_yaml.read(path), path, files)
 
@@ -345,8 +348,8 @@ def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractErr
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switch garbage collection off in the block, in which contracts are loaded. Collection took a tenth of the loading
-    time and found nothing to free."""
+    """Switch garbage collection off inside the `with` statement. While contracts were loaded, garbage collection took a
+    tenth of the time and found nothing to free."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -359,9 +362,9 @@ def _uncollected() -> Iterator[None]:
 def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[LoadedContract]:
     """Load contract files, and all contracts in folders (see `files_of_folder`). Each file is loaded once.
 
-    locate: a function that finds shared files. By default they are searched for relative to the contract's folder.
-    Raises UsageError for a path that does not exist. Raises ContractErrors with every error of every file. A folder
-    without a contract and an id that occurs twice are also errors.
+    locate: a function that finds shared files. By default, shared files are searched for relative to the contract's
+    folder. Raises UsageError for a path that does not exist. Raises ContractErrors with every error of every file. A
+    folder without a contract and an id that occurs twice are also errors.
     """
     require_existing(paths)
     loaded: list[LoadedContract] = []
@@ -402,8 +405,8 @@ def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
 
 
 def _add_new(errors: list[ContractError], found: ContractError) -> None:
-    """Add errors to the list, without errors that are already in the list. Several contracts may use the same faulty
-    shared file and then cause the same error."""
+    """Add to the list the errors that are not yet in it. Several contracts may use the same faulty shared file and then
+    cause the same error."""
     listed = {str(each) for each in errors}
     errors += [each for each in found.each() if str(each) not in listed]
 
@@ -471,8 +474,9 @@ def _unportable(document: strict_yaml.Document) -> list[ContractError]:
 
 
 def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the ids of the claims that have one of the tags. If `claims` is not empty, return only those ids that are
-    in it. Without tags, return `claims`. Raises UsageError for a tag that no claim has, and if the result is empty."""
+    """Return the ids of the claims that have one of the tags and, unless `claims` is empty, are listed in `claims`.
+    Without tags, return `claims`. Raises UsageError for a tag that no claim has, and if tags and `claims` select no
+    claim."""
     if not tags:
         return tuple(claims)
     tagged = [(one.id, loaded.contract.tags_of(one)) for loaded in contracts for one in loaded.contract.claims]

@@ -18,7 +18,7 @@ from harness.contract.strict_yaml import read
 
 
 class Rule(Strict):
-    """A rule of judging that the harness's version `version` introduced. `rules.yaml` explains the fields."""
+    """A rule of judging that version `version` of the harness introduced. `rules.yaml` explains the fields."""
 
     id: Name
     version: RulesVersion
@@ -53,7 +53,7 @@ def rules() -> list[Rule]:
 
 
 def current_rules() -> str:
-    """Return the version of the newest rules."""
+    """Return the newest version of the harness that introduced a rule of judging."""
     return max((rule.version for rule in rules()), key=in_order)
 
 
@@ -82,7 +82,7 @@ def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> 
 
 
 def _lacking(rule: Rule, loaded: LoadedContract, part: Judged, here: Place, claim: Place) -> list[Place]:
-    """Return the places in the contract where the line is missing that the rule requires. Return none if the rule does
+    """Return the places in the contract that lack the line required by the rule. Return an empty list if the rule does
     not concern this judgement (`part`)."""
     arms, value = part.arms(), loaded.value
     candidate = arms.get(part.candidate_path)

@@ -60,7 +60,7 @@ class ClaimText(Strict):
     if_fails: Words
     """The usual causes if the claim fails."""
     falsified_by: list[Name] = []
-    """Planted faults that must break the claim."""
+    """Names of faults that a drill plants. With each of these faults, the claim must not hold."""
     upstream: Annotated[Text | None, UNREAD] = None
     """The claim of another project from which this claim was taken."""
     tags: Annotated[list[Name], UNREAD] = []
@@ -183,7 +183,8 @@ def parts_of(claim: AnyClaim) -> list[AnyPart]:
 
 
 def part_names(claim: CompositeClaim) -> list[str]:
-    """Return one name for each part of the claim: its kind. If several parts have one kind, add a number (`kind.1`)."""
+    """Return one name for each part of the claim: the part's kind. If several parts have the same kind, add a number
+    (`kind.1`)."""
     total, seen, names = Counter(part.kind for part in claim.parts), Counter[str](), []
     for part in claim.parts:
         seen[part.kind] += 1

@@ -1,7 +1,7 @@
 """Read shared files, which define workloads and arms for several contracts, and sort a folder's YAML files by type.
 
-A contract names its shared files under `uses`. A folder can contain contracts, shared files, waiver files, files of
-accepted baselines, and hidden files, which are ignored.
+A contract names its shared files under `uses`. A folder can contain contracts, shared files, waiver files and files of
+accepted baselines. Hidden files are ignored.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _says_shared(text: str) -> bool:
     try:
         return (_schema(strict_yaml.events(text)) or "").startswith(_PREFIX)
     except yaml.YAMLError:
-        # The result only selects a word for the file in messages. The error in the YAML is reported when the file is
-        # read.
+        # The text is not valid YAML, which is reported when the file is read. The result only decides whether messages
+        # call the file a contract or a shared file.
         return _SCHEMA_LINE.search(text) is not None
 
 
@@ -137,8 +137,8 @@ def beside(folder: Path, name: str) -> Path:
 
 
 class SharedFiles:
-    """A reader of shared files for several contracts, which reads each file once. locate: a function that finds a
-    shared file in another folder."""
+    """A reader of shared files for several contracts, which reads each file once. locate: a function that returns the
+    path of a shared file. By default, the path is relative to the contract's folder."""
 
     def __init__(self, locate: Locate | None = None) -> None:
         self._locate = locate
@@ -148,7 +148,7 @@ class SharedFiles:
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
-        """Return the shared files that a contract uses. Raises ContractErrors. If `uses` is not a list of texts, return
+        """Return the shared files that a contract uses. Raises ContractError. If `uses` is not a list of texts, return
         an empty list. The validation of the contract then reports the error."""
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -248,7 +248,8 @@ def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Docume
 
 
 def contract_digest(text: bytes, shared: Sequence[str]) -> str:
-    """Return the digest of a contract: the digest of its file or, with shared files, of the file and their digests."""
+    """Return the digest of a contract. Without shared files, it is the digest of the contract's file. With shared
+    files, it is a digest of the digests of all these files."""
     own = hashlib.sha256(text).hexdigest()
     return hashlib.sha256("\n".join([own, *shared]).encode()).hexdigest() if shared else own
 
@@ -276,7 +277,8 @@ RULE = (
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The YAML files of a folder by type, each list sorted. shared: files that define workloads and arms for contracts.
+    """The YAML files of a folder by type, each list sorted. signed: files with waivers or accepted baselines. shared:
+    files that define workloads and arms for contracts.
 
     runs: the run directories below the folder. They contain copies of contracts, so they are not searched.
     """

@@ -33,7 +33,7 @@ class Signed:
     FILE: ClassVar[str]  # the name of a file of such entries
     SCHEMA: ClassVar[str]
     KEY: ClassVar[str]  # the key of the list in the file
-    A: ClassVar[str]  # such an entry in words, with its article, such as "a waiver"
+    A: ClassVar[str]  # the name of such an entry in messages, with its article: "a waiver"
     SUBJECT: ClassVar[str]  # one word for what an entry is about, such as "unit"
     RULE: ClassVar[str]  # what an entry must name, as a sentence for messages
     ABOUT: ClassVar[tuple[str, ...]]  # the fields that name the subject; there may be only one entry about each subject
@@ -177,7 +177,7 @@ def _is_date(text: str) -> bool:
     return re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is not None
 
 
-# Only a whole hash is accepted, because a branch can move to another commit.
+# Only a whole hash is accepted, and no name of a branch, because a branch can move to another commit.
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FORMS: Mapping[str, tuple[Callable[[str], object], str]] = {
     "expires": (_is_date, "a day, YYYY-MM-DD"),
@@ -196,7 +196,7 @@ def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
 
 
 def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, all_known: bool) -> list[ContractError]:
-    """Return an error for each entry about a claim that does not exist, and for each entry that its claim cannot have.
+    """Return an error for each entry about a claim that does not exist, and for each entry that does not fit its claim.
     all_known: True if `contracts` has every contract. An entry about an unknown contract is then an error, too."""
     errors = []
     for entry in signed:
@@ -208,8 +208,8 @@ def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, 
 
 
 def _missing(entry: Signed, contracts: Sequence[LoadedContract], *, all_known: bool) -> tuple[str, str] | None:
-    """Return the unknown name in the entry and a remedy, or the reason why the claim cannot have the entry and a
-    remedy. Return None if the entry is right."""
+    """Return what is wrong with the entry, and a remedy. Either the entry has an unknown name, or it does not fit its
+    claim. Return None if the entry is right."""
     known = {loaded.contract.id: loaded.contract for loaded in contracts}
     contract = known.get(entry.contract)
     if contract is None:

@@ -118,8 +118,8 @@ class Unportable:
 class Document:
     """One YAML document with plain Python values and the position of each value. Lines and columns are counted from 1.
 
-    written: for keys with another name in this document's version of the language, this name, by the key's name in
-    version 2. origins: for values from shared files, the document of the shared file, by section and name.
+    written: the keys that this document's version of the language calls differently: name in version 2 -> name in this
+    document. origins: for each workload or arm from a shared file, the document of this file, by section and name.
     """
 
     where: str
@@ -197,8 +197,8 @@ class Document:
 
 
 def read(path: Path, what: str = "a contract") -> Document:
-    """Read one YAML file. Raises ContractError with file, line, column, rule, wrong value and remedy. what: how
-    messages call the file."""
+    """Read one YAML file. Raises ContractError with file, line, column, rule, wrong value and remedy. what: the words
+    that messages use for the file."""
     return parse(read_text(path, what), where=str(path), what=what)
 
 

@@ -41,7 +41,8 @@ def explain(
 
 
 def _merge(errors: list[ContractError]) -> ContractError:
-    """Return one error that names all allowed types. For a union, pydantic gives a separate error for each member."""
+    """Return one error that names all types that a value may have. errors: pydantic's errors about this value, one for
+    each member of a union."""
     first = errors[0]
     for other in errors[1:]:
         if other.rule != first.rule:
@@ -55,7 +56,8 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     """Return the path of an error's value in the document, and whether pydantic's location ended with the name of a
     union member.
 
-    pydantic's location of an error also contains `kind` tags and names of union members. The returned path does not.
+    pydantic's location of an error also contains `kind` tags and names of union members. The returned path contains
+    only keys and indices of the document.
     """
     keys = list(detail["loc"])
     if keys[:1] == ["claims"] and len(keys) > 2:

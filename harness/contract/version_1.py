@@ -71,7 +71,8 @@ class _Translator:
         return self._judgement(new, path)
 
     def _judgement(self, judgement: Any, path: Path) -> Any:
-        """Return the judgement in version 2. A key `at_least_on` of the training effect becomes a case per workload."""
+        """Return the judgement in version 2. The key `at_least_on` of the training effect becomes one case for each
+        workload."""
         guards = judgement.get("guards") if isinstance(judgement, dict) else None
         effect = guards.get("training_effect") if isinstance(guards, dict) else None
         if not isinstance(guards, dict) or not isinstance(effect, dict) or "at_least_on" not in effect:

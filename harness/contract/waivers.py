@@ -1,4 +1,5 @@
-"""Read waivers. With a waiver, an owner accepts until a date that a unit is violated, or that its ratio is undecided.
+"""Read waivers. With a waiver, an owner accepts until a date that a unit is violated, or that its ratio of speeds is
+undecided.
 
     schema: waivers/v1
     waivers:
@@ -32,7 +33,7 @@ from harness.platform.paths import require_existing
 
 @dataclass(frozen=True, kw_only=True)
 class Waiver(Signed):
-    """A person's acceptance of one unit's violated or undecided verdict until a date."""
+    """A person's acceptance, until a date, that one unit is violated or that its ratio of speeds is undecided."""
 
     FILE: ClassVar = WAIVERS_FILE
     SCHEMA: ClassVar = "waivers/v1"
@@ -53,7 +54,8 @@ class Waiver(Signed):
 
 
 def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver]:
-    """Return the waivers in `file`. Without `file`, return those below the folders and next to the files in `paths`.
+    """Return the waivers in `file`. Without `file`, return the waivers below the folders in `paths`, and those next to
+    the contract files in `paths`.
 
     Raises ContractErrors. Raises UsageError if `file` does not exist.
     """
@@ -68,12 +70,12 @@ def load_waivers(path: Path) -> list[Waiver]:
     return load(path, Waiver)
 
 
-ANEW = "restore the file, find what wrote it, and run again"
+ANEW = "undo the change, find what made it, and run again"
 # the remedy if the file changed during a session whose run directory is kept
-RESUME = "nothing is lost: restore the file, find what wrote it, and resume with `--resume RUN_DIR`"
+RESUME = "nothing is lost: undo the change, find what made it, and resume with `--resume RUN_DIR`"
 # the remedy if the file changed while shards (parts of a gate) were run in several jobs
 JUDGE = (
-    "the shards are kept: restore the file, find what wrote it, and judge the shards with `harness judge "
+    "the shards are kept: undo the change, find what made it, and judge the shards with `harness judge "
     "--contracts PATH`"
 )
 

@@ -30,8 +30,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Devices:
-    """The driver's answer. problem: why no GPU can be used, if so. unreadable: True if there is a GPU that does not
-    respond."""
+    """The driver's answer. problem: the reason why no GPU can be used, or "". unreadable: True if there is a GPU that
+    does not respond."""
 
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""

@@ -32,7 +32,8 @@ def wait_for(tensor: Tensor) -> None:
 
 
 class HostCopy:
-    """A copy of a device's tensor in the host's memory, made asynchronously, while the device works on."""
+    """A copy of a device's tensor in the host's memory. The copy is asynchronous: the constructor does not wait for
+    it."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._copy, self._arrived = tensor, None

@@ -26,8 +26,7 @@ class Growth(NamedTuple):
     large, small: growth of the highest reservation in torch's pools for large blocks and for small blocks.
     reserved: growth of the memory that torch has reserved.
     taken: decrease of the device's free memory.
-    segments: sizes of the allocations from the driver that the work added to the large pool and that existed at its
-    end.
+    segments: sizes of the driver's allocations that the work added to the pool for large blocks and did not free.
     """
 
     large: int
@@ -101,7 +100,8 @@ def _large_segments() -> dict[int, int]:
     return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
 
 
-# The functions below call libcuda directly. After a failed `cudaMalloc`, the next check in torch would raise its error.
+# The functions below call libcuda instead of `cudaMalloc`. CUDA's runtime keeps the error of a failed `cudaMalloc`, and
+# the next check in torch would raise this error.
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a CUresult of cuda.h
 _FIRST_SIZE = 2**36  # size of the first allocation, in bytes
@@ -111,14 +111,15 @@ LEFT_FREE = 2**22
 
 
 def take(size: int) -> None:
-    """Allocate `size` bytes from the driver and never free them. Raises DriverError if there is no such block."""
+    """Allocate `size` bytes from the driver and never free them. Raises DriverError if the device has not enough free
+    memory."""
     if _allocate(ctypes.CDLL("libcuda.so.1"), size) is None:
         raise DriverError("cuMemAlloc_v2", _OUT_OF_MEMORY)
 
 
 @contextmanager
 def full(*, but: int = 0, library: Any = None) -> Iterator[None]:
-    """Fill the memory of the current CUDA context's device during the block, and free it afterwards.
+    """Fill the memory of the current CUDA context's device during the `with` block, and free it afterwards.
 
     but: bytes that must stay free. In addition, fewer than LEFT_FREE bytes stay free. library: libcuda, or an object
     that replaces it in tests. Raises DriverError for every failure except a lack of memory.
@@ -195,10 +196,11 @@ def poisoned(tensor: Tensor) -> Tensor:
 
 
 class GuardedMemory(TorchFunctionMode):
-    """Within its block, fills uninitialized tensors that torch allocates with poison, and puts guard areas around them.
+    """Within its `with` block, fills each uninitialized tensor that torch allocates with poison, and puts guard areas
+    around the tensor.
 
-    The poison is a fixed bit pattern. An element of a tensor that still has it was never written. A changed element of
-    a guard area shows a write outside of the tensor.
+    The poison is a fixed bit pattern. An element of a tensor that still has the poison was never written. A changed
+    element of a guard area shows a write outside of the tensor.
     """
 
     def __init__(self) -> None:

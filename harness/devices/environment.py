@@ -192,7 +192,8 @@ def host_memory_gib() -> float:
 
 @cache
 def _version(package: str) -> str | None:
-    """Return the version of an installed package, or None. It is read once, because torch's metadata are long."""
+    """Return the version of a package, or None if it is not installed. The result is cached, because torch's metadata
+    are long."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Capture, replay, reset and capture again a CUDA graph, in memory pools that several graphs can share.
+"""Capture a CUDA graph, replay it, and reset it for another capture. Several graphs can share a memory pool.
 
     graph = capture(3, None, step)      # three warm-up runs, then one recorded run; recording executes nothing
     graph.replay()
@@ -73,8 +73,8 @@ def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> G
 def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
     """Return the number of tensors that one launch of a clipping kernel clips.
 
-    tables: for each table of tensors to clip, by the table's address, the number of its tensors. arguments: the
-    arguments of the launch. The launch clips the tensors of the first table whose address is among the arguments.
+    tables: the address of each table of tensors to clip -> the number of tensors in the table. arguments: the arguments
+    of the launch. The launch clips the tensors of the first table whose address is among the arguments.
     """
     return next((tables[argument] for argument in arguments if argument in tables), 0)
 
@@ -236,7 +236,7 @@ Method = Callable[..., object]
 def watched_graphs(
     begin: Callable[[Method], Method], end: Callable[[Method], Method], replay: Callable[[Method], Method]
 ) -> Iterator[None]:
-    """Within the block, replace torch's methods that begin a capture, end a capture, and replay a CUDA graph.
+    """Within the `with` block, replace torch's methods that begin a capture, end a capture, and replay a CUDA graph.
 
     Each argument is a function that receives torch's method and returns the replacement. All libraries call the
     replacement, because they share torch's class.
@@ -254,7 +254,7 @@ def watched_graphs(
 
 @contextmanager
 def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
-    """Within the block, replace `torch.cuda.is_current_stream_capturing` by `answer` in all modules of torch."""
+    """Within the `with` block, replace `torch.cuda.is_current_stream_capturing` by `answer` in all modules of torch."""
     modules: tuple[Any, ...] = (torch.cuda, torch.cuda.graphs)
     before = [module.is_current_stream_capturing for module in modules]
     try:
@@ -288,7 +288,8 @@ class CudaGraph:
         bind_cublas(self.stream)
         torch.cuda.synchronize()
         gc.collect()  # if the collector freed another graph during the capture, the capture would fail
-        # the graph's pool cannot use memory that torch's ordinary allocator holds without using it
+        # return torch's unused memory to the driver, because the graph's pool cannot use memory that torch keeps in its
+        # cache
         torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator_state = _generator().clone_state()
@@ -353,7 +354,7 @@ class CudaGraph:
         return MemPoolId(*self._captured().pool())
 
     def raw(self) -> int:
-        """Return the raw `cudaGraph_t`, for functions that count its nodes. It is valid until `reset` is called."""
+        """Return the raw `cudaGraph_t`, for functions that count its nodes. Do not use it after `reset`."""
         return int(self._captured().raw_cuda_graph())
 
     def _captured(self) -> Any:
@@ -390,9 +391,9 @@ def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) ->
 def bind_cublas(stream: torch.Stream) -> None:
     """Make this thread's cuBLAS handle allocate its workspace for `stream` before a capture.
 
-    If a workspace is allocated during a capture, its memory comes from the graph's pool. This fails if memory is nearly
-    full (PMAT-063). In a step with autograd, the warm-up runs also allocate the workspace of autograd's thread for the
-    same stream.
+    If a workspace is allocated during a capture, its memory comes from the graph's pool. This allocation fails if the
+    device's memory is nearly full (PMAT-063). In a step with autograd, the warm-up runs also allocate the workspace of
+    autograd's thread for the same stream.
     """
     with torch.cuda.stream(stream), torch.no_grad():  # type: ignore[arg-type]
         x = torch.ones(16, 16, device=stream.device)

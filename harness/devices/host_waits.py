@@ -26,7 +26,8 @@ _depth = _after = 0
 
 @contextmanager
 def after_the_step() -> Iterator[None]:
-    """Mark the block as work that a trainer does after its step. Detectors count this work separately from the step."""
+    """Mark the `with` block as work that a trainer does after its step. Detectors count this work separately from the
+    step."""
     global _after  # noqa: PLW0603
     _after += 1
     try:
@@ -37,14 +38,14 @@ def after_the_step() -> Iterator[None]:
 
 
 def is_after() -> bool:
-    """Return True inside a block of `after_the_step`."""
+    """Return True inside a `with` block of `after_the_step`."""
     return _after > 0
 
 
 @contextmanager
 def _range(name: str) -> Iterator[None]:
-    """Show the block in a profile as the range `name`. Dispatch modes of torch do not see the operators that mark the
-    range."""
+    """Show the `with` block in a profile as the range `name`. Dispatch modes of torch do not see the operators that
+    mark the range."""
     # without an open profile, the range is useless and would make each timed step some microseconds slower
     if not torch._C._autograd._profiler_enabled():
         yield
@@ -61,8 +62,9 @@ def _range(name: str) -> Iterator[None]:
 
 @contextmanager
 def not_of_the_step() -> Iterator[None]:
-    """Within the block, suspend all that observes a step: dispatch modes of torch, torch's sync warnings, and counts of
-    waits. In a profile, the block is the range `OUTSIDE`, which the readers of the profile leave out."""
+    """Within the `with` block, suspend everything that observes a step: dispatch modes of torch, torch's sync warnings,
+    and counts of waits. In a profile, the `with` block is the range `OUTSIDE`, which the readers of the profile leave
+    out."""
     global _depth  # noqa: PLW0603
     _depth += 1
     try:
@@ -73,7 +75,7 @@ def not_of_the_step() -> Iterator[None]:
 
 
 class _Waits(Generic[Where]):
-    """Counts the waits in steps, by place. One object can be used for several blocks."""
+    """Counts the waits in steps, by place. One object can be used for several `with` blocks."""
 
     _seen: Counter[Where]
 
@@ -86,8 +88,8 @@ class _Waits(Generic[Where]):
 
 
 class SyncWarnings(_Waits[Where]):
-    """Within its block, counts torch's warnings about calls that make the host wait for the device. Entering the block
-    does as little as possible: around a replay, it takes as long as the call that starts the replay."""
+    """Within its `with` block, counts torch's warnings about calls that make the host wait for the device. Entering the
+    `with` block does as little as possible, but still takes as long as the call that starts a replay."""
 
     _catching: warnings.catch_warnings[None]
     _before: int
@@ -115,8 +117,8 @@ class SyncWarnings(_Waits[Where]):
             self._count("synchronizing CUDA operation")
 
 
-# Every Python function of torch that waits for the device calls one of the functions below. To replace these few is
-# enough to count the waits, no matter how user code imports torch's functions.
+# Every Python function of torch that waits for the device calls one of the functions below. It is enough to replace
+# these functions to count all waits, no matter how user code imports torch's functions.
 _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
     (torch._C, "_cuda_synchronize"),
     (torch._C, "_accelerator_synchronizeDevice"),
@@ -126,9 +128,10 @@ _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
 
 
 class WaitingCalls(_Waits[Where]):
-    """Within its block, counts explicit waits for a device, a stream or an event. torch does not warn about such waits.
+    """Within its `with` block, counts explicit waits for a device, a stream or an event. torch does not warn about such
+    waits.
 
-    Each waiting function has one replacement, which is created once and used in all blocks. It is created again if
+    The replacement of a waiting function is created once and used in all `with` blocks. It is created again only if
     other code has replaced the waiting function in the meantime.
     """
 

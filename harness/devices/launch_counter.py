@@ -5,7 +5,7 @@ only for graph launches. A step without a launch is not slowed, and a replay is 
 
 CUPTI allows one subscriber in each process. While the counter is subscribed, a profile is empty without an error, and
 so are all later profiles. After the first profile of a process, CUPTI refuses the counter. A process must therefore
-only count, only profile, or count first.
+only count, only profile, or count before its first profile.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class _Unavailable(Exception):  # noqa: N818 - not an error of the run, but the 
 
 
 class LaunchCounter:
-    """Within its block, counts the graph launches of this process, whichever library makes them.
+    """Within its `with` block, counts the graph launches of this process, whichever library makes them.
 
     library: libcupti, or None if the process has not loaded it. planted: a function that launches one graph and waits
-    for it. The functions of both are looked up when the counter is created, because user code that is imported later
-    could replace them.
-    sees_planted: True if the counter saw the launches that were planted before and after the block. failure: the reason
+    for it. The functions of libcupti and the functions that `planted` calls are looked up when the counter is created,
+    because user code that is imported later could replace them.
+    sees_planted: True if the counter saw both planted launches, before and after the `with` block. failure: the reason
     why launches are not counted or the count is not reliable, or None.
     """
 
@@ -90,7 +90,7 @@ class LaunchCounter:
             self._unsubscribe()
 
     def count(self) -> int | None:
-        """Return the number of graph launches in the block so far, or None if launches cannot be counted."""
+        """Return the number of graph launches in the `with` block so far, or None if launches cannot be counted."""
         return None if self._domain is None else self._launches[self._domain]
 
     def _subscribe(self) -> None:

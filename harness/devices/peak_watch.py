@@ -47,12 +47,13 @@ class DeviceMemory(Protocol):
     def reset_peaks(self) -> None: ...
 
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> AbstractContextManager[None]:
-        """Within the block, pass every reset of the peaks by other code to the function `around`. The reset is passed
-        as a function. `around` must call it."""
+        """Within the `with` block, pass every reset of the peaks by other code to the function `around`. The reset is
+        passed as a function, which `around` must call."""
         ...
 
     def apart(self) -> AbstractContextManager[None]:
-        """Within the block, allocate memory outside of the allocator's cache, so that the cache does not grow."""
+        """Within the `with` block, allocate memory outside of the allocator's cache, so that the cache does not
+        grow."""
         ...
 
     def used(self) -> bool:
@@ -98,13 +99,13 @@ class PeakWatch:
         self._exit.close()
 
     def apart(self) -> AbstractContextManager[None]:
-        """Within the block, keep the harness's own allocations, which it makes between two measurements, out of torch's
-        cache."""
+        """Within the `with` block, keep allocations out of torch's cache. The harness uses it for its own allocations
+        between two measurements."""
         return self._device.apart()
 
     @contextmanager
     def measuring(self, keep: Callable[[MemoryPeak], None]) -> Iterator[None]:
-        """Measure the peak during the block, and pass the result to `keep`."""
+        """Measure the peak during the `with` block, and pass the result to `keep`."""
         with self._lock:
             self._device.reset_peaks()
             self._largest = self._last = Levels(0, 0)
@@ -136,8 +137,8 @@ class PeakWatch:
             self._read_device()
 
     def evidence(self, arm: str, opening: MemoryPeak, steps: MemoryPeak) -> PeakMemoryEvidence:
-        """Return the evidence about the whole run. opening: the peak while the arm was opened. steps: the peak during
-        its steps."""
+        """Return the evidence about the peaks of an arm. opening: the peak while the arm was opened. steps: the peak
+        during the arm's steps."""
         allocator, settings = self._device.names()
         return PeakMemoryEvidence(
             arm=arm,
@@ -171,7 +172,8 @@ class PeakWatch:
 
     def _read_device(self) -> None:
         """Read the driver's numbers of used bytes and of processes, and update the largest values. The memory outside
-        torch is what the process uses minus torch's reservation, which is read twice; the larger value counts."""
+        torch is what the process uses minus torch's reservation. The reservation is read before and after the used
+        bytes, and the larger value counts."""
         if not self._device.used():
             return
         before, others = self._device.before()
@@ -238,8 +240,8 @@ class CudaMemory:
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-        """Within the block, pass each reset of the peaks to `around`. Every Python function of torch that resets the
-        peaks calls one of the functions in `_RESETS`, which are replaced."""
+        """Within the `with` block, pass each reset of the peaks to `around`. Every Python function of torch that resets
+        the peaks calls one of the functions in `_RESETS`, which are replaced."""
         originals = {name: getattr(torch._C, name) for name in _RESETS if hasattr(torch._C, name)}
         for name, original in originals.items():
             setattr(torch._C, name, _told(original, around))
@@ -251,7 +253,7 @@ class CudaMemory:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Within the block, allocate from a separate pool, whose memory is freed afterwards."""
+        """Within the `with` block, allocate from a separate pool, whose memory is freed afterwards."""
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
             yield

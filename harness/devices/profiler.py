@@ -233,12 +233,12 @@ def _demangler() -> Any | None:
 
 
 span = torch.profiler.record_function
-"""A context manager that shows its block as a named range in a profile that is being recorded."""
+"""A context manager that shows its `with` block as a named range in a profile that is being recorded."""
 
 
 @dataclass
 class Watched:
-    """The observations of `steps` steps. A value is None if it cannot be observed on this machine."""
+    """What `graph_launches` observed in `steps` steps. A value is None if it cannot be observed on this machine."""
 
     steps: int = 0
     graph_launches: int | None = None
@@ -254,7 +254,8 @@ class Watched:
 def graph_launches(
     watched: Watched, steps: int, *, ranks: int, replays: bool = False, over: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Observe the `steps` steps in the block with the profiler: graph launches and device activities. Needs CUDA.
+    """Observe the `steps` steps in the `with` block with the profiler: graph launches and device activities. Needs
+    CUDA.
 
     ranks: the number of ranks that train together. replays: True if no step captures a graph, so that the device's work
     can be compared with the nodes of the graphs. over: a function that is called when the steps are done, before the
@@ -278,7 +279,7 @@ def graph_launches(
 
 def planted_sync(device: str) -> None:
     """Read a value of the device on the host, which makes the host wait. Every detector of host syncs must see this
-    sync. The tensor is created before, without being observed."""
+    sync. The work that creates the value is hidden from the detectors."""
     with not_of_the_step():
         value = torch.ones(2, device=device)
     value.sum().item()

@@ -94,8 +94,8 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_exact(target: Target, device: Target) -> bool:
-    """Return True if both are the same architecture. Suffixes are ignored, because a suffix only limits the other
-    architectures on which PTX can load."""
+    """Return True if target and device are the same architecture. Suffixes are ignored, because a suffix only limits on
+    which other architectures the PTX can load."""
     return target.number == device.number
 
 

@@ -42,7 +42,7 @@ UNKNOWN = -1  # value of `foreign_processes` if the driver does not list the pro
 
 
 class Sampler:
-    """Samples the machine within its block. After the block, `write` stores the samples as one Telemetry record.
+    """Samples the machine within its `with` block. Afterwards, `write` stores the samples as one Telemetry record.
 
     gpu_uuid: the GPU to observe, or None to observe only the host. workers: ids of the harness's processes (session
     leaders) that use the GPU now. phase: a function that returns the name of the worker's phase. before: processes that
@@ -108,8 +108,8 @@ class Sampler:
 
 
 def _is_timed(phase: str) -> bool:
-    """Return True if `phase` is the timed phase. A phase of an arm that is named `timed` is another phase. In its name,
-    a point or a colon follows `timed`."""
+    """Return True if `phase` is the timed phase. If an arm is named `timed`, the names of its phases begin with
+    `timed`, too, but a point or a colon follows."""
     return phase.partition(" ")[0] == TIMED_PHASE
 
 

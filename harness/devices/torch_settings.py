@@ -67,17 +67,18 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic_algorithms(*, is_strict: bool = True) -> Iterator[None]:
-    """Within the block, make operators of torch, cuDNN and cuBLAS give equal bits in every run.
+    """Within the `with` block, make operators of torch, cuDNN and cuBLAS give equal bits in every run.
 
     is_strict: True if an operator without a repeatable implementation must raise an error. If False, such an operator
-    is executed anyway, and its bits may differ. The block sets cuBLAS's workspace variable to `:4096:8`, one of the two
-    values that cuBLAS documents as reproducible. torch reads the variable at each matrix product.
+    is executed anyway, and its bits may differ. cuBLAS's workspace variable is set to `:4096:8`, one of the two values
+    that cuBLAS documents as reproducible. torch reads the variable at each matrix product.
     """
     known, workspace = torch_settings(), os.environ.get(_WORKSPACE)
     filling: Any = torch.utils.deterministic
     filled = filling.fill_uninitialized_memory
     os.environ[_WORKSPACE] = ":4096:8"
-    filling.fill_uninitialized_memory = False  # to fill memory would launch kernels that do not belong to the step
+    # do not fill new tensors, because this would launch kernels that do not belong to the step
+    filling.fill_uninitialized_memory = False
     torch.use_deterministic_algorithms(mode=True, warn_only=not is_strict)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvidenceFault:
-    """A fault that is planted in recorded evidence, and the verdict that each kind of claim that lists this fault must
-    give."""
+    """A fault that is planted in recorded evidence, and the verdict that it must cause for every kind of claim that
+    lists it."""
 
     name: str
     summary: str
@@ -91,7 +91,8 @@ def evidence_faults() -> dict[str, EvidenceFault]:
 
 @cache
 def descriptions() -> dict[str, FaultDescription]:
-    """Return a description of each evidence fault: what it changes, and the verdict that each kind must give."""
+    """Return a description of each evidence fault: what the fault changes, and which verdict each kind of claim must
+    then have."""
     breaks: dict[str, dict[str, Expectation]] = {name: {} for name in evidence_faults()}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -106,8 +107,8 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
     """Return all faults by name: evidence faults, faults in the harness's wrappers of systems, and faults of the
     systems.
 
-    A system's fault replaces a fault of the harness with the same name. If systems have faults with the same name, the
-    fault of the earlier system is used.
+    A system's fault replaces a fault of the harness with the same name. If two systems have faults with the same name,
+    the fault of the first of them in `systems` is used.
     """
     offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):
@@ -136,8 +137,9 @@ def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | N
     """Return the verdict that `fault` declares for the claim's id, else the verdict that it declares for the claim's
     kind, else None.
 
-    For a composite claim, return the worst of the verdicts that are declared for its parts. If several are equally bad,
-    return the first, because the judge of composite claims selects the deciding part in the same way.
+    For a composite claim (a claim with several parts), return the worst of the verdicts that are declared for its
+    parts. If several verdicts are equally bad, return the first, because the judge of composite claims selects the
+    deciding part in the same way.
     """
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
@@ -148,8 +150,8 @@ def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | N
 
 
 def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
-    """Return the expectation, changed to fit the part's `equality`. Under `equality: noise`, every difference has the
-    same reason code."""
+    """Return the expected verdict, changed to fit the part's `equality`. Under `equality: noise`, every difference has
+    the reason code `beyond_noise`, and figures that vary with noise are left out."""
     if part.value_at("equality") != "noise":
         return expected
     reason = "beyond_noise" if expected.reason in _DIFFERENCES else expected.reason
@@ -181,8 +183,8 @@ def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar
 
 
 def is_killed(expected: Expectation, verdict: Verdict) -> bool:
-    """Return True if the verdict is the expected verdict: status, reason code and figures. If the status is the
-    expected one, the reason codes in `or_reasons` are accepted, too."""
+    """Return True if status, reason code and figures of the verdict are the expected ones. With the expected status, a
+    reason code in `or_reasons` is accepted, too; the figures are then not compared."""
     if verdict.status.value != expected.status:
         return False
     if verdict.reason != expected.reason:
@@ -201,7 +203,7 @@ def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
 
     Return None if the claim has no such bound, or if the judge stopped before it checked the bound. A claim with
     `equality: bitwise` reports separately whether the upstream bound holds. A claim with `equality: within` is judged
-    by this bound itself, which detects the fault if a step exceeds it.
+    by this bound itself: the bound detects the fault if a step exceeds it.
     """
     prefixes = [""] if not isinstance(claim, CompositeClaim) else sorted(_prefixes(verdict))
     answers = [answer for prefix in prefixes if (answer := _within_bound(verdict.figures, prefix)) is not None]
@@ -222,7 +224,7 @@ def _within_bound(figures: Mapping[str, Figure], prefix: str) -> bool | None:
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A field that can turn PASS into FAIL although none of the planted faults of its claim tests the field."""
+    """A field of a claim that can turn PASS into FAIL, but that no planted fault of this claim tests."""
 
     part: int  # index of the part that has the field
     path: str
@@ -237,14 +239,14 @@ class Unbroken:
         figures = "".join(f", {name} = {value}" for name, value in self.demand.figures.items())
         there = f"; offered: {', '.join(self.offered)}" if self.offered else ""
         return (
-            f"no fault of '{claim}' breaks `{self.path}` ({self.value}), so any other value would pass its drill: "
-            f"name a fault that expects {reasons}{figures}{there}"
+            f"no fault of '{claim}' breaks `{self.path}` ({self.value}), so the drill would pass with any other value: "
+            f"add a fault to `falsified_by` that expects {reasons}{figures}{there}"
         )
 
 
 def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterator[Unbroken]:
-    """Yield the fields of all parts that can turn PASS into FAIL and that no fault in `falsified_by` tests, in the
-    order of the fields."""
+    """Yield each field that can turn PASS into FAIL, but that no fault in the claim's `falsified_by` tests. Fields come
+    in the order of the parts."""
     planted = [expectation_for(claim, faults[name]) for name in claim.falsified_by if name in faults]
     for part, path, demand in demanded(claim):
         if any(breaks(claim, expected, part, demand) for expected in planted):
@@ -278,7 +280,8 @@ def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Dem
 
 
 def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
-    """Return True if the figures of the expected verdict belong to this part, or if their names contain no part."""
+    """Return True if an expected figure's name begins with this part's name, or if no expected figure's name begins
+    with the name of a part. For a simple claim, always return True."""
     if not isinstance(claim, CompositeClaim):
         return True
     names = part_names(claim)
@@ -287,8 +290,8 @@ def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
 
 
 def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
-    """Return the name of a field that the fault would violate if the claim had this field, or "". The result is also ""
-    if the fault violates a field that the claim has."""
+    """Return the name of a field that the claim leaves out and that the fault would violate. Return "" if there is no
+    such field, or if the fault violates a field that the claim has."""
     left_out, expected = "", expectation_for(claim, fault)
     for position, part in enumerate(parts_of(claim)):
         for path, demand in marks(type(part), Demand).items():

@@ -1,7 +1,8 @@
-"""Plan a drill: each fault of each claim is planted once. Controls are planned too, which are runs without a fault.
+"""Plan a drill: each fault of each claim is planted once. Controls, which are runs without a fault, are planned, too.
 
-Each fault and each control uses the smallest workload that this machine can run: the one that needs the least memory
-and, among those, has the least steps x tokens. If several are equally small, one that runs on a GPU is preferred.
+Each fault and each control uses the smallest workload that this machine can run. Workloads are compared by the memory
+that they need, and with equal memory by steps x tokens. Of equally small workloads, one that runs on a GPU is
+preferred.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 # fault. An arm without the fault is the same program with the same input as in the control. Equal runs on one machine
 # give equal bits (claim FALSIFY-GPUTRAIN-006), so such an arm is executed once for all faults. If equal runs gave
 # different bits, the arms would differ from step 0 on and not from the step that the fault declares. The drill would
-# then fail. It would never pass by mistake. Gradients are compared on the device, so the compared arms must then be
-# executed in one process.
+# then fail. It would never pass by mistake. Gradients are compared on the device, so arms whose gradients are compared
+# must be executed in one process.
 
 
 def arms_to_execute(run: Run) -> set[str]:
@@ -107,9 +108,9 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
     """Return the evidence of all arms. Arms that the fault can change come from `faulted`, the other arms from
     `control`.
 
-    `run` may be a run that `reduced` returned, because it has every comparison that the fault can change. Further arms
-    of the control have no effect. If the worker of one of the two runs died, the result counts as died, too, because
-    incomplete evidence decides nothing.
+    `run` may be a run that `reduced` returned, because a reduced run has every comparison that the fault can change.
+    Further arms of the control have no effect. If the worker of one of the two runs died, the merged run counts as
+    died, too, because incomplete evidence decides nothing.
     """
     whole = _merged_at_one_rank(run, faulted, control)
     number = max(len(faulted.ranks), len(control.ranks))
@@ -150,7 +151,8 @@ class FaultedRun:
 
 @dataclass(frozen=True)
 class Case:
-    """A fault that is planted in a unit, and the verdict that the fault must cause. A report has one row for it."""
+    """A fault that is planted in a unit, and the verdict that the fault must cause. A report has one row for each
+    case."""
 
     unit: Unit  # this unit's runs are the runs with the fault
     fault: str
@@ -176,8 +178,8 @@ def plan_drill(
     machine: Machine,
     describe: Describe,
 ) -> DrillPlan:
-    """Plan a drill. Raises UsageError for unknown claims or faults. Raises ContractError if a fault declares no verdict
-    for a claim that names the fault."""
+    """Plan a drill. Raises UsageError for an unknown claim, and for a fault that no selected claim names. Raises
+    ContractError if a fault declares no verdict for a claim that names the fault."""
     everything = plan(contracts, claims=claims, machine=machine, describe=describe)
     selected = {(unit.contract, unit.claim) for unit in everything.units}
     named = {
@@ -225,7 +227,8 @@ class _ContractPlanner:
             self._add_faulted(workload, fault, group, planned[workload].runs)
 
     def _rows(self) -> Iterator[tuple[AnyClaim, str, str]]:
-        """Yield (claim, workload, fault) for each fault that this machine can plant. Record others as not run."""
+        """Yield (claim, workload, fault) for each fault that this machine can plant. Record each other fault as not
+        run."""
         claims = {unit.claim for unit in self._units}
         for claim in self._loaded.contract.claims:
             for fault in claim.falsified_by:
@@ -261,8 +264,8 @@ class _ContractPlanner:
         return NotDrilled(contract=contract, claim=claim.id, fault=fault.name, reason=reason, message=message)
 
     def _groups(self, rows: Sequence[tuple[AnyClaim, str, str]]) -> dict[tuple[str, str, frozenset[str]], list[str]]:
-        """Group the claims in which a fault is planted in the same arms. The claims of a group share runs. The keys are
-        (workload, fault, arms). The values are lists of claim ids."""
+        """Group the claims for which the same fault is planted in the same arms on the same workload. The claims of a
+        group share runs. The keys are (workload, fault, arms). The values are lists of claim ids."""
         groups: dict[tuple[str, str, frozenset[str]], list[str]] = {}
         for claim, workload, fault in rows:
             arms = plan_fault(fault, self._offered, [claim]).arms

@@ -75,8 +75,9 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
 def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
     """Return the rows (planted faults) that count, and the other rows in the form of faults that were not run.
 
-    A row does not count if its claim is NOT_RUN both with and without the fault. Some obstacles are found only during a
-    run. If a claim is decided without the fault but not with it, the row counts, because no judge detected the fault.
+    A row does not count if its claim is NOT_RUN both with and without the fault. This can happen to a planned run,
+    because some obstacles are found only during the run. If a claim is decided without the fault but not with it, the
+    row counts, because no judge detected the fault.
     """
     undecided = {(one.contract, one.claim, one.workload) for one in controls if one.status == Status.NOT_RUN}
     open_rows = [
@@ -189,9 +190,9 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
     record = read_record(bundle.place.derived / FILE, shown=bundle.path / FILE)
     controls = controls_of(verdicts)
     same = [_facts(each) for each in record.controls] == [_facts(each) for each in controls]
-    of_the_whole = [] if same else ["the evidence gives different controls"]
+    of_the_whole = [] if same else ["controls (units without a fault) have other verdicts now than in the record"]
     if record.contracts != bundle.header.digests.contracts:
-        of_the_whole.append("the record was made under other contracts")
+        of_the_whole.append("the record names other contracts than `run.json` does")
     of_the_whole += [
         *_miscounted_rows(record, bundle, contracts),
         *_planted_not_run(record, bundle),
@@ -279,8 +280,8 @@ def _again(
 
 
 def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
-    """Return the ids of the runs that contain the evidence of a run with a fault: the run itself, if arms were
-    executed, and the run without a fault."""
+    """Return the ids of the runs that contain the evidence of `run`, a run with a fault: `run` itself if arms were
+    executed with the fault, and the run without a fault that has the evidence of other arms."""
     source = record.sources[run]
     return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from harness.evidence.base import ArmRecord, Record, Scalar
 from harness.numbers import Amount, Count, Real
 
-# name of the fact that the arm's step makes its capture by itself, and not the system
+# name of the fact that the arm's step function captures the step itself, so that the system does not capture it
 CAPTURES_ITSELF = "captures_itself"
 # name of the fact that the model has random weights, because no pretrained checkpoint was loaded
 RANDOM_WEIGHTS = "random_weights"
@@ -19,8 +19,8 @@ FROZEN = "frozen"  # prefix in `State.forms` of the names of frozen parameters
 NOT_FINITE = "!"  # suffix of the digest of a tensor that holds NaN or infinity
 
 
-# The sketch of a tensor: six numbers that show how close two tensors are. They are the epsilon of the data type, the L2
-# norm, and the sums of the elements under four fixed sequences of signs.
+# The sketch of a tensor: six numbers. The sketches of two tensors show how close the tensors are. The numbers are the
+# epsilon of the data type, the L2 norm, and the sums of the elements under four fixed sequences of signs.
 Sketch = tuple[Amount, Amount, Real, Real, Real, Real]
 
 
@@ -58,7 +58,7 @@ class EndDifference(Record):
 
 
 class MovedApart(Record):
-    """How far this execution and another arm's first execution moved tensors differently from start to end.
+    """How differently this execution and another arm's first execution moved each tensor from start to end.
 
     tensors: three L2 norms for each tensor, by `category name`: of the difference between the two movements, of the
     other arm's movement, and of the tensor at the end of this execution. A tensor that the first step created counts as
@@ -79,7 +79,7 @@ class Draws(Record):
     """The operators that drew random numbers in one step, in order, with the shapes of the drawn tensors."""
 
     step: Count  # index of the watched step
-    # operators that the host ran in the step, without those inside a graph, which are listed in `captured`
+    # operators that the host executed in the step; operators inside a graph are listed in `captured`
     operators: list[str]
     # for each capture that was made before the arm's end: the operators in the captured graph that draw random numbers
     captured: list[list[str]]
@@ -88,12 +88,14 @@ class Draws(Record):
 
 
 # The role of a loose tensor in the training. A loose tensor was created by the steps and belongs to no module or
-# optimizer. `state`: a later step reads it, or it changes without an operator that shows the change. `table`: a later
-# step reads it, and no step changes it. `derived`: no step reads it, and it is computed only from parameters, such as
-# an average. `log`: no step reads it, and it is computed from batches and single numbers, such as losses. `mixed`: no
-# step reads it, and it is computed from parameters and batches, such as a sum of gradients. `left`: the last step
-# created it, or it was created between two steps, so that no step could read it. `unseen`: no step reads it, and no
-# watched step shows from what it is computed.
+# optimizer.
+# - `state`: A later step reads the tensor, or the tensor changes without an operator that shows the change.
+# - `table`: A later step reads the tensor, and no step changes it.
+# - `derived`: No step reads the tensor, and it is computed only from parameters, such as an average of parameters.
+# - `log`: No step reads the tensor, and it is computed from batches and single numbers, such as losses.
+# - `mixed`: No step reads the tensor, and it is computed from parameters and batches, such as a sum of gradients.
+# - `left`: No step could read the tensor, because the last step created it, or it was created between two steps.
+# - `unseen`: No step reads the tensor, and no watched step shows from which values it is computed.
 Role = Literal["state", "table", "derived", "log", "mixed", "left", "unseen"]
 COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # only tensors with one of these roles are compared by value
 
@@ -128,11 +130,11 @@ class ArmStart(ArmRecord):
 
 
 class Clip(Record):
-    """Gradient clipping in the watched steps. A clip is recognized as a bound on gradients that is itself computed from
-    gradients."""
+    """Gradient clipping in the watched steps. A clip is recognized by an operator, such as `clamp`, that bounds
+    gradients, or that bounds a number computed from gradients by which gradients are then changed."""
 
-    # True: a clip was seen. None: unknown, because code was compiled, or because the host read numbers that were
-    # computed from gradients.
+    # True: a clip was seen. None: unknown, for example because code was compiled, or because the host read numbers that
+    # were computed from gradients.
     seen: bool | None
     acted: bool  # True: the clip changed at least one gradient
     operator: str = ""  # name of the operator that applies the bound to the gradients
@@ -163,24 +165,24 @@ class ArmEnd(ArmRecord):
     # number of different combinations of shapes and types in the steps' inputs; None: the system does not show its
     # inputs
     input_shapes: Count | None = None
-    # The amounts by which the optimizers' own step counters increased, each amount once. None: not recorded.
+    # The different amounts by which the optimizers' step counters increased, each amount once. None: not recorded.
     updates: list[Count] | None = None
-    # Names of the operators that compute, in the captures of the arm, or, without a capture, in one step. None: not
-    # observed.
+    # Names of the operators that compute something in the arm's captures or, for an arm without a capture, in one step.
+    # None: not observed.
     operators: list[str] | None = None
-    # For an arm without a capture: names of the operators that compute, in the step that a captured arm would record
-    # (the first after the warm steps). None: the arm is captured, or the evidence is of an older version.
+    # For an arm without a capture: names of the operators that compute something in the step that a captured arm would
+    # record (the first step after the warm steps). None: the arm is captured, or the evidence is of an older version.
     first_operators: list[str] | None = None
     draws: Draws | None = None  # None: no step was observed, or the evidence is of an older version
     # sketches (see `Sketch`) of all floating-point tensors of the state; None: not requested
     sketches: dict[str, Sketch] | None = None
-    # The sum of the absolute values of the terms that the loss adds up, largest over the observed steps. None: not
-    # observed.
+    # The loss is a sum of terms. This is the sum of their absolute values, in the observed step where it is largest.
+    # None: not observed.
     loss_terms: Amount | None = None
     # Number of replays, of CUDA graphs or of recorded steps, that the harness observed. None: not observed.
     replays: Count | None = None
-    # For each trainable tensor, the distance between start and end is divided by the norm at the start. This is the
-    # median over these tensors. None: not recorded, or all tensors were zero at the start.
+    # The median, over the trainable tensors, of the distance from start to end divided by the tensor's norm at the
+    # start. None: not recorded, or all tensors were zero at the start.
     moved: Amount | None = None
     clip: Clip | None = None  # None: not observed
     # Digest of the observed step's operators, in order, with the types, shapes and strides of their tensors. None: not
@@ -267,8 +269,8 @@ class StepReading(Record):
     tensors: Count
     error: Amount
     tensor: str  # name of the tensor or group with the largest error
-    # The largest error of the yardstick arm, a third arm that shows how large normal errors are. None for an update,
-    # which has no yardstick.
+    # The largest error of the yardstick arm, a third arm that shows how large normal errors are. None for moments and
+    # parameters, for which no yardstick is computed.
     yardstick: Amount | None = None
 
 
@@ -276,8 +278,8 @@ class ComparedStep(ArmRecord):
     """Errors of a candidate's step, measured against a reference's step that starts from the same state.
 
     Errors are relative. For the loss, norms and gradients, the L2 norm of the difference is divided by the reference's
-    L2 norm. For moments and parameters, the difference in each element is divided by the update that the element would
-    have if all its terms were added with their absolute values.
+    L2 norm. For moments and parameters, the difference in each element is divided by a scale. The scale is the result
+    of the same update if it adds up the absolute values of all terms.
     """
 
     record: Literal["compared_step"] = "compared_step"
@@ -343,8 +345,8 @@ class StepWatch(Record):
 
 
 class HostNumber(Record):
-    """A Python number that each step changes if it is executed as code, but that no replay changes. name: the path to
-    the number. read: how and where the step uses the number; None if the step only increases it."""
+    """A Python number that each step changes if the step is executed as code, but that no replay changes. name: the
+    path to the number. read: how and where the step uses the number; None if the step only increases it."""
 
     name: str
     read: str | None
@@ -358,10 +360,11 @@ class GhostReplay(Record):
     without the step.
 
     The test shows whether the replays do the training. The outputs of a step are its loss and the trainable parameters.
-    None means that something was not tested.
+    A field that is None was not tested.
     """
 
-    replays: Count  # number of replays in the last step, by torch's replay method for graphs, or of recorded steps
+    # number of replays in the last step: calls of torch's replay method for graphs, or replays of recorded steps
+    replays: Count
     failure: str | None = None  # the error that ended the test
     moves: bool | None = None  # True: a step on another batch changed parameters
     # True: the replays alone, without a call of the step, changed parameters
@@ -373,20 +376,20 @@ class GhostReplay(Record):
     # True: an output of the step depends on the batch. This is tested only if `stays` is not True or `alone_reads` is
     # False. None: not tested, or all steps had the same batch.
     reads: bool | None = None
-    # In the test for `reads`: number of outputs that have equal bits when repeated, depend on the batch, and do not
-    # change if the replays are left out.
+    # In the test for `reads`: number of outputs that do not change if the replays are left out. Only outputs count that
+    # depend on the batch and have equal bits when the step is repeated.
     outside: Count = 0
     named: list[str] = Field(default_factory=list)  # the first few names of the outputs that `outside` counts
-    # In the test for `reads`: number of outputs that are computed without the replays, too, and whose bits differ when
-    # they are repeated.
+    # In the test for `reads`: number of outputs that are computed even without the replays, and whose bits differ when
+    # the step is repeated.
     unsure: Count = 0
-    # The number of parameters if all steps had the same batch and every parameter stays the same without the replays
-    # although its gradient differs. In all other cases 0.
+    # If all steps had the same batch and no parameter changes when the replays are left out: the number of parameters.
+    # Otherwise 0. Such equal parameters prove nothing, because different gradients may round to equal parameters.
     alike: Count = 0
 
 
 class CaptureEvidence(ArmRecord):
-    """The report of the system about an arm's capture, and what the harness itself observed of this capture."""
+    """The system's report about an arm's capture, and what the harness itself observed of this capture."""
 
     record: Literal["capture"] = "capture"
     mechanism: Literal["cuda_graph", "traced"] | None
@@ -442,8 +445,8 @@ class SyncPlace(Record):
 
 
 class DetectorReading(Record):
-    """The number of host syncs that one detector counted in `steps` steps. sees_planted: True if it detected a host
-    sync that the harness planted."""
+    """The number of host syncs that one detector counted in `steps` steps. sees_planted: True if the detector found a
+    host sync that the harness planted."""
 
     detector: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode", "waiting_calls"]
     steps: Count
@@ -496,7 +499,8 @@ class Saved(ArmRecord):
 
 
 class Loaded(ArmRecord):
-    """The training of an arm was resumed from a checkpoint. The series lacks the steps before it was loaded."""
+    """The training of an arm was resumed from a checkpoint. The series lacks the steps before the checkpoint was
+    loaded."""
 
     record: Literal["loaded"] = "loaded"
     process: Count  # number of the process that loaded the state
@@ -507,7 +511,8 @@ class Loaded(ArmRecord):
 
 
 class Evaluated(ArmRecord):
-    """One evaluation between two steps. before, after: digests of the state before and after it, by category."""
+    """One evaluation between two steps. before, after: digests of the state before and after the evaluation, by
+    category."""
 
     record: Literal["evaluated"] = "evaluated"
     key: ClassVar = ("arm", "replica", "steps")
@@ -552,7 +557,8 @@ class PeakMemoryEvidence(ArmRecord):
     steps: MemoryPeak  # peak during the steps, including warm-up and capture
     # how often user code reset torch's peak statistics; the recorded peaks include the values before each reset
     resets: Count
-    # How often torch's peak statistics fell without a reset that the harness observed. A peak before may then be lost.
+    # How often torch's peak statistics fell without a reset that the harness observed. An earlier peak may then be
+    # lost.
     lost_peaks: Count
     foreign_processes: Count | None  # largest number of other processes that used the device at one time; None: unknown
     allocator: str  # name of torch's allocator backend
@@ -560,8 +566,8 @@ class PeakMemoryEvidence(ArmRecord):
 
 
 class ReplayBlock(Record):
-    """Consecutive steps of a long run: digests that are compared with those of the other arm's block, seconds, and used
-    memory."""
+    """Consecutive steps of a long run: seconds, used memory, and digests, which are compared with those of the same
+    block of the other arm."""
 
     first_step: Count
     steps: Count

@@ -30,8 +30,8 @@ class Record(BoundedModel):
 
 
 class RunRecord(Record):
-    """One line of `records.jsonl`: one observation in a run. Each type of record is a subclass with a different
-    `record`.
+    """One line of `records.jsonl`, in which a worker recorded something about its run. Each type of record is a
+    subclass with a different value of the field `record`.
 
     key: the fields that identify a record among the run's records of its type. If two records have equal values in
     these fields, the evidence counts as damaged.

@@ -38,7 +38,7 @@ class FaultDescription:
 
 @dataclass(frozen=True)
 class SystemDescription:
-    """The statements of a system about itself. To read it, torch need not be imported."""
+    """What a system states about itself. The description can be read without importing torch."""
 
     name: str
     summary: str

@@ -12,7 +12,7 @@ from harness.numbers import Count, Real, counted
 
 # Every fact may be missing, because there is no GPU or no checkout, or because another version of the harness wrote the
 # record. A fact that this version does not know is kept. A report about a run directory of another version therefore
-# shows all its facts.
+# shows all facts in this directory.
 
 CHANGES = "+changes"  # suffix of a commit whose checkout has changed source files
 UNCOMMITTED = "uncommitted changes"  # the meaning of `CHANGES` in words
@@ -85,8 +85,8 @@ class CiFacts(Facts):
 
     @property
     def page(self) -> str | None:
-        """Return the link to the page of the CI job. Return None if it is not an http(s) link, or contains characters
-        that could break out of a link on a page."""
+        """Return the link to the page of the CI job. Return None if the recorded text is not an http(s) link, or
+        contains characters that could break out of a link on a page."""
         return self.link if self.link and re.fullmatch(r"https?://[^\s<>\"'()\[\]]{1,400}", self.link) else None
 
 

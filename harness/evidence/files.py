@@ -72,11 +72,11 @@ SIZE_LIMIT = 512 * 2**20  # largest size of one file in bytes; a series of a mil
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Damaged(Exception):  # noqa: N818 - a finding about a file; callers turn it into a Death or an EvidenceError
+class Damaged(Exception):  # noqa: N818 - describes a file; callers turn it into a Death or an EvidenceError
     """A file of a run directory does not have the content that it should have."""
 
 
-class RepeatedKey(ValueError):  # noqa: N818 - a finding about a file
+class RepeatedKey(ValueError):  # noqa: N818 - describes a file
     """The same key occurs twice in an object of a JSON file, so that readers could use different values."""
 
     def __str__(self) -> str:
@@ -203,8 +203,8 @@ class Written(Record):
     segments: list[Segment]
 
     def changed(self, directory: Path) -> str | None:
-        """Return the name of the first file whose content is not what the worker wrote. Return None if all are
-        unchanged."""
+        """Return the name of the first file whose content is not what the worker wrote. Return None if no file was
+        changed."""
         ends = {each.name: each.start + each.length for each in self.segments}
         for each in self.segments:
             try:

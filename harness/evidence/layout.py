@@ -57,7 +57,8 @@ def lane_name(number: int) -> str:
 
 
 def rank_name(number: int) -> str:
-    """Return the name of the folder of one rank (after the first) of a run. It is next to the first rank's files."""
+    """Return the name of the folder of one rank (after the first) of a run. The folder is next to the first rank's
+    files."""
     return f"{RANK}{number}"
 
 
@@ -67,8 +68,8 @@ def series_name(arm: str, replica: int) -> str:
 
 
 def unfit(name: str) -> str | None:
-    """Return the reason why a run directory must not contain a file of this name, or None if it may. name: the path in
-    the directory."""
+    """Return the reason why a run directory must not contain a file of this name, or None if the name is allowed. name:
+    the path in the directory."""
     if not name.isprintable() or "\\" in name or ":" in name:
         return "a name with a control character, a backslash or a colon"
     path = PurePosixPath(name)

@@ -21,7 +21,7 @@ class PlannedArm(Record):
 
     arm: Arm
     system: str
-    # the commit with the code of this arm's system, if it is the baseline's; None: the working tree
+    # the baseline's commit, if this arm uses the code of that commit; None: the arm uses the working tree
     commit: str | None = None
     replicas: int = 1
     first_replica: int = 0  # number of the first execution; not 0 only if another process makes the earlier executions

@@ -29,8 +29,8 @@ _HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """Return an arm's series from its CSV file, with every bit. Raises `Damaged`. To read a million rows takes half a
-    second."""
+    """Return an arm's series from its CSV file. The numbers keep every bit. Raises `Damaged`. To read a million rows
+    takes half a second."""
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
@@ -263,7 +263,7 @@ def host_of(directory: Path) -> Path | None:
 
 
 def has_ended(directory: Path) -> bool:
-    """Return True if, for every process of the run, it is recorded that the process completed its work or died."""
+    """Return True if the records show, for every process of the run, that the process completed its work or died."""
     folders = lane_folders(directory)
     try:
         if (host := host_of(directory)) is not None:

@@ -40,7 +40,8 @@ def wanted(asked: bool | None) -> bool:
 
 @dataclass(frozen=True)
 class Redaction:
-    """The names to remove from texts. kept: texts that stay unchanged, as evidence and contract must agree on them."""
+    """The names to remove from texts. kept: texts that stay unchanged, because evidence and contract must agree on
+    them."""
 
     hosts: frozenset[str]
     users: frozenset[str]

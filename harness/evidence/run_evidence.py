@@ -157,7 +157,7 @@ class RunEvidence(WithPackages):
 # subclass of `ArmRecord` or `RunRecord`.
 
 GROUP = "contract_harness.records"
-# field, and its form, for records of packages, which have no separate field for each type
+# name and form of the field for records of packages, because their types have no fields of their own
 _OTHER = ("of_packages", list)
 _Row = tuple[str, object]  # the name of a field, and its form: a list, a mapping, or one record
 

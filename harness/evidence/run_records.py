@@ -145,8 +145,8 @@ class PrewarmEvidence(RunRecord):
 
 
 class KernelErrors(Record):
-    """The largest errors of output elements. Each error is divided by the sum of the absolute values of the element's
-    terms."""
+    """The largest errors of output elements. An element is a sum of terms, for example a dot product. Each error is
+    divided by the sum of the absolute values of these terms."""
 
     vs_naive: Amount
     vs_fp64: Amount
@@ -154,7 +154,8 @@ class KernelErrors(Record):
 
 
 class PeerErrors(Record):
-    """The largest errors against fp64, of a peer's kernel and of our kernel, in the outputs of the peer's kernel."""
+    """The largest errors of a peer's kernel and of our kernel, each compared with fp64. Only the outputs that the
+    peer's kernel also has are compared."""
 
     vs_fp64: Amount
     own_vs_fp64: Amount
@@ -162,7 +163,7 @@ class PeerErrors(Record):
 
 class KernelPeer(Record):
     """The kernel of another project (a peer) for the same operation. errors: the largest errors, by data type of our
-    outputs. Each error is divided by the sum of the absolute values of the element's terms."""
+    outputs. Each error is divided as in `KernelErrors`."""
 
     name: str
     outputs: list[str]
@@ -170,7 +171,8 @@ class KernelPeer(Record):
 
 
 class KernelCase(Record):
-    """One comparison of a kernel with naive code and with fp64. Errors are divided by the reference's largest value."""
+    """One comparison of a kernel with its naive version and with a reference in fp64. Errors are divided by the
+    reference's largest value."""
 
     operation: str
     dtype: str
@@ -191,7 +193,7 @@ class KernelCase(Record):
     overwritten: Count | None = None
     zero_references: Count | None = None  # number of outputs for which all elements of the reference are zero
     outputs: dict[str, str] | None = None  # name of each output -> its data type
-    # data type of the outputs -> the kernel's errors, divided by the sum of the absolute values of the terms
+    # data type of the outputs -> the kernel's errors, divided as in `KernelErrors`
     terms: dict[str, KernelErrors] | None = None
     peer: KernelPeer | None = None
 
@@ -271,7 +273,7 @@ class Raised(Record):
     record: Literal["raised"] = "raised"
     error: str  # type and message of the exception
     stack: str
-    # Any other value means that a rank's process ended, and that the process which watches the ranks recorded its end.
+    # Any other value means that a rank's process ended, and that the process which watches the ranks recorded this end.
     cause: Cause = "exception"
 
 
@@ -334,9 +336,9 @@ class ObservedOperator(Record):
 class ObservedStep(RunRecord):
     """One step of one execution of an arm: digests of tensors by name, and the step's operators if they were recorded.
 
-    unseen: number of kernels that were captured but belong to no operator, and of replays of graphs whose operators
-    were not recorded. seconds: from the opening of the arm to the end of the step. bytes: size of the digests that were
-    kept during the recording.
+    unseen: number of captured kernels that belong to no operator, plus number of replays of graphs whose operators were
+    not recorded. seconds: from the opening of the arm to the end of the step. bytes: size of the digests that were kept
+    during the recording.
     """
 
     record: Literal["observed_step"] = "observed_step"
@@ -356,7 +358,8 @@ class ObservedStep(RunRecord):
 
     @model_validator(mode="after")
     def _made_before(self) -> Self:
-        """Refuse a tensor whose source is not an earlier operator. Otherwise following sources might never end."""
+        """Raise ValueError for a tensor whose source is not an earlier operator. Otherwise code that goes from source
+        to source might never end."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
                 raise ValueError(f"operator {number} of the recording reads the result of a later operator")

@@ -1,8 +1,8 @@
 """Decide when the evidence of one run (the host) can be used for another run (the guest), which is then not executed.
 
-The host's process must have executed all that the guest requires. A table has one rule for every field of a run and of
-a planned arm. Tables for other purposes replace single rules. This module also builds a run's evidence from lanes
-(processes that execute parts of a run) or from a host.
+The host's process must have executed everything that the guest requires. The table `SHARED` has one rule for every
+field of a run and of a planned arm. The tables for other purposes are derived from `SHARED`. This module also builds a
+run's evidence from lanes (processes that execute parts of a run) or from a host.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from harness.evidence.run_records import ArmFailed
 from harness.kinds import probe_named
 
 AN_ARM, NONE = "an arm", "none"
-# Settings of comparisons of kernels in which an executed run (host) may have more entries than the run that uses its
-# evidence (guest) requires. If a setting gives a bound for each data type, only the data types are compared here,
-# because a judge reads the bounds from the claim.
+# Settings of kernel comparisons that are lists or mappings. An executed run (host) may have more entries in them than
+# the run that uses its evidence (guest) requires. If a setting gives a bound for each data type, only the data types
+# are compared here, because a judge reads the bounds from the claim.
 _TRIED = frozenset({"operations", "magnitudes", "max_relative_error"})
 
 
@@ -57,7 +57,7 @@ def _unequal(host: Any, guest: Any) -> Unmet:
 
 
 def _missing(host: Any, guest: Any) -> Unmet:
-    """Yield what a run requires (`guest`) and an executed run lacks (`host`): entries of a mapping, a whole list, or a
+    """Yield what the run `guest` requires and the executed run `host` lacks: entries of a mapping, a whole list, or a
     value."""
     if isinstance(guest, Mapping):
         yield from ((f".{key}", value, host.get(key)) for key, value in guest.items() if host.get(key) != value)
@@ -104,7 +104,8 @@ class Rule:
     guest).
 
     unmet: yields what the guest's value requires and the host's value does not provide. joined: returns a value that
-    meets both requirements, or else the host's value. seen: returns the part of a value that is compared.
+    meets the requirements of both runs or, if there is no such value, the host's value. seen: returns the part of a
+    value that is compared.
     """
 
     unmet: Callable[[Any, Any], Unmet]
@@ -113,8 +114,8 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return the fields of a workload that influence training, by name. Of its `needs`, only the device does, because
-    the others only select a machine."""
+    """Return the fields of a workload that influence training, by name. Of the field `needs`, only the device is
+    returned, because the other needs only select a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
@@ -126,8 +127,8 @@ def _settings(arm: Arm) -> dict[str, object]:
 
 
 def _with_needs(host: Workload, guest: Workload) -> Workload:
-    """Return the host's workload with the needs of both runs: all modules, and the larger memory, or None if one run
-    names none."""
+    """Return the host's workload with the needs of both runs: the modules of both, and the larger memory. The memory is
+    None if one run does not state it."""
     memory = [workload.needs.memory_gib for workload in (host, guest)]
     most = None if None in memory else max(each for each in memory if each is not None)
     modules = list(dict.fromkeys([*host.needs.modules, *guest.needs.modules]))
@@ -187,8 +188,8 @@ SHARED: Rules = {
     "without": IGNORED,
     "compared": Rule(_nothing, lambda host, guest: None if None in (host, guest) else _with(host, guest)),
 }
-# Rules for runs that do not execute one arm after the other, and for comparing costs. Host and guest must execute the
-# same.
+# Rules for runs that do not execute one arm after the other, and for comparing costs. Host and guest must execute equal
+# work.
 SAME: Rules = {
     **{name: replace(EQUAL, seen=rule.seen) for name, rule in SHARED.items()},
     **dict.fromkeys(("id", "contract", "workload_name", "wall_limit_s", "heartbeat_s"), IGNORED),
@@ -286,7 +287,8 @@ def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
 
 def widened(host: Run, guest: Run) -> Run:
     """Return the run `host`, extended by what the run `guest` requires, so that one execution serves both. Where no
-    value meets both, the value of `host` is kept. guest: a run that names its arms as `host` does (see `of_arms`)."""
+    value meets the requirements of both, the value of `host` is kept. guest: a run that names its arms as `host` does
+    (see `of_arms`)."""
     whole = host.model_copy(update=_gradients(host, {name: name for name in host.arms}))
     changes = {name: SHARED[name].joined(getattr(whole, name), getattr(guest, name)) for name in _OF_RUN}
     changes["arms"] = {
@@ -336,8 +338,8 @@ class Lane:
 
 
 def lane_folders(directory: Path) -> list[Path]:
-    """Return the folders of a run's lanes (processes for parts of the run), in the order of their numbers. Return none
-    if the run has no lanes."""
+    """Return the folders of a run's lanes (processes for parts of the run), in the order of their numbers. Return an
+    empty list if the run has no lanes."""
     folders = [path for path in directory.glob(f"{layout.LANE}*") if path.is_dir() and not path.is_symlink()]
     numbered = {path: path.name.removeprefix(layout.LANE) for path in folders}
     return sorted(
@@ -399,8 +401,8 @@ def _failures(lane: Lane) -> dict[str, ArmFailed]:
 
 
 def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidence]]:
-    """Return each arm's executions in order. If one is missing, the later ones are left out, because they would get
-    wrong numbers."""
+    """Return each arm's executions in order. If an execution is missing, the arm's later executions are left out,
+    because they would get wrong numbers."""
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(executed):
         if replica == len(arms.get(arm, [])):

@@ -143,7 +143,7 @@ class _Paths:
 
     def _of(self, node: ast.expr, within: frozenset[str]) -> Path | None:
         """Return the path that an expression stands for, or None if it is unknown. within: names that are being
-        evaluated; a name in it ends the evaluation, so that it cannot loop."""
+        evaluated. If one of them occurs again, the evaluation ends, so that it cannot loop."""
         found: Path | None = None
         match node:
             case ast.Constant(value=str(text)) if "\0" not in text:
@@ -215,7 +215,7 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def trainers(systems: Iterable[str]) -> dict[str, TrainerFacts]:
-    """Return the commit of each system's repository. It ends in `+changes` if files differ from the commit.
+    """Return the commit of each system's repository. The commit ends in `+changes` if files differ from it.
 
     The keys are the systems' names (`module:attribute`). A system whose file is not tracked counts as changed. A system
     has no commit if its module is not found, if its file is in no repository, or if it belongs to an installed package.

@@ -33,11 +33,12 @@ from harness.system.replay.found_state import plain_name
 from harness.system.replay.operations import OperatorWatch
 
 Digest = Callable[[Mapping[str, Tensor]], str]
-# the observations of a few steps of a captured arm, and the observations of every step (None if they were not observed)
+# the observed GPU work of a few steps of a captured arm, and a record of every step (None if not every step was
+# observed)
 Seen = tuple[Watched, StepWatch | None]
 _NO_WATCHER = nullcontext()
-# Largest number of earlier steps that the test of replays (`ghost_replay`) tries, until one has another batch than the
-# last step. Each of these steps replayed the same graphs as the last step.
+# `ghost_replay` compares the last step with an earlier step that replayed the same graphs on another batch. This is the
+# largest number of earlier steps that it tries, until one has another batch.
 TRIED = 4
 
 
@@ -66,12 +67,12 @@ class ArmLife:
     ) -> None:
         """Prepare an execution of `arm`. `__enter__` opens the arm.
 
-        replica: number of this execution; None if the arm is executed only once, because the names of its phases then
-        need no number. ends: the final tensors of earlier executions, with which this execution's end is compared.
-        facts: facts to record in addition to the system's facts. digest: computes the digest of the trainable
+        replica: number of this execution; None if the arm is executed only once (the names of its phases then contain
+        no number). ends: the final tensors of earlier executions, with which the final tensors of this execution are
+        compared. facts: facts to record in addition to the system's facts. digest: computes the digest of the trainable
         parameters. follows: True to find out, for each tensor that the steps create, whether it is training state or,
-        for example, a log; False to use what another arm found out about its tensors; None to decide by `ends` and the
-        probe.
+        for example, a log; False to use what another arm found out about its tensors; None means True if `ends` is
+        given and the probe does not time the arm.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
@@ -81,7 +82,7 @@ class ArmLife:
         self.input_names: list[str] | None = None  # names of the last step's inputs
         self.input_shapes: int | None = None
         self._drawing: DrawWatch | None = None
-        # watches the step that another arm would capture; None while no such step runs
+        # lists the operators of the step that the other arm would capture; None until this step runs
         self._first: OperatorWatch | None = None
         self.last_loss: Tensor | None = None
         self.loss_terms: float | None = None  # the largest value that a watcher observed
@@ -137,8 +138,8 @@ class ArmLife:
 
     @contextmanager
     def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
-        """Within the block, observe the steps `indices`, if the run's probe requires it and `asked` is true. Yield the
-        object that observes them."""
+        """Observe the steps `indices` in the `with` block, if the run's probe requires it and `asked` is true. Yield
+        the object that observes them."""
         of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
         probe = probe_named(self.run.probe)
         watches = asked and probe.watches_steps
@@ -194,21 +195,21 @@ class ArmLife:
         block.write()
 
     def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
-        """Begin a series (a table of steps) for `steps` steps. Return the block, which collects the results of steps
-        until they are written. rows: receives the rows instead of the arm's series file; None to write the rows into
-        the file."""
+        """Begin a series (a table with one row for each step) for `steps` steps. Return an object that collects the
+        results of steps until they are written. rows: receives the rows instead of the arm's series file; None to write
+        the rows into the file."""
         rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
         self._announced = steps
         self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
         return self._block
 
     def step(self, index: int, step: Callable[[int], Tensor] | None = None) -> Tensor:
-        """Make one step while all watchers observe it, add its figures to the series, and return its loss. step: a
-        function to call instead of the run's own `step`."""
+        """Make one step while all watchers observe it. Add its loss, metrics and a digest of its inputs to the series,
+        and return its loss. step: a function to call instead of the run's own `step`."""
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        # Watch the second step after the warm steps, because libraries have prepared everything they need by then. If
-        # there are fewer steps, watch the last step.
+        # Watch the second step after the warm-up steps, because libraries have prepared everything they need by then.
+        # If the execution has too few steps for this, watch its last step.
         warm = self.planned.arm.warm_steps
         is_second = self.steps_called == min(1 + warm, max(self._announced, 1) - 1)
         drawing = self.watch_of_draws(index) if is_second else None
@@ -233,7 +234,8 @@ class ArmLife:
         return loss
 
     def watch_of_draws(self, index: int) -> DrawWatch:
-        """Return a watcher that lists the operators that draw random numbers in step `index`. `end` records it."""
+        """Return a watcher that lists the operators that draw random numbers in step `index`. `end` records the
+        list."""
         self._drawing = DrawWatch(index)
         return self._drawing
 
@@ -284,11 +286,11 @@ class ArmLife:
         )
 
     def _from_other_arms(self) -> tuple[list[EndDifference], list[MovedApart] | None]:
-        """Return how far this execution's end state, and its movement (end minus start), differ from those of other
-        arms.
+        """Compare this execution with earlier executions. Return the differences between their end states, and the
+        differences between their movements (end minus start).
 
-        The end state and the movement are kept, so that later arms can be compared with them. The second result is None
-        if movements are not compared.
+        This execution's end state and movement are kept for comparisons with later executions. The second result is
+        None if movements are not compared.
         """
         ends, watch = self._ends, self.state
         if ends is None:
@@ -312,7 +314,7 @@ class ArmLife:
         *,
         asked: bool = False,
     ) -> None:
-        """Record the capture, if the arm should be captured or `asked` is true.
+        """Record evidence about the arm's capture, if the arm should be captured or `asked` is true.
 
         An error is recorded as the failure of the evidence's part `capture`, and is not raised. seen: a function that
         returns the observations of the steps. record: what the system reported about its capture; None to ask the
@@ -331,8 +333,8 @@ class ArmLife:
             self.parts.ask(recorded, "capture")
 
     def _ghost_replay(self) -> GhostReplay | None:
-        """Test which outputs of the last step are computed by its replays. Return the result, or None if no replay was
-        observed."""
+        """Test which outputs of the last step (loss and parameters) its replays compute. Return the result, or None if
+        no replay was observed."""
         if not self._replays:
             return None
         *earlier, last = self._replays
@@ -359,9 +361,11 @@ class ArmLife:
 
     @contextmanager
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Within the block, use the context manager that `around` returns, which observes the block. If observing
-        fails, record this as the failure of `parts` of the evidence; raise the error only if `parts` is empty. An error
-        of the block itself is always raised."""
+        """Let the context manager that `around` returns observe the `with` block.
+
+        If observing fails, record the failure of the evidence's `parts`, or raise the error if `parts` is empty. An
+        error of the `with` block itself is always raised.
+        """
         if not parts:
             with around():
                 yield
@@ -379,7 +383,7 @@ class ArmLife:
         try:
             yield
         except BaseException:
-            # raise the error of the block, even if closing the watcher raises another error
+            # raise the error of the `with` block, even if closing the watcher raises another error
             with suppress(BaseException):
                 watch.__exit__(*sys.exc_info())
             raise

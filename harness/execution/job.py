@@ -81,8 +81,8 @@ def leave_stacks(directory: Path) -> None:
         # the name contains the process id, because several processes of the run write such files into the same folder
         unnamed = directory / f"new-{shown.name}"
         # Pass `chain`. Otherwise faulthandler's handler changes errno, and a system call that failed just before the
-        # signal would raise OSError with errno 0. `chain` then calls the earlier handler, whose default would end the
-        # process. Therefore ignore the signal first.
+        # signal would raise OSError with errno 0. With `chain`, the signal's earlier handler is called too, and the
+        # default handler would end the process. Therefore ignore the signal first.
         faulthandler.unregister(SHOW)  # a forked process has its parent's handler
         signal.signal(SHOW, signal.SIG_IGN)
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"), chain=True)
@@ -92,8 +92,8 @@ def leave_stacks(directory: Path) -> None:
 
 
 class LeftStacks:
-    """Reads the stacks that a process writes into a file. Create this object before the process begins. The file may
-    already contain stacks of earlier processes, which `read` leaves out."""
+    """Reads the stacks that a process writes into a file. Create this object before the process begins: `read` leaves
+    out stacks that the file contains at that time, which earlier processes wrote."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / STACKS
@@ -111,8 +111,10 @@ class LeftStacks:
 
 
 class Job(Record):
-    """The input of a process that writes into the folder of a run. folder: the bytes of the folder's path in
-    hexadecimal, because JSON cannot hold every path as text."""
+    """The input of a process that writes into the folder of a run.
+
+    folder: the bytes of the folder's path as hexadecimal digits, because JSON cannot hold every path as text.
+    """
 
     folder: str
 

@@ -1,8 +1,8 @@
 """Open one arm of a run, plant a fault if the run requests one, and limit the number of steps.
 
-A trainer plans its learning-rate schedule and its data for a number of steps. One step more would change the training,
-or raise an error. When the harness opens an arm, it therefore announces the largest number of steps that it may make.
-Until the arm has ended and its end is recorded, every further step raises an error.
+A trainer plans its learning-rate schedule and its data for a number of steps. One more step would change the training,
+or raise an error. Therefore the harness announces to an arm the largest number of steps that it may make with the arm.
+Until the arm's end is recorded, every step beyond this number raises an error.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ ROUNDS = 2
 ROUNDS_PER_AFTER = 4
 WARMUP_STEPS = 10  # number of warm-up steps of each arm of a timing
 TIMED_WATCHED_STEPS = 5  # number of steps of each arm that are observed after the timed steps
-# Number of rounds in which the old run and a fresh run take turns after a long run. In the confidence interval of the
-# median, the five lowest and the five highest rounds are left out.
+# Number of rounds after a long run, in which the arm of the long run and a freshly opened arm take turns. The
+# confidence interval of the median leaves out the five lowest and the five highest rounds.
 REPLAY_ROUNDS = 24
 REPLAY_BLOCK_STEPS = 10  # smallest number of steps in a block
 # a timing makes at most this multiple of the required number of rounds, to replace rounds that were disturbed
@@ -75,8 +75,8 @@ def of_long_replay(run: Run) -> int:
 
 
 def replay_block_steps(run: Run) -> int:
-    """Return the number of steps of one timed block after a long run. It is a multiple of the number of input shapes,
-    so that each shape occurs equally often in a block."""
+    """Return the number of steps of one timed block after a long run. This number is a multiple of the number of input
+    shapes, so that each shape occurs equally often in a block."""
     shapes = shapes_of(run)
     return shapes * -(-REPLAY_BLOCK_STEPS // shapes)
 
@@ -96,7 +96,7 @@ def shapes_of(run: Run) -> int:
 
 
 def captures_of(run: Run, shapes: int) -> int:
-    """Return how often a run that tests memory after re-captures makes a capture. The number is a multiple of the
+    """Return how often a run that tests memory after re-captures makes a capture. This count is a multiple of the
     number of shapes, and at least `ROUNDS_PER_AFTER` times the setting `after`."""
     rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * count_setting(run, "after") // shapes))
     return rounds * shapes
@@ -106,7 +106,7 @@ def count_setting(run: Run, name: str) -> int:
     """Return the run's setting `name`, which must be a whole number. Raises TypeError if it is not."""
     value = run.settings[name]
     if not isinstance(value, int):
-        raise TypeError(f"the setting {name!r} of a {run.probe} run must be a number, not {value!r}")
+        raise TypeError(f"the setting {name!r} of a {run.probe} run must be a whole number, not {value!r}")
     return value
 
 
@@ -164,10 +164,11 @@ class AnnouncedSteps(FaultyRun):
 # The code below changes (nudges) an arm's parameters slightly before it starts, to measure how far rounding alone
 # changes its training. Each nudged element is multiplied by 1 + e or 1 - e. The parameter's name and the element's
 # position determine the sign, so that all processes and ranks use the same sign. In float32 and in more precise types
-# every element is nudged, and e is 8 epsilons of float32 (2^-20, about 1e-6). This is about the rounding of a few
-# steps. In less precise types about every 16th element is nudged, and e is one epsilon of the type. If all elements
-# were nudged, the change would be larger than the rounding of a step. If an optimizer updates copies of a more precise
-# type (master weights), the copies are nudged, and the parameters are set from the copies.
+# every element is nudged, and e is 8 epsilons of float32 (2^-20, about 1e-6). Such a change is about as large as the
+# rounding errors of a few steps. In less precise types about every 16th element is nudged, and e is one epsilon of the
+# type. If all elements of such a type were nudged, the change would be larger than the rounding errors of a step. If an
+# optimizer updates copies of a more precise type (master weights), the copies are nudged, and the parameters are set
+# from the copies.
 
 FLOAT32_EPSILONS = 8
 OF_COARSE = 16
@@ -196,8 +197,9 @@ def _multiply(name: str, tensors: list[Tensor]) -> None:
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
     """Yield each parameter's name, with a list of the parameter and those tensors of `others` that are copies of it.
 
-    A part of a flat tensor with copies of all parameters also counts as a copy. A parameter whose elements are all
-    equal is skipped if it seems to have copies, because every tensor with this value looks like a copy of it.
+    If one flat tensor in `others` holds copies of all parameters, the parameter's part of this tensor counts as a copy
+    too. A parameter whose elements are all equal is skipped if it seems to have copies, because every tensor with this
+    value looks like a copy of it.
     """
     floating = {name: part for name, part in parameters.items() if _epsilon(part.dtype) is not None}
     elements = sum(part.numel() for part in floating.values())
@@ -249,12 +251,12 @@ def _factors(name: str, part: Tensor) -> Tensor:
 
 @contextmanager
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
-    """Open the arm and yield it for the duration of the block. Afterwards, close it and return its memory to the
-    device.
+    """Open the arm and yield its training run for the `with` block. Afterwards, close the training run and return its
+    memory to the device.
 
-    Before each arm is opened, the random generators of this process are set to the workload's seed, so that no arm
-    depends on random numbers that an earlier arm or import drew. Each rank adds its number to the seed, so that random
-    values which a system does not seed itself differ between ranks. Captures within the block are counted
+    Before the arm is opened, the random generators of this process are set to the workload's seed. The arm therefore
+    does not depend on random numbers that an earlier arm or import drew. Each rank adds its number to the seed, so that
+    random values which a system does not seed itself differ between ranks. Captures within the `with` block are counted
     (`attempts_of`). If the system knows the run's fault, the system plants it; otherwise the harness plants it. Raises
     `UsageError` for an unknown fault, or if the arm has another commit than this process. Raises `NotAvailable` if the
     system raises it.
@@ -269,7 +271,7 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
         raise UsageError(one_commit_per_process, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
-    # import late, because this module imports torch
+    # import late, because `capture_attempts` imports torch
     from harness.execution.watchers.capture_attempts import CaptureAttempts
 
     settings = deterministic_algorithms() if planned.arm.deterministic else nullcontext()
@@ -305,7 +307,7 @@ def _opened_here(
             nudge(entered)
         yield entered
         if (at_commit := in_use()) is not None:
-            # check the imported modules again, because user code may have imported more of them within the block
+            # check the imported modules again, because user code may have imported more modules within the `with` block
             at_commit.require(planned.system)
     attempts.training = None
     del training, entered
@@ -330,7 +332,7 @@ def _planned(run: Run, arm: str) -> PlannedArm:
     if run.fault != SWAPPED_ARMS or arm not in run.fault_arms:
         return run.arms[arm]
     others = [other for other in run.fault_arms if other != arm]
-    # If the claim is about only one arm, swap this arm with an arm of which another part of the step is captured.
+    # If the claim is about only one arm, swap this arm with an arm that captures another part of the step.
     others += [name for name, planned in run.arms.items() if planned.arm.capture != run.arms[arm].arm.capture]
     return run.arms[others[0]] if others else run.arms[arm]
 

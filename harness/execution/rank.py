@@ -35,7 +35,8 @@ class RankJob(Job):
 
 
 class RankAnswer(Answer):
-    """How the execution of this rank ended. at: the time of the end, in seconds on the machine's monotonic clock."""
+    """The answer of one rank when its execution ends. at: the time of this end, in seconds on the machine's monotonic
+    clock."""
 
     at: Real
 
@@ -48,7 +49,7 @@ def folder_of(directory: Path, rank: int) -> Path:
 def main() -> NoReturn:
     """Import torch, read the job, execute the run, answer, and end this process."""
     line = take_standard_input()
-    # this imports torch while the parent process creates the store through which the ranks find each other
+    # this imports torch while the parent process of the ranks creates their store (`TCPStore`)
     importlib.import_module("harness.execution.probes.paired")
     line.send(IMPORTED)
     message = line.receive(None)

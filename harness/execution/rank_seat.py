@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 MARKS = "marks"
-# The layout of the shared memory: first _WORK, then _COLLECTIVES. They are separate because two threads write them.
+# The layout of the memory-mapped file: first _WORK, then _COLLECTIVES. They are separate because two threads write
+# them.
 _WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")
 
 
 class Position(NamedTuple):
-    """The progress of one rank. All ranks execute the same program, so the others wait for a rank with a smaller
-    position.
+    """The progress of one rank. All ranks execute the same program, so ranks with a larger position wait for the rank
+    with the smallest position.
 
     joined: how many arms with several ranks the rank has entered. phases, steps, collectives: how many phases, steps
     and collectives the rank has begun in the current arm. Only collectives of torch's process groups count.
@@ -46,8 +47,8 @@ class Position(NamedTuple):
 
 
 class Marks:
-    """One rank's position (`Position`), in a small memory-mapped file. To write the position, the rank never waits. The
-    parent process of the ranks creates the file (`new_marks`) and reads the position from it."""
+    """One rank's position (`Position`), in a small memory-mapped file. The rank writes its position into the file
+    without waiting. The parent process of the ranks creates the file (`new_marks`) and reads the position from it."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -65,8 +66,8 @@ class Marks:
         self._write(accountable=False)
 
     def phase(self, *, waits: bool) -> None:
-        """Record that a phase of the arm begins. waits: True if this rank waits in the phase for the process that
-        supervises the run."""
+        """Record that a phase of the arm begins. waits: True if this is a phase in which the rank waits for the process
+        that supervises the run."""
         self._phases += self.read()[1] and not waits
         self._write(accountable=not waits)
 
@@ -80,8 +81,8 @@ class Marks:
         _COLLECTIVES.pack_into(self._memory, _WORK.size, number)
 
     def read(self) -> tuple[Position, bool]:
-        """Return the rank's last recorded position, and a flag. The flag is False while other ranks may wait for this
-        rank without a limit."""
+        """Return the rank's last recorded position, and a flag. The flag is False if other ranks may wait for this rank
+        without a time limit."""
         joined, phases, steps, accountable = _WORK.unpack_from(self._memory)
         (collectives,) = _COLLECTIVES.unpack_from(self._memory, _WORK.size)
         return Position(joined, phases, steps, collectives), bool(accountable)
@@ -94,8 +95,8 @@ class Marks:
 
 
 def new_marks(path: Path) -> Marks:
-    """Create the file for a rank's position. The rank has not begun yet, so all numbers in it are 0. Return its
-    `Marks`."""
+    """Create the file for a rank's position, and return its `Marks`. All numbers in the file are 0, because the rank
+    has not begun yet."""
     path.write_bytes(bytes(_WORK.size + _COLLECTIVES.size))
     return Marks(path)
 
@@ -107,8 +108,11 @@ MEETING_S = 0.01  # seconds after which a waiting rank checks again whether all 
 
 @dataclass
 class Seat:
-    """The description and state of this process as one of the ranks of a run. failed: a function that reports an arm's
-    error and ends the process. If the process did not end, the other ranks would wait for it in a collective."""
+    """The description and state of this process as one of the ranks of a run.
+
+    failed: a function that reports an arm's error and ends the process. Without this end, the other ranks would wait
+    for this rank in a collective.
+    """
 
     rank: int
     port: int
@@ -134,8 +138,8 @@ def take(seat: Seat) -> None:
 
 
 def is_here(ranks: int) -> bool:
-    """Return True if this process takes part in an arm with `ranks` ranks. Also return True in a process that is not a
-    rank. If it should be one, `together` raises the error."""
+    """Return True if this process takes part in an arm with `ranks` ranks, or is not a rank at all. In a process that
+    wrongly is not a rank, `together` then raises the error."""
     return _seat is None or _seat.rank < ranks
 
 
@@ -151,11 +155,11 @@ def ranks() -> int:
 
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
-    """Within the block, this process is in one process group with the other ranks of `arm`. With one rank, nothing is
-    done.
+    """Join one process group with the other ranks of `arm` for the duration of the `with` block. Do nothing if the arm
+    has only one rank.
 
-    Raises UsageError in a process that is not a rank. If the block raises an error, the error is reported to the parent
-    process, and this process ends.
+    Raises UsageError in a process that is not a rank. If the `with` block raises an error, the error is reported to the
+    parent process, and this process ends.
     """
     planned = run.arms[arm].arm
     ranks = planned.ranks
@@ -179,7 +183,8 @@ def together(run: Run, arm: str) -> Iterator[None]:
 
 def agreed(found: bool) -> bool:
     """Return True on every rank if `found` is true on at least one rank. Wait until all ranks have called this
-    function. If the ranks use the result to decide about another step, they all make the same number of steps."""
+    function. All ranks get the same result. If they decide by it whether to make more steps, they all make the same
+    number of steps."""
     seat = _seat
     if seat is None or not seat.opened:
         return found
@@ -191,8 +196,8 @@ def agreed(found: bool) -> bool:
 
 
 def note_phase(*, waits: bool) -> None:
-    """Record that a phase of the run begins in this process. waits: True if the process waits in it for the process
-    that supervises the run."""
+    """Record that a phase of the run begins in this process. waits: True if this is a phase in which the process waits
+    for the process that supervises the run."""
     if _seat is not None and _seat.opened:
         _seat.marks.phase(waits=waits)
 
@@ -231,7 +236,7 @@ def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: boo
 
 
 def _environment(seat: Seat, ranks: int) -> dict[str, str]:
-    """Return the environment variables that `torchrun` sets for a rank, without variables that no training reads."""
+    """Return the environment variables that `torchrun` sets for a rank, except those that no training reads."""
     number, count = str(seat.rank), str(ranks)
     return {
         "RANK": number,

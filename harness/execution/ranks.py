@@ -1,8 +1,8 @@
 """Execute a run whose arms have several ranks: start the ranks, observe them, and end all of them if one fails.
 
 This process executes no arm itself. Rank 0 writes into the run's directory, and its heartbeat and phases count as those
-of the run. All ranks are children of this process, and belong to its process group of the operating system. A signal
-that stops or ends this group therefore also stops or ends the ranks.
+of the run. All ranks are children of this process, and all of them are in its process group of the operating system. A
+signal that stops or ends this group therefore also stops or ends the ranks.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from harness.processes.child import ALONE, GO, TOGETHER, Ending, start_child
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1
-# Seconds that other ranks may wait for a rank without progress, if each rank has a processor core.
+# Seconds that other ranks may wait for a rank without progress. This limit is larger if several ranks share a processor
+# core.
 LAG_S = 20.0
 STOPPED_S = 5.0  # seconds for which a rank may be stopped while this process is not stopped
 # If more seconds have passed between two checks of the ranks, only this number counts, because then this process was
 # stopped, too.
 LONGEST_LOOK_S = 1.0
-# Seconds to wait after the first failure of a rank. Another rank may have failed earlier and reports this a little
-# later.
+# Seconds to wait after the first reported failure of a rank. Another rank may have failed earlier and may report its
+# failure a little later.
 OTHERS_S = 0.3
 GRACE_S = 1.0  # seconds that a rank gets to write its stack
 _OF_RANKS = {
@@ -47,13 +48,13 @@ _OF_RANKS = {
     # Multicast over NVLink needs a service (the fabric manager) that rented machines may lack.
     "NCCL_NVLS_ENABLE": "0",
 }
-# cause of a rank's end -> words before the description of the end, so that a sentence can begin with the rank's name
+# words between a rank's name and the description of its end, for each cause of the end; together they form a sentence
 _VERBS = {"signal": "was ", "exception": "it "}
 
 
 class RankEnded(Exception):  # noqa: N818 - it describes how a rank ended
-    """One rank failed, so the harness ended all ranks. cause, stack: why the first failed rank ended, and its Python
-    stack."""
+    """One rank failed, so the harness ended all ranks. cause: why the rank that failed first ended. stack: the Python
+    stack of this rank."""
 
     def __init__(self, cause: Cause, message: str, stack: str) -> None:
         super().__init__(message)
@@ -105,8 +106,8 @@ class _Rank:
                 self.child.line.send(GO)
 
     def look(self, seconds: float, farthest: Position, lag: float) -> None:
-        """Update the seconds for which other ranks have waited for this rank, and for which a signal has stopped this
-        rank.
+        """Update two numbers: the seconds for which other ranks have waited for this rank, and the seconds for which a
+        signal has stopped this rank.
 
         seconds: time since the last call. farthest: the largest position of all ranks. lag: if other ranks have waited
         longer than `lag` seconds while this rank compiles, the wait is counted from 0 again.
@@ -120,7 +121,8 @@ class _Rank:
         self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
 
     def ending(self) -> tuple[Cause, str]:
-        """Return the cause of the rank's end, and words about it that can follow the rank's name in a sentence."""
+        """Return the cause of the rank's end, and a description of the end that can follow the rank's name in a
+        sentence."""
         if self.answer is not None and self.answer.failed is not None:
             return "exception", self.answer.failed
         ending = self._ending or self.child.ended()
@@ -137,18 +139,22 @@ class _Rank:
 
 
 def _message(said: str) -> str | RankAnswer:
-    """Parse a rank's message: return one of the words that ranks send, or the rank's answer."""
+    """Parse a rank's message. Return the message itself if it is one of the words that ranks send, and otherwise the
+    rank's answer."""
     return said if said in (IMPORTED, ALONE, TOGETHER) else RankAnswer.model_validate_json(said)
 
 
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
-    """Let the ranks execute the run. threads: the number of host threads that all ranks share. None: the ranks share
-    the processor cores or, if the user has set OMP_NUM_THREADS, each rank uses this number.
+    """Let the ranks execute the run.
+
+    threads: the number of host threads, divided among the ranks. None: the processor cores are divided among the ranks,
+    unless the user has set OMP_NUM_THREADS. Then each rank uses as many threads as this variable says.
 
     Raises `RankEnded` for the rank that failed first, or `NotAvailable` if user code in that rank raised it. All ranks
     have ended when this function returns or raises.
     """
-    faulthandler.unregister(signal.SIGTERM)  # only the stacks of the ranks are useful, not those of this process
+    # only the stacks of the ranks are useful, and not the stacks of this process
+    faulthandler.unregister(signal.SIGTERM)
     signal.signal(signal.SIGTERM, _leave)
     recorder.phase("start the ranks")
     ranks = [_Rank(number, recorder.directory) for number in range(run.ranks)]
@@ -183,8 +189,8 @@ def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> No
 
 
 def _threads(threads: int | None, ranks: int) -> int | None:
-    """Return the number of host threads for each rank: an equal share of `threads` or, without `threads`, of the usable
-    processor cores. Without `threads`, return None if the user has set the number (OMP_NUM_THREADS)."""
+    """Return the number of host threads for each rank: an equal share of `threads`. If `threads` is None, return None
+    if the user has set OMP_NUM_THREADS, and otherwise an equal share of the usable processor cores."""
     if threads is None and "OMP_NUM_THREADS" in os.environ:
         return None
     return max(1, (threads or usable_cores()) // ranks)
@@ -212,8 +218,8 @@ def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
 
 
 def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
-    """Raise the failure of the rank that failed first. A rank whose process died counts as earlier than a rank with an
-    exception, because the death may have caused the exception."""
+    """Raise the failure of the rank that failed first. A rank whose process died counts as earlier than any rank with
+    an exception, because the death may have caused the exception in the other rank."""
     time.sleep(OTHERS_S)
     for rank in ranks:
         rank.listen(recorder)
@@ -238,8 +244,8 @@ def _lag(ranks: int) -> float:
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` if a signal (SIGSTOP) has stopped a rank for too long, or if other ranks have waited for it for
-    too long."""
+    """Raise `RankEnded` if a signal (SIGSTOP) has stopped a rank for too long, or if other ranks have waited for a rank
+    for too long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         rank_name = f"rank {rank.number} of {len(ranks)}"

@@ -1,7 +1,8 @@
 """Write the evidence of one run into the run's directory: phases, records, series and heartbeats.
 
 Every write is flushed, so that the evidence on disk can be read even if the worker dies. The heartbeat is written by
-the thread that executes the run. A background thread would continue to write it even if the run hangs.
+the thread that executes the run, and not by a background thread, which would continue to write it even if the run
+hangs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-# Import these functions here before user code is imported, because user code could replace them in their modules.
+# Import these functions before any user code is imported, because user code could replace the functions in their
+# modules.
 from os import times, utime
 from pathlib import Path
 from time import monotonic
@@ -28,8 +30,8 @@ from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
-# Names of phases in which this process waits for the process that supervises it. Other ranks of the run may then wait
-# for this rank.
+# Names of phases in which this process waits for the process that supervises it. Meanwhile the other ranks of the run
+# may wait for this process without a time limit.
 WAITS = (WAIT_ALONE, WAIT_TOGETHER)
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
@@ -40,8 +42,8 @@ def _loss(value: float) -> str:
 
 
 def _within(phase: str, name: str) -> str:
-    """Return the name of a phase of waiting. If `phase` belongs to an arm, the returned name begins with that arm's
-    name.
+    """Return `name`, the name of a phase of waiting. If `phase`, the phase before the wait, belongs to an arm, put the
+    arm's name in front of it.
 
     A kernel of the arm may still be running during the wait and fail. If the worker then dies, the phase names the arm.
     """
@@ -81,8 +83,9 @@ class SeriesWriter:
         self.file.write(",".join((*SERIES_COLUMNS, *self._metrics)) + "\n")
 
     def rows(self, block: StepRows) -> None:
-        """Append a block of steps. Raises ValueError if the columns have different lengths, if the names of metrics
-        have changed, or if a digest contains a character that a CSV field may not contain."""
+        """Append a block of steps. Raises ValueError if the columns have different lengths, or if the metrics have
+        other names than in earlier blocks. Also raises it if a batch digest contains a character that a CSV field may
+        not contain."""
         self._require_metrics(block.metrics)
         lines = []
         for step, loss, digest, active, count, *others in zip(*block[:5], *block.metrics.values(), strict=True):
@@ -101,10 +104,11 @@ class SeriesWriter:
         if self._rows or wrong:
             raise ValueError(
                 f"a step reported the metrics {list(metrics)}, but the series has the metrics {self._metrics}; report "
-                "the same metrics in each step, with valid names that no column of the series has"
+                "the same metrics in each step, with names of letters, digits, `_`, `.` and `-` that are not columns "
+                "of the series"
             )
         self._metrics = list(metrics)
-        # write the header again: before the first step, the names of the metrics were unknown
+        # write the header again: until the first block, the names of the metrics were unknown
         self._write_header()
 
     def close(self) -> None:
@@ -125,7 +129,7 @@ class Recorder:
         self._series: dict[tuple[str, int], SeriesWriter] = {}
         self._heartbeat.touch()
         self.current_phase = ""
-        self.failed_after: int | None = None  # number of steps that the arm which failed last had made
+        self.failed_after: int | None = None  # number of steps that the last arm made, if it failed
 
     def seconds(self) -> float:
         """Return the seconds since this recorder was created."""
@@ -157,21 +161,22 @@ class Recorder:
         self.heartbeat()
 
     def series(self, arm: str, replica: int) -> SeriesWriter:
-        """Return the writer of the series of an arm's execution number `replica`. Later calls return it again."""
+        """Return the writer of the series of execution number `replica` of the arm. The first call creates the writer;
+        later calls return the same writer."""
         key = (arm, replica)
         if key not in self._series:
             self._series[key] = SeriesWriter(self.directory / series_name(arm, replica), self.heartbeat)
         return self._series[key]
 
     def heartbeat(self) -> None:
-        """Show the supervising process that the run makes progress, by touching the heartbeat file. Every write does
-        the same."""
+        """Show the supervising process that the run makes progress, by updating the time of the heartbeat file. Every
+        write of evidence does this too."""
         utime(self._heartbeat)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Within the block, all other runs of this command are stopped, so that only this run uses the GPU and the
-        processors. Without a supervising process, no run is stopped."""
+        """Stop all other runs of this command for the duration of the `with` block, so that only this run uses the GPU
+        and the processors. Without a supervising process, no run is stopped."""
         if self._line is None:
             yield
             return

@@ -35,9 +35,9 @@ UNDECLARED_SHARE = 0.25
 # GiB of GPU memory that a process needs outside of torch; 0.76 GiB was measured on an H200 with one captured step
 CONTEXT_GIB = 0.8
 HOST_GIB = 2.0  # GiB of host memory that each process needs, including torch's libraries
-# Estimated factor by which an arm takes longer if its host syncs are observed. At each host sync, the arm waits until
-# the GPU works for it again. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a step of
-# an eager arm 85 ms.
+# Estimated factor by which an arm takes longer if its host syncs are observed: while such an arm waits at a host sync,
+# the GPU may work for other runs. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a
+# step of an eager arm 85 ms.
 WATCHED = 4
 # Estimated time to open an arm, in steps of the arm. Without this estimate, short runs of large models would seem to be
 # the shortest tasks, and would begin last.
@@ -50,8 +50,8 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 class Work:
     """A run to execute, the directory for its evidence, and two callbacks.
 
-    tell: called with the progress of the run. over: called when the run ends, with the description of the worker's
-    death, or with None. `over` is not called for an interrupted run.
+    tell: called with the progress of the run. over: called when the run ends. Its argument describes the death of the
+    worker, or is None if the worker did not die. `over` is not called for an interrupted run.
     """
 
     run: Run
@@ -63,7 +63,8 @@ class Work:
 @dataclass(frozen=True)
 class Task(Work):
     """A run that waits for a worker process. memory_gib: the GPU memory that the run may take; None if no other run of
-    this command may use the GPU meanwhile. alone: True if runs of other commands may not use the GPU either."""
+    this command may use the GPU at the same time. alone: True if runs of other commands may not use the GPU at that
+    time either."""
 
     on_gpu: bool
     memory_gib: float | None
@@ -71,8 +72,7 @@ class Task(Work):
 
     @property
     def order(self) -> int:
-        """Return the rank of the task in the order of execution. A task begins after all tasks with a lower number have
-        ended."""
+        """Return a number for the order of execution. A task begins after all tasks with a lower number have ended."""
         if probe_named(self.run.probe).timed:
             return TIMED + self.run.measurement
         return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
@@ -92,9 +92,10 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 
 
 def _size(task: Task) -> float:
-    """Return a number that estimates how long a task takes: the steps of all arms times the declared memory.
+    """Return a number that estimates how long a task takes: the steps of all arms, multiplied by the declared memory.
 
-    A comparison of kernels has no steps. Its estimate counts the combinations of operations, data types and magnitudes.
+    A comparison of kernels has no steps. Its estimate is the number of combinations of operations, data types and input
+    magnitudes.
     """
     run = task.run
     if probe_named(run.probe).grid:
@@ -126,7 +127,7 @@ class Schedule:
         # tasks to execute once more, because they ran out of memory while other commands used the GPU
         self._again: list[Task] = []
         # The number of running threads. If a signal interrupts the start of a thread, the thread pool does not wait for
-        # it. Therefore `execute` waits until this number is 0.
+        # the thread. Therefore `execute` waits until this number is 0.
         self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
@@ -156,7 +157,7 @@ class Schedule:
                 raise
 
     def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
-        """Start every waiting task that may execute at the same time as the tasks that are executing already."""
+        """Start every waiting task that may execute at the same time as the tasks that are already running."""
         for task in list(waiting):
             if self._may_begin(task, waiting):
                 waiting.remove(task)
@@ -171,7 +172,8 @@ class Schedule:
             self._company.before = processes_on(self._uuid)
 
     def _share_of(self, tasks: Sequence[Task]) -> float:
-        """Return the share of the GPU's memory that those of the `tasks` need that can share the GPU."""
+        """Return the share of the GPU's memory that this command needs for those of the `tasks` that can share the GPU
+        with other commands."""
         sharing = [task.memory_gib for task in tasks if not task.alone]
         declared = sum(memory for memory in sharing if memory is not None)
         share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
@@ -205,7 +207,7 @@ class Schedule:
 
     def _places(self, task: Task) -> int:
         """Return how many tasks like `task` this machine's processors and memory can execute at the same time. For
-        timings only the memory counts, because only one of them at a time measures."""
+        timings only the memory counts, because at any time only one of the timings measures."""
         processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
         by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)

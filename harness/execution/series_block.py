@@ -1,15 +1,15 @@
 """Write the series of one execution in blocks of steps, and handle errors of detectors that observe the execution.
 
-In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. Gradient norms
-are compared with their limit. Digests are computed once for each block, for all its steps together, and copied to the
-host in a few transfers. If a detector or recorder raises an error, only its part of the evidence is missing (see
-`Parts`).
+In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. For the gradient
+norms, only the result of their comparison with the limit is kept. Digests are computed once for all steps of a block,
+and copied to the host in a few transfers. If a detector or recorder raises an error, only its part of the evidence is
+missing (see `Parts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic  # import it before user code, which could replace it
+from time import monotonic  # import it before user code, which could replace it in its module
 from typing import Protocol, TypeVar
 
 import torch
@@ -118,7 +118,7 @@ def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
 class _KeptInputs:
     """Copies of the inputs of a block's steps, in memory that is allocated once for each shape.
 
-    The harness's memory therefore does not grow within a block. If a claim measures whether memory grows, only the
+    Within a block, the harness therefore needs no additional memory. If a claim measures whether memory grows, only the
     system can make it grow. If there are too many shapes, the memory of all shapes is freed after each block.
     """
 
@@ -132,7 +132,7 @@ class _KeptInputs:
         self.shapes: set[Shapes] = set()  # the shapes of the inputs of all steps so far
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Copy the inputs of a step. Return True if the memory is now full, for this shape or in total."""
+        """Copy the inputs of a step. Return True if no memory for another step is left, for this shape or in total."""
         tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
         shapes = shapes_of_inputs(tensors)
         self.shapes.add(shapes)
@@ -154,7 +154,7 @@ class _KeptInputs:
         return len(self._rows) > KEPT_SHAPES and self.held_bytes > 2 * KEPT_BYTES
 
     def take(self) -> list[str]:
-        """Return a digest for each kept step, in the order of the steps, and clear the block."""
+        """Return a digest for each kept step, in the order of the steps, and forget the kept steps."""
         digests = [""] * self._steps
         for shapes, places in self._filled.items():
             kept = {name: rows[: len(places)] for name, rows in self._rows[shapes].items()}
@@ -187,14 +187,15 @@ class _KeptMetrics:
         self._steps += 1
 
     def take(self) -> dict[str, list[float]]:
-        """Return the kept metrics by name, in the order of the steps, and clear the block."""
+        """Return the kept metrics by name, in the order of the steps, and forget them."""
         taken = {name: values[: self._steps].tolist() for name, values in (self._kept or {}).items()}
         self._steps = 0
         return taken
 
 
 def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
-    """Return the digest of each step's inputs, in their order. Inputs with equal shapes are digested together."""
+    """Return the digest of each step's inputs, in the order of `batches`. Inputs with equal shapes are digested
+    together."""
     alike: dict[Shapes, list[int]] = {}
     plain = [made_of(inputs) for inputs in batches]
     for place, inputs in enumerate(plain):
@@ -221,7 +222,7 @@ def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return memory for the inputs of a block's steps: for each input a tensor [rows, ...] with one row for each step.
 
     All tensors together have at most KEPT_BYTES, unless one step needs more. This function also computes a digest, so
-    that the memory which a digest needs is allocated now and not during the block.
+    that torch allocates the memory for digests now and not during the block.
     """
     each = sum(map(_bytes_of, tensors.values()))
     number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
@@ -248,8 +249,9 @@ class Parts:
         """Call `question`, which creates the `parts` of the evidence, and return its result.
 
         If `question` raises an error, record that the parts failed, and return None, so that the execution continues.
-        If one of the parts has failed before, return None without the call. Raises torch's error if the device cannot
-        be used any more. Raises `UsageError` unchanged, because it means that the plan of the run is wrong.
+        If one of the parts has failed before, return None and do not call `question`. Raises torch's error if the
+        device cannot be used any more. Raises `UsageError` unchanged, because it means that the plan of the run is
+        wrong.
         """
         if not self.failed.isdisjoint(parts):
             return None
@@ -259,7 +261,7 @@ class Parts:
             raise
         except BaseException as error:  # user code may raise anything, also SystemExit
             self._record(error, parts)
-        # A CUDA error persists in the process: if this was such an error, the call below raises it again, and the arm
+        # A CUDA error persists in the process. If `error` is a CUDA error, the call below raises it again, and the arm
         # ends.
         release_memory()
         return None

@@ -3,15 +3,15 @@ runs.
 
 Several contracts often require the same arms of one trainer on one workload, such as the plain arm. Equal arms on one
 machine give equal bits. Therefore one run, the host, also executes the arms of other runs, its guests. If equal arms
-give different bits after all, the host's repetition of an arm shows this, and every guest uses this evidence, too. Runs
-that compare arms are joined arm by arm. Other runs, such as timings, are joined only if they are completely equal.
+give different bits after all, a repetition of an arm by the host shows this, and every guest uses this evidence, too.
+Runs that compare arms are joined arm by arm. Other runs, such as timings, are joined only if they are completely equal.
 
 A run executes its arms one after the other. An arm of many small kernels leaves a GPU idle for most of the time. A long
 run that compares arms is therefore split into lanes. A lane is a part of a run that does not depend on the other parts,
-and that has a separate process. Without a GPU a long run is split, too. Otherwise it would still execute on one
-processor when all other runs have ended. Repetitions of an arm always have a separate process. A process may draw a
-value only once, such as a seed made from its process id. In the same process, a repetition would get the same value,
-and a difference would not show.
+and that has a separate process. Without a GPU a long run is split, too. Otherwise this run would still execute on one
+processor when all other runs have ended. Repetitions of an arm always have a separate process. User code may draw a
+value only once in each process, such as a seed made from the process id. In the same process, a repetition would get
+the same value, and a difference between executions would not show.
 
 Units, runs and judges do not depend on this division (see `harness.evidence.serving`).
 """
@@ -40,31 +40,33 @@ from harness.system.wrappers import SWAPPED_ARMS
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# A run on a GPU is split into several processes (lanes) if its steps times the workload's declared GiB reach this
-# number. The declared GiB stand for the time of a step: a step of 28 layers (12 GiB) takes longer than a step of a tiny
-# model (2 GiB). Each additional process costs 5 to 10 s for imports, opening and first compilations. On a shared H200,
-# 100 steps of 28 layers took 10 to 45 s for each arm, and 300 steps of the tiny model took 2 to 3 s.
+# A run on a GPU is split into several processes (lanes) if its number of steps, multiplied by the GiB of memory that
+# the workload declares, reaches this number. The declared GiB stand for the time of a step: a step of 28 layers (12
+# GiB) takes longer than a step of a tiny model (2 GiB). Each additional process costs 5 to 10 s for imports, opening
+# and first compilations. On a shared H200, 100 steps of 28 layers took 10 to 45 s for each arm, and 300 steps of the
+# tiny model took 2 to 3 s.
 SPLIT_FROM_STEP_GIB = 1000
-# A run without a GPU is split into several processes (lanes) if each process gets at least this number of steps times
-# GiB. The steps of all executions of the run count. Each additional process costs 3 to 5 s. In comparison, 250 steps of
-# the reference trainer's tiny model take 15 s on one processor.
+# A run without a GPU is split into several processes (lanes) if each process gets at least this product of steps and
+# GiB. The steps of all executions of the run are added up. Each additional process costs 3 to 5 s. In comparison, 250
+# steps of the reference trainer's tiny model take 15 s on one processor.
 LANE_STEP_GIB = 250
 
 Execution = tuple[str, int]  # the name of an arm, and the number of its execution (replica), from 0
 
 
 def lanes(run: Run) -> list[Run]:
-    """Split the run into lanes: parts that may execute at the same time. Return them ordered by their first execution.
+    """Split the run into lanes: parts that may execute at the same time. Return the lanes, ordered by their first
+    execution.
 
     A candidate and its baseline stay in one lane, because their gradients and end states are compared on the device.
-    The same holds for other executions whose end states are compared with each other (`Run.compared`). If an arm is
+    Other executions whose end states are compared with each other stay in one lane, too (`Run.compared`). If an arm is
     executed several times, its executions after the first are repetitions. Repetitions that need not be in one lane
     with a first execution form one additional lane. A short run is not split further. Every execution keeps its number
     and the name of its arm.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
-        # Do not split. If a fault exchanges two arms, a lane would need arms of other lanes. A run with several ranks
-        # already has several processes.
+        # Do not split the run. If its fault exchanges two arms, a lane would need arms of other lanes. A run with
+        # several ranks already has several processes.
         return [run]
     apart = _repetitions(run)
     rest = [execution for execution in run.executions() if execution not in apart]
@@ -76,8 +78,8 @@ def lanes(run: Run) -> list[Run]:
 
 
 def awaits(lane: Run, other: Run) -> bool:
-    """Return True if `lane` reads tensors that `other` writes. This is the case for two lanes of one run if their arms
-    are of different commits and tensors of these arms are compared."""
+    """Return True if `lane` reads tensors that `other` writes. Two conditions must hold: both are lanes of one run,
+    with arms of different commits, and tensors of an arm of `lane` are compared with tensors of an arm of `other`."""
     pairs = {*lane.baseline_of.items(), *(pair for arms in lane.compared or [] for pair in permutations(arms, 2))}
     reading = {arm for arm, planned in lane.arms.items() if planned.commit is None}
     leaving = {arm for arm, planned in other.arms.items() if planned.commit is not None and planned.first_replica == 0}
@@ -85,8 +87,8 @@ def awaits(lane: Run, other: Run) -> bool:
 
 
 def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[list[Execution]]:
-    """Split the parts by commit. The modules of both commits have the same names, so one process can import only those
-    of one commit."""
+    """Split the parts by commit. The modules of both commits have the same names, so one process can import only the
+    modules of one commit."""
     split = [
         [execution for execution in part if run.arms[execution[0]].commit == commit]
         for part in parts
@@ -110,7 +112,7 @@ def _on_processors(run: Run, executions: Sequence[Execution], apart: bool) -> li
     """Return parts of about equal size: at most one for each processor, and each large enough for a separate process.
 
     Return an empty list if there would be fewer than two parts. apart: True if the repetitions already have a separate
-    process, so that one part less is made.
+    process; then there is one part fewer.
     """
     number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores()) - apart
     if number < 2:
@@ -138,7 +140,8 @@ def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Exec
 
 
 def _in_order(run: Run, parts: Iterable[Iterable[Execution]]) -> list[list[Execution]]:
-    """Sort the executions in each part, and then the parts, by the order in the run. Empty parts are left out."""
+    """Sort the executions in each part, and then sort the parts. Executions have the run's order, and parts the order
+    of their first executions. Empty parts are left out."""
     order = {execution: number for number, execution in enumerate(run.executions())}
     inside = [sorted(part, key=order.__getitem__) for part in parts]
     return sorted((part for part in inside if part), key=lambda part: order[part[0]])
@@ -185,7 +188,7 @@ def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
 
 def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progress], None]]:
     """Return one callback for each of `count` lanes (parts of a run). Each callback calls `tell` with the progress of
-    its lane. When all lanes have ended, `tell` is called with the end of the run (an empty phase)."""
+    its lane. The end of a lane (an empty phase) is passed on to `tell` only when all lanes have ended."""
     ended: set[int] = set()
     lock = threading.Lock()
 
@@ -216,8 +219,9 @@ def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, A
     """Return the run without the arm in which its worker died, and prepare `directory` for another worker.
 
     Return None if the phase in `death` names no arm. Also return None if every judgement needs the arm and no other arm
-    has failed. If another arm has failed, the run continues, so that the causes of all failures are recorded. failed:
-    the failures so far, by arm; the failure of this arm is added. There are at most as many workers as arms.
+    has failed. If another arm has failed, the run continues, so that the causes of all failures are recorded.
+
+    failed: the failures so far, by arm; the failure of this arm is added. There are at most as many workers as arms.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -267,18 +271,18 @@ def run_text(run: Run) -> str:
     return dump_json(run.model_dump(), indent=2, sort_keys=False) + "\n"
 
 
-# fields that may differ between a host (a run that is executed) and a guest (a run that uses its evidence); the joined
-# run gets a value that is enough for both
+# Fields that may differ between a host (a run that is executed) and a guest (a run that uses the host's evidence). The
+# joined run gets a value that is large enough for both.
 _WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")
-# A guest is a run that uses another run's evidence. This share of its executions must be made by the other run anyway.
-# With a smaller share it is faster to execute the guest in another process.
+# A guest is a run that uses the evidence of another run, its host. This is the smallest share of the guest's executions
+# that the host must make anyway. With a smaller share it is faster to execute the guest in another process.
 SAVED_AT_LEAST = 0.5
 
 
 @dataclass(frozen=True)
 class Guest:
-    """A run (the guest) whose arms are executed by the process of another run (the host). arms: an arm's name in the
-    guest -> its name in the host."""
+    """A run (the guest) whose arms are executed by the process of another run (the host). arms: the name of an arm in
+    the guest -> the name of the same arm in the host."""
 
     run: Run
     arms: dict[str, str]
@@ -297,8 +301,8 @@ class Hosted:
         return [self.run, *(guest.run for guest in self.guests)]
 
     def takes(self, guest: Run) -> bool:
-        """Add the run `guest` if it can be joined with this run and this saves enough executions. Return True if it was
-        added."""
+        """Add the run `guest` if it can be joined with this run, and if joining saves enough executions. Return True if
+        `guest` was added."""
         found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False
@@ -313,8 +317,8 @@ class Hosted:
 
 
 def hosted(runs: Iterable[Run]) -> list[Hosted]:
-    """Group the runs: each run to execute, with the runs that will use its evidence. The order of the runs stays the
-    same."""
+    """Decide which runs are executed, and which runs use the evidence of an executed run. Return the executed runs in
+    their order, each with the runs that use its evidence."""
     found: list[Hosted] = []
     for run in runs:
         if not any(host.takes(run) for host in found):
@@ -323,7 +327,7 @@ def hosted(runs: Iterable[Run]) -> list[Hosted]:
 
 
 def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
-    """Write a directory for each guest (a run that is not executed), with a reference to the host's evidence.
+    """Write a directory for each guest (a run that is not executed). It contains a reference to the host's evidence.
     directories: run id -> directory."""
     for guest in host.guests:
         directory = directories[guest.run.id]
@@ -334,8 +338,8 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return a run that serves both, and the names of the guest's arms in it, if the run `guest` equals the run `host`.
-    Otherwise return None."""
+    """Return a run that serves both `host` and `guest`, and the name of each of the guest's arms in this run. Return
+    None if the runs `host` and `guest` are not equal."""
     if not serves(host, guest, SAME):
         return None
     joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
@@ -343,9 +347,10 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the run `host` with the arms of the run `guest` added. Also return, for each arm of `guest`, its name in
-    `host`. Return None if the two runs cannot be joined, or if joining them would save too few executions."""
-    # a run whose fault exchanges two arms cannot execute arms for a run without this fault
+    """Return the run `host` with the arms of the run `guest` added, and a mapping from the names of the guest's arms to
+    their names in this run. Return None if the two runs cannot be joined, or if joining them would save too few
+    executions."""
+    # if the host's fault exchanges two arms, the host cannot execute arms for a guest without this fault
     if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
         return None
     arms: dict[str, str] = {}
@@ -375,8 +380,8 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name for an arm that is added to a run. It is `name`, with a number appended if `taken` already contains
-    `name`."""
+    """Return a name for an arm that is added to a run: `name` itself, or `name` with a number appended if it is in
+    `taken`."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

@@ -1,13 +1,13 @@
 """Execute a run in a worker process, check the worker's time and output, and record how the worker ended.
 
 Only this process (the supervisor) checks time limits. A worker exceeds a limit if it runs longer than the run's wall
-limit, or if its heartbeat stops although it does not compile (`is_compiling`). The worker then gets SIGTERM, writes its
+limit, or if its heartbeat stops although it does not compile (`is_compiling`). Such a worker gets SIGTERM, writes its
 Python stack, and gets SIGKILL. All its descendants get SIGKILL too (`harness.processes`). Time in which a worker is
 stopped for other runs does not count.
 
 Worker processes without a run, called interpreters, are started in advance. Each of them imports torch while other runs
-work, uses no device, and waits for a run. It is a new process and not a fork, because a fork would have its parent's
-threads, CUDA context, memory addresses and, in /proc, environment.
+work, uses no device, and waits for a run. An interpreter is a new process and not a fork, because a fork would have its
+parent's threads, CUDA context, memory addresses and, in /proc, environment.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
     """Start a worker process that has no run yet, and return it.
 
     ahead: True to import what most runs need while the process waits for a run. repeats: True for a process that
-    executes only repetitions of arms. Such a process gets another hash seed of Python than the processes of first
+    executes only repetitions of arms. In such a process Python has another hash seed than in the processes of first
     executions.
     """
     # Do not set CUBLAS_WORKSPACE_CONFIG here, not even to torch's own default for sm_90, `:4096:8`. If it is set, torch
@@ -69,8 +69,8 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
 
 class Interpreters:
-    """Worker processes that wait for a run. There are never more of them than runs are expected. At the end of this
-    context manager's block, those end that no run has taken."""
+    """Worker processes that wait for a run. There are never more of them than runs that are still expected. At the end
+    of this context manager's `with` block, the processes that are still waiting are ended."""
 
     def __init__(self, expected: int | None = None) -> None:
         # Let only a few processes import in advance, because an import takes a processor from running workers for
@@ -144,15 +144,15 @@ class Interpreters:
 SHOWN = 300  # largest number of characters shown of the last line that the worker printed
 # signals that a user or a job scheduler may send to all processes of a job to end it
 FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-# Longest time, in seconds, that may pass between the arrival of such a signal at the worker and its arrival at this
-# process.
+# Longest time, in seconds, between the arrival of such a signal at the worker and the arrival of the same signal at
+# this process.
 ENDED_TOGETHER_S = 1.0
 OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
 
 
 @dataclass
 class Company:
-    """The objects that all runs of one command share: waiting processes, the turns in which runs are alone on the
+    """The objects that all runs of one command share: waiting processes, a queue for runs that must be alone on the
     machine, and the ids of worker processes.
 
     locked: True if the command holds the GPU's lock for all its runs. Several runs may then use the GPU at the same
@@ -190,9 +190,8 @@ def execute(
     """Execute `run` in a worker process, and write its evidence into `directory`, whose old content is removed.
 
     Return None if the evidence is complete. Otherwise return how the worker died, and also write this to `death.json`.
-    If a worker dies in one arm of a run that compares arms, another worker executes the run without that arm, as long
-    as some judgement needs the other arms. If this thread gets an exception, such as KeyboardInterrupt, the worker is
-    killed.
+    If a worker dies in one arm of a run that compares arms, and some judgement does not need that arm, another worker
+    executes the run without the arm. If this thread gets an exception, such as KeyboardInterrupt, the worker is killed.
 
     gpu_uuid, rank_gpus: the GPUs to lock for the first rank and for the other ranks. Telemetry of the first GPU is
     sampled. A timing samples telemetry even without a GPU. stop: an event that the main thread sets to raise `Stopped`
@@ -212,8 +211,8 @@ def execute(
     with lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         failed: dict[str, ArmFailed] = {}
-        # If a worker or its device died, only the arm in which this happened is lost. The other arms are executed
-        # again.
+        # If a worker or its device died, only the arm that was being executed is lost. Another worker executes the
+        # other arms again.
         while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
@@ -226,11 +225,12 @@ def execute(
 
 
 def _outlive(death: Death, stop: threading.Event | None) -> None:
-    """Wait a moment if the worker was ended by a signal that the harness did not send, because the signal may soon
+    """Wait a moment if the worker was ended by a signal that the harness did not send, because the same signal may soon
     reach this process.
 
-    If the signal reaches this process meanwhile, or sets `stop`, raise an exception, so that the death is not recorded.
-    A recorded death counts as the run's result. A run without a recorded death is executed again later.
+    If the signal reaches this process during the wait, or if `stop` is set, raise an exception, so that the worker's
+    death is not recorded. A recorded death counts as the run's result. A run without a recorded death is executed again
+    later.
     """
     if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
         (stop or threading.Event()).wait(ENDED_TOGETHER_S)
@@ -321,8 +321,8 @@ def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | 
 
 
 def _last_words(output: Path) -> str:
-    """Return the last line that the worker printed as the end of a sentence, beginning with a comma. Return "" if the
-    worker printed nothing, or more than the file contains."""
+    """Return text about the last line that the worker printed, to append to a sentence: it begins with a comma. Return
+    "" if the worker printed nothing, or more than the file contains."""
     try:
         lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
     except Damaged:  # the worker printed nothing, or more than the file contains
@@ -342,10 +342,9 @@ def write_process_times(directory: Path, times: ProcessTimes) -> None:
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
-    """Restore `directory` and its `run.json` after the worker's end. Return a `Death` if they were changed, else None.
+    """Restore `directory` and its `run.json` after the worker's end. Return a `Death` if either was changed, else None.
 
-    phase: the worker's last phase. If there is a link, pipe or folder where one of the harness's own files must be, it
-    is removed.
+    phase: the worker's last phase. A link, pipe or folder at the path of one of the harness's own files is removed.
     """
     found = kind(directory)
     if found != "a folder":

@@ -1,4 +1,4 @@
-"""Share GPUs among all commands of a user, and let one run of a command use the machine alone for some time."""
+"""Let all commands of a user share the GPUs, and let one run of a command use the machine alone for some time."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class _Claim(NamedTuple):
 
 @contextmanager
 def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Wait for a share of the GPU's memory, or for the whole GPU (`ALONE`), and hold it within the block. announce:
-    called once if this command must wait, with a message that names the commands ahead of it."""
+    """Wait for a share of the GPU's memory, or for the whole GPU (`ALONE`), and hold it for the duration of the `with`
+    block. announce: called once if this command must wait, with a message that names the commands ahead of it."""
     path = lock_path(uuid)
     who = f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:2]])[:80]})"
     own = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.claim")
@@ -70,8 +70,8 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs within the block, each as `gpu_lock` does. They are locked in a fixed order, so that two
-    commands cannot block each other."""
+    """Hold several GPUs for the duration of the `with` block, each as `gpu_lock` does. The GPUs are locked in a fixed
+    order, so that two commands cannot wait for each other forever."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -79,7 +79,8 @@ def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: floa
 
 
 class GpuTurn:
-    """Holds GPUs for all runs of one command: a share of their memory, or whole GPUs, once a run needs a GPU alone."""
+    """Holds GPUs for all runs of one command: first a share of their memory, and whole GPUs as soon as a run needs a
+    GPU alone."""
 
     def __init__(self, uuids: Iterable[str], announce: Callable[[str], None]) -> None:
         self._uuids, self._announce = [*uuids], announce
@@ -91,7 +92,8 @@ class GpuTurn:
         waiting, if this command already holds enough."""
         if self.alone or (self.held and share is not ALONE):
             return False
-        # release this command's share first, because otherwise two commands could wait for each other forever
+        # release the share that this command holds first, because otherwise two commands could wait for each other
+        # forever
         self.close()
         self._stack.enter_context(gpu_locks(self._uuids, self._announce, share))
         self.held, self.alone = True, share is ALONE
@@ -165,7 +167,8 @@ POLL_S = 0.1
 
 
 class Stoppable(Protocol):
-    """One or more processes that can be stopped and resumed. Repeated calls of either method have no effect."""
+    """One or more processes that can be stopped and resumed. To stop a stopped process, or to resume a running process,
+    has no effect."""
 
     def stop(self) -> None: ...
 
@@ -174,7 +177,7 @@ class Stoppable(Protocol):
 
 class Turns:
     """Lets one worker at a time run alone on the machine, in the order of the workers' requests. All threads of a
-    command that supervise workers use the same object."""
+    command that supervise workers share one object of this class."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -184,8 +187,8 @@ class Turns:
 
     @contextmanager
     def present(self, worker: Stoppable, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Wait until no worker is alone or waits to be alone. Then let `worker` run within the block. check: called
-        regularly during the wait; it may raise an error to end the wait."""
+        """Wait until no worker is alone or waits to be alone. Then let `worker` run for the duration of the `with`
+        block. check: called regularly during the wait; it may raise an error to end the wait."""
         with self._changed:
             self._wait(lambda: self._alone is None and not self._asking, check)
             self._others.append(worker)
@@ -198,8 +201,8 @@ class Turns:
                 self._let_go(worker)
 
     def alone(self, worker: Stoppable, check: Callable[[], None]) -> None:
-        """Wait for the worker's turn, stop all other workers, and let `worker` run. Return at once if it already runs
-        alone. check: called regularly during the wait; it may raise an error to end the wait."""
+        """Wait for the worker's turn, stop all other workers, and let `worker` run. Return at once if `worker` already
+        runs alone. check: called regularly during the wait; it may raise an error to end the wait."""
         with self._changed:
             if self._alone is worker:
                 return

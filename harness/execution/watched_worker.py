@@ -1,5 +1,5 @@
 """Observe one worker process: its time limits, its phase and its output. This module also grants the worker's requests
-to be alone on the machine, and records when the worker was stopped."""
+to be alone on the machine, and records in which time intervals the worker was stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.processes.kept import KEEPER
 
 
 class OutputPump:
-    """A thread that reads a pipe to its end, and counts the bytes. It writes the first `KEPT` bytes to a file."""
+    """A thread that reads a pipe to its end, and counts the bytes. Writes the first `KEPT` bytes to a file."""
 
     KEPT = 256 * 2**10
     LIMIT = 10 * 2**20
@@ -90,8 +90,8 @@ _FRAME = re.compile(r'^ *File "(?P<file>.*)", line \S+ in (?P<function>.*)$', re
 _COMPILES = re.compile(
     r"(^|/)(torch/_(dynamo|inductor)/|triton/(compiler/|backends/\w+/compiler\.py|runtime/build\.py))"
 )
-# Frames of these modules and functions do not show a compilation: they run compiled code, or wait for another process
-# that compiles.
+# Frames of these modules and functions do not show that their process compiles: they run compiled code, or wait for
+# another process that compiles.
 _RUNS = re.compile(
     r"torch/(_dynamo/(eval_frame|external_utils|compiled_autograd)"
     r"|_inductor/(output_code|utils|cudagraph_\w+|runtime/(triton_heuristics|static_\w+)|compile_worker/\w+))\.py:"
@@ -140,7 +140,7 @@ def _shown(process: int, path: Path, number: int) -> str:
 
 def _below(process: int) -> set[int]:
     """Return the ids of a process and its descendants. If the parent of the process is a keeper (a process that ends
-    child processes of the harness), add the keeper and all its descendants."""
+    child processes of the harness), include the keeper and all its descendants."""
     seen = {int(entry.name): _status(int(entry.name)) for entry in _entries()}
     parents = {number: status[0] for number, status in seen.items() if status is not None}
     keeper = parents.get(process, process)
@@ -153,8 +153,8 @@ def _below(process: int) -> set[int]:
 
 
 def _compilers(processes: set[int]) -> dict[int, int]:
-    """Return the compilers among the `processes`, each with the processor time that it has used so far, in ticks of the
-    kernel's clock."""
+    """Return the processor time that each compiler among the `processes` has used so far, by process id, in ticks of
+    the kernel's clock. Other processes are left out."""
     found = {}
     for process in processes:
         seen = _status(process)
@@ -327,8 +327,8 @@ class WatchedWorker:
             self.child.line.send(GO)
 
     def _said(self, seconds: float) -> str:
-        """Return the worker's message if one arrives within `seconds`, otherwise "". If invalid data arrives, remember
-        this."""
+        """Return the worker's message if one arrives within `seconds`, otherwise "". If the worker sends invalid data,
+        store this fact."""
         said = self.child.receive(str, seconds)
         if isinstance(said, Ending):
             self._garbled = self._garbled or said.code is None
@@ -340,7 +340,8 @@ class WatchedWorker:
         return said if isinstance(said, str) else ""
 
     def edited(self) -> str | None:
-        """Return a message if the files of a complete run differ from what its worker wrote. Otherwise return None."""
+        """Return None if the files of a complete run are as its worker wrote them. Otherwise return a message about the
+        difference."""
         if self._written is None:
             return "the worker reported no digests of the files that it wrote"
         name = self._written.changed(self._directory)
@@ -364,14 +365,14 @@ class WatchedWorker:
         if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
             return False
         if is_compiling(self.child.pid, self._directory):
-            self._beat_at = time.monotonic()  # before the next look, wait for another `heartbeat_s` seconds
+            self._beat_at = time.monotonic()  # measure the next `heartbeat_s` seconds of silence from now on
         self._observe()
         with self._lock:
             return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s
 
     def _observe(self) -> None:
-        """Record when the heartbeat or the phase changes. The time is that of this process's monotonic clock. The
-        heartbeat itself is written with the system's clock, which somebody may set."""
+        """Record when the heartbeat or the phase changes. The recorded time is that of this process's monotonic clock,
+        because a user may change the system clock, by which the heartbeat is written."""
         beat = self._last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()

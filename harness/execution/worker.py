@@ -1,8 +1,8 @@
 """Run the worker process: wait for a run on standard input, execute it, and write its evidence into its directory.
 
 The process is started as `python -m harness.execution.worker [--ahead]`. With `--ahead` it imports torch while it waits
-for a run, and uses no device. The last record of a run's evidence is `complete`. If this record is missing, the process
-that started the worker records why the worker ended.
+for a run, and uses no device. The last record of complete evidence is `complete`. If this record is missing, the
+process that started the worker records why the worker ended.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
 AHEAD = "--ahead"
-# Seconds for which a repetition waits before it begins. Programs often use the time in whole seconds as a seed. Without
-# the wait, a repetition could get the same seed as the first execution.
+# Seconds for which a repetition of an arm waits before it begins. Programs often use the time in whole seconds as a
+# seed. Without the wait, a repetition could get the same seed as the first execution of the arm.
 LATER_S = 1.1
 RAISED_EXIT = 70  # the exit status EX_SOFTWARE of sysexits.h
 # The module below imports torch. Do not add `throughput` here, because importing it looks for a device.
@@ -51,7 +51,7 @@ class WorkerJob(Job):
 
 
 def main() -> int:
-    """Execute the run. Return exit status 0 if the evidence is complete, and another status otherwise."""
+    """Wait for a run and execute it. Return exit status 0 if the evidence is complete, and another status otherwise."""
     line = take_standard_input()
     if AHEAD in sys.argv[1:]:
         _import_ahead()
@@ -80,8 +80,8 @@ def _import_ahead() -> None:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Switch the garbage collector off in the block, in which modules are imported. It took a sixth of the time and
-    freed nothing."""
+    """Switch the garbage collector off in the `with` block, which imports modules. The collector took a sixth of the
+    time of these imports and freed nothing."""
     gc.disable()
     try:
         yield

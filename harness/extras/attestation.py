@@ -241,8 +241,8 @@ class Attested:
 
 
 def verify(directory: Path, file: Path, key: Path) -> Attested:
-    """Verify that this key signed the statement about this directory. Raises EvidenceError if it did not, and
-    UsageError for an invalid key."""
+    """Verify that the key signed the statement about this directory. Raises EvidenceError if the file has no such
+    signature, and UsageError for an invalid key."""
     text, key_id = opened(file, key)
     own, gate = statement_of(directory)
     if text != statement_text(own):
@@ -255,7 +255,8 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
 
 
 def _difference(text: str, own: Statement) -> str:
-    """Return, as text, the first difference between the signed statement and one about the directory as it is now."""
+    """Return, as text, the first difference between the signed statement `text` and `own`, the statement about the
+    directory as it is now."""
     try:
         signed = parse(text.encode(), Statement, "the statement")
     except Damaged as damage:

@@ -1,5 +1,5 @@
-"""Advise how to fix a step, based on the lines of user code that a message names, and on the verdict's reason code. The
-texts are in `advice.yaml`. Source files are only read as text and never executed."""
+"""Advise how to fix a step. The advice depends on the lines of user code that a message names, and on the verdict's
+reason code. The texts are in `advice.yaml`. Source files are only read as text and never executed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captur
 
 
 def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
-    """Return the places (file and line) of user code in a printed stack that are in `folders`. Paths are relative."""
+    """Return the places (file and line) in a printed stack whose files are user code in `folders`. The paths are
+    relative to these folders."""
     found: list[Place] = []
     for name, number in _FRAME.findall(stack):
         file = Path(name)
@@ -44,7 +45,8 @@ def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
 
 
 def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
-    """Return line `number` of the user's `file`, from the first folder that contains it, or "" if none does."""
+    """Return line `number` of the user's `file`, from the first of the folders that contains the file. Return "" if no
+    folder contains it."""
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
         # A folder of a project can contain a virtual environment or the harness. Their code is not user code. If the
@@ -62,8 +64,8 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Yield the lines to print below an answer: the code at each place, and how to fix it, by the code or by the reason
-    code.
+    """Yield the lines to print below an answer: the code at each place, and how to fix the step. The fix is selected by
+    this code or, if no fix is known for the code, by the reason code.
 
     folders: where to search for the files. question: the name of the answered question. message: the message of the
     verdict.
@@ -99,8 +101,8 @@ def places_in(message: str) -> list[Place]:
     return [(file, int(number)) for file, number in _PLACE.findall(message)]
 
 
-# The code below predicts, from a trial on a CPU, how the step would behave on a GPU. Each prediction is a sentence,
-# followed by lines of code.
+# The code below predicts, from a trial on a CPU, how the step would behave on a GPU. Each prediction is a sentence with
+# the lines that are printed below it, such as places in the code and advice.
 
 KEEP_ON_DEVICE = (
     "no capture can hold such a copy: move the tensor to the device once, before the first step, or make "
@@ -115,8 +117,8 @@ DOCUMENTED = "torch documents these operators as not repeatable, unless `torch.u
 
 
 def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each prediction about the step on a GPU, with the lines to print below it. On a machine with a GPU, nothing
-    is predicted."""
+    """Yield each prediction about how the step would behave on a GPU, with the lines to print below the prediction.
+    Yield nothing on a machine with a GPU."""
     if environment.machine().gpus:
         return
     seen = _seen(runs)

@@ -50,9 +50,9 @@ _GIB = 2**30
 class Answer:
     """The answer to one question about the step.
 
-    verdict: None if no claim was judged, because this machine cannot decide it, or because an option excludes it. code:
-    the places in user code that the answer is about. below: the code at these places, observations, and usual fixes
-    after `->`.
+    verdict: None if no claim was judged, because this machine cannot decide the claim, or because an option excludes
+    it. code: the places in user code that the answer is about. below: the lines to print below the answer, such as the
+    code at these places, what the trial observed, and usual fixes (after `->`).
     """
 
     question: str
@@ -93,21 +93,22 @@ def heading(tried: Tried) -> list[str]:
 
 
 class Answers:
-    """Returns the lines about one or more trials of a step: answers as soon as they are known, and all other lines at
-    the end.
+    """Returns the lines to print about one or more trials of a step: each answer as soon as it is known, and all other
+    lines at the end.
 
-    Nothing is returned twice: neither an answer that an earlier trial gave in the same words, nor a line that is
-    already below another answer.
+    An answer that an earlier trial gave in the same words is not returned again. A line that was already returned below
+    another answer is not returned again, either.
     """
 
     def __init__(self) -> None:
-        """Prepare without any answers."""
+        """Start without any answers."""
         self._answered: dict[str, list[str]] = {}  # name of a question -> its answer
         self._told: set[str] = set()  # all other lines
         self._waiting: list[Answer] = []
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
-        """Return the lines to print as soon as there is a new verdict. Return none if the step itself could not run."""
+        """Return the lines to print because of a new verdict: the heading if it was not printed yet, and the answer.
+        Return no lines if the step itself could not run."""
         if not_tried(tried):
             return []
         questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
@@ -122,8 +123,8 @@ class Answers:
         return lines
 
     def _waits(self, answer: Answer) -> bool:
-        """Return True for an answer that gradients differ, as long as no losses are known. Different losses have the
-        same cause, and are shown first."""
+        """Return True if the answer says that gradients differ, and the answer about the losses is not known yet. The
+        answer about the losses is shown first, because different losses have the same cause."""
         is_of_gradients = answer.question == QUESTIONS["GRADIENTS"] and bool(answer.below)
         return is_of_gradients and not {QUESTIONS["SAME"], QUESTIONS["AS-COMMIT"]} & self._answered.keys()
 
@@ -155,8 +156,8 @@ class Answers:
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
-    """Return predictions about the step on a GPU. Return none if the step ran on a GPU, or if the draft has no captured
-    arm."""
+    """Return lines that predict how the step would behave on a GPU. Return no lines on a machine with a GPU, or if the
+    draft has an optimization other than a capture."""
     lines = list[str]()
     if tried.draft.optimizes:
         return lines
@@ -188,7 +189,8 @@ def _answer(question: str, verdict: Verdict, tried: Tried) -> Answer:
 
 
 def _below(verdict: Verdict, tried: Tried) -> list[str]:
-    """Return the lines to print below an answer: observations about the captured step, code, and usual fixes."""
+    """Return the lines to print below an answer: what the captured step did during its capture, lines of user code, and
+    usual fixes."""
     view, reason = tried.judgement.view, verdict.reason
     about = (
         verdict,
@@ -211,8 +213,8 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
-    """Return the places in user code where the plain step waits for the device. If it does not wait, return the places
-    that the message names."""
+    """Return the places in user code where the plain step waits for the device. If the plain step does not wait, or if
+    the verdict is about the number of host syncs, return the places that the message names."""
     if verdict.reason == SYNC_COUNT or not _plain_waits(verdict):
         return places_in(verdict.message)
     plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
@@ -237,7 +239,7 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
         places = [
             f"{file}:{number}"
             for file, number in _places(verdict, tried)
-            # in other cases the line of code is printed below the answer
+            # in other cases the place is printed below the answer, with its line of code
             if held or not source_line(file, number, folders(tried))
         ]
         where = f", at {', '.join(places)}" if places else ""
@@ -264,20 +266,20 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def folders(tried: Tried) -> list[Path]:
-    """Return the folders in which the files are searched for that messages name."""
+    """Return the folders in which the harness searches for the files that messages name."""
     source = tried.draft.source
     return [Path.cwd(), *([source.folder] if source.folder is not None else []), source.file.parent]
 
 
 def why_untried(tried: Tried) -> str:
-    """Return the reason why the step was not tried, or "" if it was tried. The reason is what ended the plain arm, or
-    what this machine lacks."""
+    """Return the reason why the step was not tried, or "" if it was tried. The reason is the error that ended the plain
+    arm, or what this machine lacks."""
     return " ".join(told for told, _ in _untried(tried))
 
 
 def headline_of(tried: Tried) -> Headline:
-    """Return the headline of the trial. If the step itself failed, the headline names the step as the cause, and not
-    the harness."""
+    """Return the headline of the trial. If the step itself failed, the headline says that the step failed, and not that
+    the harness broke."""
     result = tried.judgement.headline
     broke = result.code == ExitCode.ERROR and _untried(tried)
     return replace(result, sentence="The step did not run to its end, so nothing was compared.") if broke else result
@@ -298,7 +300,8 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
         if ended is None:
             continue
         told = ended.detail
-        # Without an exception, the recorded stack begins with the innermost frame, where the step hung or crashed.
+        # If the step ended without an exception, the recorded stack begins with the innermost frame, in which the step
+        # hung or crashed.
         if run.death is not None or ended.cause != "exception":
             where = folders(tried)
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
@@ -316,7 +319,7 @@ def _nothing_ran(tried: Tried) -> list[Verdict]:
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
     """Return the reason why the draft has no claim `name`, or "" if no reason should be printed. no_cuda: the reason
-    why there is no CUDA device."""
+    why no CUDA device can be used, or ""."""
     if name == "FASTER":
         return f"speed is decided only on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
@@ -325,7 +328,8 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
 
 
 def _times(tried: Tried) -> list[str]:
-    """Return a line with the seconds that the trial spent in each arm, and outside arms, the largest number first."""
+    """Return a line with the seconds that the trial spent in each arm and in each kind of work outside of arms. The
+    largest number comes first."""
     costs, spent = tried.judgement.view.costs, defaultdict[str, float](float)
     for each in (phase for run in costs.by_run.values() for phase in run):
         execution, is_of_an_arm, _ = each.phase.partition(": ")
@@ -336,7 +340,8 @@ def _times(tried: Tried) -> list[str]:
 
 
 def _memory(tried: Tried) -> str:
-    """Return, as text, the largest amount of memory in GiB that each arm had allocated after one of its steps."""
+    """Return a text with one amount of memory in GiB for each arm: the largest amount that was allocated after one of
+    the arm's steps."""
     most: dict[str, int] = {}
     for run in tried.judgement.view.evidence.values():
         for name, executions in run.arms.items():

@@ -1,13 +1,14 @@
 """Choose, from the results of trials, how strictly the arms of a step are compared, and over how many steps.
 
 The strictest fair comparison is chosen. A comparison is fair if a correct step passes it. The possible comparisons,
-strictest first, are: bits; bits with torch's deterministic algorithms; within rounding, if the captured arm runs other
-kernels than the plain arm; within the plain arm's noise. If the arms draw different random numbers, none of these
-comparisons is fair. A comparison over a few seeds would be fair, but would also pass wrong steps. In this case the
-claim is kept and stays undecided.
+strictest first, are: bits; bits with torch's deterministic algorithms; within rounding, if the arms run different
+operators; within the plain arm's noise.
 
-The number of steps is limited by the step's training and by time. Single claims compare `STEPS` steps. A long run of a
-captured step compares up to `LONG` steps, as many as fit into `LONG_S` seconds.
+If the arms draw different random numbers, none of these comparisons is fair. A comparison over a few seeds would be
+fair, but would also pass wrong steps. The harness therefore keeps the claim, which stays undecided.
+
+Claims about single steps compare `STEPS` steps, unless the user requests another number or a time, or the training ends
+earlier. A long run of a captured step compares as many steps as fit into `LONG_S` seconds, but at most `LONG` steps.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     again = probe(replace(draft, choice=deterministic))
     if lost := _lost(tried, again):
         same = _same(tried)
-        # in the same process, the captured arm repeated the bits of the plain step
+        # the captured arm repeated the bits of the plain step, which ran in the same process
         if same is not None and same.status is Status.PASS:
             return replace(draft, choice=Choice(why=OF_THE_PROCESS))
         unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
@@ -85,8 +86,8 @@ def compares(draft: Draft) -> str:
 
 
 def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
-    """Try again with one plain step before the capture if state that the first step creates prevented the capture.
-    Return the new trial if it captured the step, and otherwise `tried`."""
+    """Try the step again if the first step creates state, and this prevented the capture. The new trial runs one plain
+    step before the capture. Return the new trial if it captured the step, and otherwise `tried`."""
     if not any(WARM_STEPS in (each.failure or "") for each in _captures(tried)):
         return tried
     again = probe(replace(tried.draft, warm_steps=1))
@@ -100,8 +101,8 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def _not_compared(draft: Draft) -> str:
-    """Return a note that a comparison of two commits does not test the step's own optimization. Return "" if the step
-    has none."""
+    """Return a note that the step's own optimization was not tested, because two commits were compared. Return "" if no
+    commits were compared, or if the step has no optimization of its own."""
     if not draft.commit or not {"optimized", "captured"} & set(draft.source.arguments):
         return ""
     return f"; not compared: the step's own optimization, which `harness try {draft.source.asked}` compares"
@@ -117,25 +118,26 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return the Python numbers that replays do not update, by name, each with the places where it is read.
+    """Return the Python numbers that replays do not update: for each name, the places where the step reads the number,
+    or `counted alone`.
 
-    They are returned if a contract must justify them. If a claim is violated, nothing is returned, because a
-    justification would not help.
+    Return an empty dictionary if the contract need not justify these numbers, or if a claim is violated.
     """
     verdicts = tried.judgement.verdicts
-    # if a claim is violated, a justification would not help
+    # a reason in the contract for these numbers would not help a violated claim
     violated = any(verdict.status is Status.FAIL for verdict in verdicts)
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
     numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
-    # The ends of several parameters can be compared under the same name. One reason then holds for all of them.
+    # Several of these numbers can have the same name in the comparison of end states. One reason in the contract then
+    # covers all of them.
     counted = {own: each for each in reversed(numbers) if not each.read and (own := own_name(each.name))}
     return {each.name: each.read or "counted alone" for each in numbers if each.read or each in counted.values()}
 
 
 def _undecided(tried: Tried) -> str:
-    """Return which claim stays undecided because the arms drew different random numbers, and the remedy. Return "" if
-    none does."""
+    """Return which claim stays undecided because the arms drew different random numbers, and what would decide it.
+    Return "" if there is no such claim."""
     found = (verdict for verdict in tried.judgement.verdicts if verdict.reason == OTHER_RANDOM_NUMBERS)
     first = next(found, None)
     drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
@@ -143,13 +145,13 @@ def _undecided(tried: Tried) -> str:
 
 
 def _resumes(tried: Tried) -> bool:
-    """Return True if the step function has the functions `save` and `load`."""
+    """Return True if the step's function also provides the functions `save` and `load`."""
     plain = [each for run in tried.judgement.view.evidence.values() for each in run.arms.get("plain", [])]
     return any(each.start.facts.get(RESUMES) is True for each in plain)
 
 
 def _same(tried: Tried) -> Verdict | None:
-    """Return the verdict of the claim that both arms train the same. Return None if there is none."""
+    """Return the verdict of the claim that both arms train the same, or None if the trial has no such verdict."""
     return _verdict(tried, "AS-COMMIT" if tried.draft.commit else "SAME")
 
 
@@ -164,8 +166,8 @@ def _repeats(tried: Tried) -> bool:
 
 
 def _lost(tried: Tried, again: Tried) -> str:
-    """Return why a comparison with deterministic algorithms is not fair, or "" if it is fair. again: a trial with these
-    algorithms."""
+    """Return why a comparison under deterministic algorithms is not fair, or "" if it is fair. tried: a trial without
+    these algorithms. again: a trial with these algorithms."""
     if ended := why_untried(again):
         return f"and under deterministic algorithms the step ended: {ended}"
     if not _repeats(again):
@@ -178,7 +180,8 @@ def _lost(tried: Tried, again: Tried) -> str:
 
 
 def _rounded(tried: Tried, choice: Choice) -> Choice:
-    """Return `choice`, or a comparison within rounding if bits differ and the arms ran different operators."""
+    """Return `choice`, changed to a comparison within rounding if the arms differ in bits and ran different
+    operators."""
     same = _same(tried)
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice
@@ -200,20 +203,20 @@ _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
 
 @dataclass(frozen=True)
 class Horizon:
-    """The requested length of a trial: a number of steps for each arm, or seconds for all arms together. None: not
-    requested."""
+    """The requested length of a trial: a number of steps for each arm, or seconds for all arms together. None means
+    that no number was requested."""
 
     steps: int | None = None
     budget_s: float | None = None
 
     def first(self, draft: Draft) -> Draft:
-        """Return the draft of the first trial. If seconds were requested, this trial is short and only measures the
-        time of a step."""
+        """Return the draft of the first trial. If only seconds were requested, this trial has few steps and measures
+        how long a step takes."""
         return replace(draft, steps=self.steps or (FEWEST if self.budget_s is not None else STEPS))
 
     def of_budget(self, tried: Tried) -> Draft:
-        """Return the draft with as many steps as fit into half of the requested seconds. The other half is for the long
-        run."""
+        """Return the draft with as many steps as fit into half of the requested seconds, but at most `STEPS`. The other
+        half is for the long run."""
         if self.budget_s is None or self.steps is not None:
             return tried.draft
         paid = int(self.budget_s / 2 / max(_seconds(tried) / tried.draft.steps, 1e-9))
@@ -286,7 +289,8 @@ def compared_steps(draft: Draft) -> list[str]:
 
 
 def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
-    """Return the seconds that a trial spent in steps. With `arms`, only the first execution of each counts."""
+    """Return the seconds that a trial spent in steps. If `arms` are given, only the first execution of each of them
+    counts."""
     wanted = {f"{arm}.0: steps" for arm in arms}
     phases = (each for run in tried.judgement.view.costs.by_run.values() for each in run)
     return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
@@ -301,7 +305,8 @@ def fair_trial(
     probe: Callable[[Draft], Tried],
     compared: Callable[[Draft], None] = lambda _: None,
 ) -> tuple[Tried, Draft]:
-    """Return the last trial, and the draft with everything that was chosen because of the trials.
+    """Try the draft, choose a fair comparison, and try again if the choice changed the comparison. Return the last
+    trial, and the draft with everything that was chosen because of the trials.
 
     run: a function that tries a draft and prints answers. Its second argument is FIRST, SHORTER or CHOSEN. probe: a
     function that tries a draft only to measure. compared: called with the chosen draft before this draft is tried.

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # A prime number, so that the last step is not the last of a trainer's period (accumulation, logging, synchronization).
 STEPS = 211
 BATCHES = 43  # smallest number of different batches; afterwards, a small data set may repeat them
-LONG = 10_000  # largest number of steps of the long run; if the long run has a separate contract, exactly this number
+# largest number of steps of the long run; a long run with a separate contract has exactly this number of steps
+LONG = 10_000
 LONG_AT_LEAST = 500  # smallest number of steps of a long run
 
 WHY_WARM = "the step creates state in its first execution, which no capture can hold"
@@ -55,7 +56,7 @@ class Choice:
 
     equality: Equality = "bitwise"
     deterministic: bool = False  # True: compared arms use torch's deterministic algorithms, and timed arms do not
-    repeats: bool | None = True  # True: with these settings, the plain step repeats its bits; None: not tried
+    repeats: bool | None = True  # True: under this choice, the plain step repeats its bits; None: not tried
     why: str = ""
 
 
@@ -84,13 +85,13 @@ class Draft:
     resumes: bool = False  # True: the step function has `save` and `load`
     # name of each Python number that no replay changes -> what reads the number
     host_values: Mapping[str, str] = field(default_factory=dict)
-    # True: if speed is not timed, a claim requires instead that the optimized arm differs from the plain arm
+    # True: if no speed is timed, a claim requires instead that the optimized arm differs from the plain arm
     gain: bool = True
     # number of steps of the long run in the first contract; None: the long run is in a separate contract
     long: int | None = None
     warm_steps: int = 0  # number of plain steps before the capture; needed if the first step creates state
     commit_named: str = ""  # the name by which the user requested the commit, such as a branch
-    # the commit with whose version of the function the plain step is compared; "": no comparison of commits
+    # the commit whose version of the step is the baseline of the plain step; "": no comparison of commits
     commit: str = ""
 
     @property
@@ -107,24 +108,26 @@ class Draft:
 
     @property
     def optimizes(self) -> bool:
-        """Return True if an arm has another optimization than a capture: a changed step, or changed arguments of a
-        trainer."""
+        """Return True if the step has an optimization other than a capture: a changed step, or changed arguments of a
+        trainer. Return False if commits are compared."""
         return not self.commit and (self.source.makes_trainer or "optimized" in self.source.arguments)
 
     @property
     def captures_itself(self) -> bool:
-        """Return True if the step makes its capture by itself. Its function then has the argument `captured`."""
+        """Return True if the step captures itself, so that the harness must not capture it. The step's function then
+        has the argument `captured`."""
         return "captured" in self.source.arguments
 
     @property
     def equality(self) -> Equality:
-        """Return how strictly the candidate is compared. It is `within` if the candidate has another optimization than
-        a capture."""
+        """Return how strictly the candidate is compared with the baseline. If the candidate has an optimization other
+        than a capture, this is always `within`."""
         return "within" if self.optimizes else self.choice.equality
 
     @property
     def left_out(self) -> list[str]:
-        """Return lines about the claims that the contracts leave out because of a trial's result, with the reason."""
+        """Return lines that name the claims that the contracts leave out because of a trial's result, each with the
+        reason."""
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
@@ -208,8 +211,8 @@ class Draft:
     def long_contract(self) -> str:
         """Return the text of the contract about evaluations, checkpoints and the long run, or "" if there is none.
 
-        Its claims need a plain step that repeats its bits. There is no such contract for a trainer, whose loop
-        evaluates and saves by itself, and none for a comparison of two commits.
+        Its claims need a plain step that repeats its bits. A trainer has no such contract, because its own loop
+        evaluates and saves. A comparison of two commits has none, either.
         """
         if not self.choice.repeats or self.source.makes_trainer or self.commit:
             return ""
@@ -226,8 +229,8 @@ class Draft:
 
     @property
     def _resumes_at_once(self) -> bool:
-        """Return True if the first contract has the claim about saving and resuming. The claim needs a step with `save`
-        and `load`. Without them, the claim could not be decided, and the gate would stay closed."""
+        """Return True if the first contract has the claim about saving and resuming. This claim needs a step with
+        `save` and `load`. Without these functions, the claim could not be decided, and the gate would stay closed."""
         return self.resumes and bool(self.choice.repeats)
 
     @property
@@ -248,14 +251,14 @@ class Draft:
 
     @property
     def _compiles(self) -> bool:
-        """Return True if there is an arm that uses torch.compile. There is none if the step has another optimization of
-        its own."""
+        """Return True if the draft has an arm that uses torch.compile. Return False if the step already has an
+        optimization of its own, such as a capture that it makes itself."""
         return self.arms.compiled and self._harness_captures
 
     @property
     def _captured(self) -> bool:
-        """Return True if there is a captured arm. If commits are compared, there is one only if the step captures
-        itself. At one of the commits, it may be impossible to capture another step."""
+        """Return True if the draft has a captured arm. If commits are compared, it has one only if the step captures
+        itself, because it may be impossible to capture the step at one of the commits."""
         return not self.optimizes and not self.source.makes_trainer and (self.captures_itself or not self.commit)
 
     @property
@@ -387,8 +390,8 @@ def saves_of(steps: int) -> list[int]:
     """Return the numbers of steps after which checkpoints are saved: a multiple of 20, a multiple of 24, and a prime
     number.
 
-    Checkpoints are at least four steps apart. Otherwise, on a GPU, the last step before a checkpoint would not be an
-    observed replay.
+    Checkpoints are at least four steps apart. Otherwise, on a GPU, the last step before a checkpoint would not be a
+    replay that the harness observes.
     """
     tens = steps // 40 * 20
     dozens = (tens + 4 + 23) // 24 * 24
@@ -400,8 +403,8 @@ def saves_of(steps: int) -> list[int]:
 
 
 def prime_at_most(number: int) -> int:
-    """Return the largest prime number up to `number`, at least 2. A prime number is not a multiple of an interval in a
-    trainer."""
+    """Return the largest prime number up to `number`, at least 2. A prime number of steps is not a multiple of the
+    intervals in which a trainer, for example, logs."""
     return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
@@ -431,7 +434,7 @@ COMPILERS = ("g++", "clang++", "c++")
 
 
 def compiler_missing() -> str:
-    """Return the reason why torch.compile cannot work on this machine, or "" if there is a C++ compiler."""
+    """Return the reason why torch.compile cannot work on this machine: no C++ compiler. Return "" if there is one."""
     named = os.environ.get("CXX")
     if any(shutil.which(name) for name in ([named] if named else COMPILERS)):
         return ""
@@ -441,15 +444,15 @@ def compiler_missing() -> str:
 def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
     """Return the arms and claims that are requested and that this machine can execute."""
     cuda = environment.machine().cuda
-    # The claim MEMORY is never drafted. For a small step, the memory that libraries allocate for each stream can be
-    # four times the memory of the plain step. The ratio must first be measured on GPUs. One of the field bugs in
-    # `examples` has the claim.
+    # The claim MEMORY is never drafted, because a suitable bound is not known. For a small step, the memory that
+    # libraries allocate for each stream can be four times the plain step's memory, so the ratio must first be measured
+    # on GPUs. One of the field bugs in `examples` has this claim.
     return Arms(compiled=compiled and not compiler_missing(), timed=speed and cuda, memory=False, cuda=cuda)
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
-    """Write the adapter and the contracts into a project, all of them or none, and return their paths. Raises
-    UsageError if a file exists and `force` is False, or if a file cannot be written."""
+    """Write the adapter and the contracts into a project, and return their paths. Either all of these files are written
+    or none. Raises UsageError if a file already exists and `force` is False, or if a file cannot be written."""
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
     # leave out `host_values`, which is invalid until a person has written the reasons
@@ -474,10 +477,10 @@ def require_valid(draft: Draft, folder: Path) -> None:
             loaded_from(strict_yaml.parse(text, where=path.name), path)
     except (SyntaxError, ValueError, ContractError) as error:
         raise HarnessError(
-            "the drafted contract must be readable",
+            "the adapter and the contracts that the harness drafts must be valid",
             where=draft.source.place,
             got=f"{error}",
-            remedy="this is a defect of the harness: give the function, or its file, another name",
+            remedy="this is a bug in the harness; to avoid it, give the function or its file another name",
         ) from error
 
 
@@ -494,7 +497,7 @@ def require_free(paths: Sequence[Path], *, force: bool) -> None:
     there = [os.path.relpath(path) for path in paths if os.path.lexists(path)]
     if there and not force:
         raise UsageError(
-            "init and try must not replace your files without --force",
+            "`harness init` and `harness try` replace existing files only with --force",
             got=f"the existing {' and '.join(there)}",
-            remedy=f"move {'it' if len(there) == 1 else 'them'} away",
+            remedy=f"add --force, or move {'this file' if len(there) == 1 else 'these files'} away",
         )

@@ -1,8 +1,10 @@
 """Find the function that makes a training step, and its arguments, without executing its source.
 
-The user names the function as `module:function` or `path/to/file.py:function`. It must be defined with `def` at module
-level. Each of its arguments must be in `GIVEN` or have a default. It returns step, batch and parameters. Ids and file
-names of the contract are made from the module's name, without characters that are not allowed.
+The user names the function as `module:function` or `path/to/file.py:function`. The function must be defined with `def`
+at module level. Each argument of the function must be in `GIVEN` or have a default. The function returns step, batch
+and model, or a library's trainer.
+
+The contract's id and the file names are made from the module's name, without characters that are not allowed in them.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ from harness.errors import UsageError
 from harness.evidence.modules import module_spec
 from harness.platform.paths import add_working_directory, require_existing
 
-LONGEST = 60  # largest number of characters of an id; together with the longest claim name, an id must have at most 100
+# largest number of characters of the identifier from which ids are made; an id with a claim's name has at most 100
+LONGEST = 60
 # words that some version of YAML does not read as texts
 _NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def stem_of(module: str) -> str:
-    """Return an ASCII identifier for a module, for use in file names. Accents are removed from letters. Letters that
-    are not ASCII without their accents are left out."""
+    """Return an ASCII identifier for a module, for use in file names. A letter with an accent loses the accent. A
+    letter that has no ASCII form is left out."""
     last = unicodedata.normalize("NFKD", module.rpartition(".")[2])
     stem = re.sub(r"[^A-Za-z0-9_]", "", last)[:LONGEST]
     if not stem.strip("_"):
@@ -49,8 +52,8 @@ def yaml_text(name: str) -> str:
 
 
 def file_of(place: str) -> tuple[Path, Path, str]:
-    """Return the file, the folder from which it is imported, and the module name, for `path/to/file.py` or
-    `package.module`.
+    """Return three things for `path/to/file.py` or `package.module`: the file, the folder from which Python imports it,
+    and the module's name.
 
     Raises UsageError if there is no such file, or if Python cannot import it under its module name.
     """
@@ -58,7 +61,7 @@ def file_of(place: str) -> tuple[Path, Path, str]:
 
 
 def _by_path(path: Path) -> tuple[Path, Path, str]:
-    """Return the file at `path`, the folder from which it is imported, and the name of its module with its packages."""
+    """Return the file at `path`, the folder from which Python imports it, and the module's name with its packages."""
     require_existing([path])
     if not path.is_file():
         raise UsageError("the file must exist", where=str(path), got="no file there")
@@ -68,10 +71,10 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
         names, folder = [folder.name, *names], folder.parent
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         raise UsageError(
-            "the file's name must be a Python identifier that is not a keyword",
+            "the file's name must be a Python identifier that is not a keyword, and so must the names of its packages",
             where=str(path),
             got=".".join(names),
-            remedy="rename the file",
+            remedy="rename the file or the folder",
         )
     _require_as_imported(names, path)
     _require_found_first(path, folder / names[0], hidden_by_all=folder == Path.cwd())
@@ -79,7 +82,8 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError if Python would import another name, because it normalizes identifiers in source code (NFKC)."""
+    """Raise UsageError if an `import` of these names would search for other names, because Python normalizes names in
+    source code (NFKC)."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -107,9 +111,14 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
 
 
 def _by_module(name: str) -> tuple[Path, Path, str]:
-    """Return the file, the working directory and the name of the module that `import name` would find."""
+    """Return three things for the module that `import name` would find: its file, the working directory, and its
+    name."""
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
-        raise UsageError("a module's name must consist of identifiers, joined by dots", got=f"`{name}`")
+        raise UsageError(
+            "a module's name must consist of identifiers, joined by dots",
+            got=f"`{name}`",
+            remedy="for example `package.module`",
+        )
     add_working_directory()
     first, *rest = name.split(".")
     for folder in _places_of(first):
@@ -126,7 +135,8 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
 
 
 def _places_of(package: str) -> Iterator[Path]:
-    """Yield the folders in which the package may be: those of the import path, and those of editable installations."""
+    """Yield the folders in which the package may be: the folders of the import path, and the folders of editable
+    installations."""
     yield from (Path(entry or ".") for entry in sys.path)
     try:
         spec = importlib.util.find_spec(package)
@@ -182,7 +192,7 @@ def find_step_source(asked: str) -> StepSource:
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
-    # Python normalizes names in source code in this way.
+    # Python normalizes the names of functions in source code in the same way.
     name = unicodedata.normalize("NFKC", name)
     file, folder, module = file_of(place)
     return read_step_source(asked, name, file, folder, module)
@@ -204,7 +214,7 @@ def read_step_source(asked: str, name: str, file: Path, folder: Path, module: st
             "optimization",
             where=f"{_shown(file)}:{function.lineno}",
             got="both",
-            remedy="name two functions, one for each argument",
+            remedy="write two functions, one with each argument, and name one of them",
         )
     if makes_trainer and "captured" in given:
         raise UsageError(
@@ -268,7 +278,7 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _arguments(function: Function, file: Path) -> dict[str, object]:
-    """Return the function's arguments by name. The value is the argument's default, if the default is a literal. Raises
+    """Return for each argument of the function, by name, its default if this is a literal, and otherwise None. Raises
     UsageError for an argument that has no default and that the harness cannot supply."""
     given = function.args
     positional = [*given.posonlyargs, *given.args]
@@ -322,8 +332,9 @@ def _require_returns(function: Function, file: Path) -> None:
 def _makes_trainer(tree: ast.Module, function: Function) -> bool:
     """Return True if the function seems to return a trainer of a library.
 
-    If it returns one value, the function's name, its return annotation, or the class of the value or a base class must
-    end with `trainer`. If it returns three values, the class of the first one must be `Trainer`.
+    If the function returns one value, one of these names must end with `trainer`: the function, its return annotation,
+    the class of the value, or a base class of this class. If the function returns three values, the class of the first
+    value must be `Trainer`.
     """
     bases = {each.name: map(ast.unparse, each.bases) for each in _top(tree.body) if isinstance(each, ast.ClassDef)}
     own = list(_own(function))
@@ -349,7 +360,7 @@ def _makes_trainer(tree: ast.Module, function: Function) -> bool:
 
 
 def _problem(value: ast.expr | None) -> str:
-    """Return why a returned expression cannot be step, batch and parameters, in words, or "" if it can."""
+    """Return a text that says why a returned expression cannot be step, batch and model. Return "" if it can be."""
     if isinstance(value, ast.Tuple | ast.List) and not any(isinstance(each, ast.Starred) for each in value.elts):
         return "" if len(value.elts) in (3, 4) else f"{len(value.elts)} values"
     if isinstance(value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr | ast.BinOp | ast.Compare | ast.Lambda):
@@ -358,7 +369,7 @@ def _problem(value: ast.expr | None) -> str:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every syntax node of a function, without those of functions and classes that are defined inside it."""
+    """Yield every syntax node of a function, except the nodes of functions and classes that are defined inside it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function | ast.Lambda | ast.ClassDef):
             yield child
@@ -372,7 +383,8 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """Return the text `no return value`, followed by the line of a training loop or of a call of a trainer, if any."""
+    """Return the text `no return value`. If the function has a training loop or calls a trainer, the text also names
+    the line."""
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"

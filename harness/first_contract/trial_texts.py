@@ -18,7 +18,8 @@ _FOUND = (Status.ERROR, Status.FAIL)
 
 
 def trial_json(tried: Tried, draft: Draft) -> str:
-    """Return the result of a trial as JSON text. draft: the draft with what was chosen because of the trial."""
+    """Return the result of a trial as JSON text. draft: the draft with the comparison that was chosen because of the
+    trial."""
     judgement, choice = tried.judgement, draft.choice
     commits = judgement.view.header.commits
     result = headline_of(tried)

@@ -29,7 +29,8 @@ from harness.run_directory.writer import KEPT
 
 
 def at_baseline(draft: Draft, baseline: str | None) -> Draft:
-    """Return the draft with the commit that `baseline` names now. A branch may name another commit at the next trial.
+    """Return the draft with the commit that `baseline` names now. Later trials of this draft use the same commit, even
+    if a branch has moved.
 
     Raises UsageError for an empty name, for a commit that does not exist, and for a step that is not in a repository.
     """
@@ -43,10 +44,10 @@ def at_baseline(draft: Draft, baseline: str | None) -> Draft:
 
 @contextmanager
 def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]:
-    """Yield a worktree of the draft's commit. It has an adapter for the step's function as the function is at that
-    commit.
+    """Yield a worktree of the draft's commit. The worktree has an adapter for the version of the step's function at
+    that commit.
 
-    Raises UsageError if the step is in no repository, if the commit does not exist, or if it does not have the
+    Raises UsageError if the step is in no repository, if the commit does not exist, or if the commit does not have the
     function.
     """
     source = draft.source
@@ -62,8 +63,8 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
 
 
 def step_at(source: StepSource, checkout: Checkout) -> StepSource:
-    """Return the step's function as it is in `checkout`. Raises UsageError, with file and line, if the function is
-    missing there."""
+    """Return the version of the step's function in `checkout`. Raises UsageError, with file and line, if the function
+    is missing there."""
     tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):
@@ -114,8 +115,9 @@ def try_step(
 ) -> Tried:
     """Run the draft's contract about single steps in a temporary folder, and judge it.
 
-    reports: the folder in which the run directory is kept; None to keep nothing. judged: called with each verdict when
-    its arms have ended, and with the results of the trial so far. Raises UsageError if nothing can be run.
+    reports: the folder in which the run directory is kept; None to keep nothing. judged: called with each verdict as
+    soon as the arms of the claim have ended, and with the results of the trial up to then. Raises UsageError if nothing
+    can be run.
     """
     from harness.execution.supervisor import Interpreters
 
@@ -146,8 +148,8 @@ def try_step(
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """Within the block, remove notes from errors that a run directory was kept, because the temporary folder will be
-    deleted."""
+    """Remove the note that a run directory was kept from any error that leaves the `with` block, because the temporary
+    folder with the run directory will be deleted."""
     try:
         yield
     except BaseException as error:
@@ -157,7 +159,8 @@ def _nothing_kept() -> Iterator[None]:
 
 @contextmanager
 def first_on_path(folder: Path) -> Iterator[Path]:
-    """Within the block, put `folder` first on the module path of this process and of processes that it starts."""
+    """Put `folder` first on the module path within the `with` block, for this process and for processes that it
+    starts."""
     sys.path.insert(0, str(folder))
     try:
         yield folder

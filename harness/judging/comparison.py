@@ -46,9 +46,9 @@ Executions = Mapping[str, ArmEvidence]  # name of an execution of an arm in mess
 
 @dataclass(frozen=True)
 class Group:
-    """A group of executions. Each of them is compared with the first one.
+    """Executions of arms that are compared. Each execution is compared with the first one.
 
-    roles: by name of an execution, its role (see `ROLES`), if it has one.
+    roles: the role (see `ROLES`) of each execution that has one, by the name of the execution.
     apart: executions that are only a part of a training, such as one half. For them, only frozen tensors and finite
     ends are checked.
     own: names of shared checks that the judge makes by itself.
@@ -82,7 +82,8 @@ class Comparison:
         self._leaves_out = kind_of(part.kind).leaves_out
         self._begun = 0
         self._ended: list[Executions] = []
-        # the id of the claim that compares the arms of a timing; its rules also hold for the timed steps
+        # the id of the claim that compares the losses of a timing; what it lists under `may_end_apart` also applies to
+        # the timing
         timed_by = getattr(part, "trajectory", None)
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
@@ -99,8 +100,8 @@ class Comparison:
     ) -> None:
         """Raise INCONCLUSIVE if an arm that must replay a capture did not replay one in every step.
 
-        An arm must replay a capture if it declares a capture, or if it is the candidate of a claim that names a
-        mechanism.
+        An arm must replay a capture if the contract declares a capture for it. The candidate of a claim that names a
+        mechanism (a kind of replay) must also replay one.
 
         watched: True if the device's work in replays is compared with the nodes of the captured graphs.
         throughout: False if the judge itself checks whether steps ran outside the capture.
@@ -136,8 +137,8 @@ class Comparison:
             self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
-        """Leave the claim undecided if a step reads a Python number that no replay changes, and no contract gives a
-        reason for this."""
+        """Leave the claim undecided if a step reads a Python number that no replay changes, and the contract does not
+        explain this number under `host_values`."""
         numbers = capture.host_numbers or ()
         self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values
@@ -151,14 +152,14 @@ class Comparison:
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
         if capture.mechanism == "traced":
-            # Additional or missing work changes the training, which other checks find. The amount of work is judged by
-            # the claim about the capture.
+            # If a replay does too much or too little work, the training changes, and other checks find this. Only a
+            # claim of kind `capture` judges the amount of work.
             found = untraced(arm, capture, steps) or unreplayed(arm, capture, self._context.outside_bounds(arm), steps)
         else:
             found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
         if found is not None:
             known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
-            # The check that gives one of these reasons comes after a check that each graph launch did the work of a
+            # If one of these reasons is found, an earlier check has shown that each graph launch did the work of a
             # captured graph whose nodes were counted.
             counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
             last = (reasons.OUTPUT_NOT_FROM_REPLAY, reasons.REPLAY_UNPROVEN, reasons.WORK_AFTER_STEP)
@@ -179,8 +180,8 @@ class Comparison:
         """Check a group of executions before they are compared. If a check fails, raise `Settled`, which ends the
         judgement with the verdict of this check.
 
-        The losses must be finite, and the executions must start from equal states and do equal work. If the baseline
-        differs only from its own repetition, raise INCONCLUSIVE, because the baseline does not repeat itself.
+        The losses must be finite, and the executions must start from equal states and do equal work. If all executions
+        except a repetition of the baseline agree, raise INCONCLUSIVE, because the baseline does not repeat itself.
         """
         self._begun += 1
         require_finite(self._asked("finite", group), self._sheet, group.metric)
@@ -239,7 +240,10 @@ class Comparison:
     def held(self, message: str) -> Judgement:
         """Return PASS with this message. Raise INCONCLUSIVE if the states of the arms were not recorded."""
         if not self._ended or len(self._ended) != self._begun:
-            raise ValueError(f"{self._begun} groups of checks were begun, but {len(self._ended)} were ended")
+            raise ValueError(
+                f"the judge called `begin` for {self._begun} groups and `end` for {len(self._ended)} groups; call both "
+                "for each group before `held`"
+            )
         for executions in self._ended:
             require_recorded(executions)
         warm = "".join(f"; arm {arm} is captured after {counted(n, 'plain step')}" for arm, n in self._warm.items())
@@ -251,8 +255,8 @@ class Comparison:
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
-        """Return the executions in the group for which this shared check must be made. Return none if the judge makes
-        the check itself."""
+        """Return the executions in the group for which this shared check must be made. Return an empty mapping if the
+        judge makes the check itself."""
         if check in group.own:
             return {}
         return {

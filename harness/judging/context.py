@@ -23,8 +23,8 @@ from harness.kinds import probe_named
 from harness.kinds.captures.model import Capture
 from harness.numbers import counted
 
-# If this many losses at the end are equal, the training counts as standing still. The test of replays repeats some of
-# these steps.
+# If this many losses at the end are equal, they do not show whether a step reads its batch. The test whether outputs
+# depend on replays (`unreplayed`) repeats some of these steps.
 LAST_LOSSES = 5
 
 
@@ -46,7 +46,8 @@ class Context:
         return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
-        """Return the part of a claim with plain numbers for bounds that depend on workload, GPU or data type."""
+        """Return the part of a claim with plain numbers in place of bounds that depend on workload, GPU or data
+        type."""
         return part.resolved(self.situation(part))
 
     def situation(self, part: AnyPart) -> Situation:
@@ -72,9 +73,9 @@ class Context:
         captured arm.
 
         The comparison may be in any claim of the contract. A claim may also name an arm that must not capture
-        (`plain_path`). An arm that the part judges alone counts as compared with an arm that differs from it only in
-        `capture`. All other arms may capture without a declaration, as compiled code does. So may the candidate of a
-        claim that names a mechanism.
+        (`plain_path`). If the part judges an arm alone, this arm counts as compared with any arm whose settings differ
+        only in `capture`. All other arms may capture without a declaration, as compiled code does. The candidate of a
+        claim that names a mechanism may also capture.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
         # Do not use `model_dump` here. Judges run in threads, and building a model in a thread crashed Python 3.13.0.
@@ -177,11 +178,11 @@ def obstacle_reason(obstacle: Obstacle) -> str:
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
-    """Return the first `number` executions of an arm. Raises ERROR if one of them is missing, is not complete, or
-    contradicts itself."""
+    """Return the first `number` executions of an arm. Raises ERROR if one of them is missing, is not complete, or has
+    records that contradict each other."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
-    if not executions:  # if an arm fails, arms that need it are not executed
+    if not executions:  # an arm is not executed if an arm that it needs has failed
         for other in run.failed:
             _require_alive(run, other)
     if len(executions) < number:
@@ -235,7 +236,7 @@ def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> N
 
 def executed(run: RunEvidence, arm: str) -> ArmEvidence:
     """Return the first execution of an arm. Raises `Settled` (which ends the judgement) if it is missing, is not
-    complete, or contradicts itself."""
+    complete, or has records that contradict each other."""
     return replicas(run, arm, 1)[0]
 
 
@@ -286,7 +287,8 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
         )
     sheet.mechanism = capture.mechanism or demanded
     seen = execution.end.replays if execution.end is not None else None
-    # The harness does not count replays that code makes by calling the driver directly. A profile shows these launches.
+    # The harness does not count replays that code starts by calling the driver directly, so a CUDA graph may have no
+    # counted replay. A profile shows these launches.
     if seen is not None and capture.captured and seen < capture.replays and (seen or capture.mechanism == "traced"):
         settle(
             reasons.LAUNCHES_UNOBSERVED,

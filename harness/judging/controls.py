@@ -31,8 +31,8 @@ from harness.judging.verdict import Judgement
 AS_ROUNDING = 10.0
 # largest additional multiple; correct float32 steps needed 1, and wrong steps showed 600
 MORE_ROUNDING = 10.0
-# State in which the control must start like the baseline. Tensors of other categories may be copies of the changed
-# parameters.
+# Categories of state that must be equal at the start of control and baseline. Tensors of other categories may differ,
+# because they may be copies of the changed parameters.
 SAME_IN_CONTROL = ("buffers", "generators")
 
 
@@ -76,7 +76,8 @@ class Rounding(NamedTuple):
     share: float
 
     def capped(self, at_most: float) -> float:
-        """Return the ratio up to which a tensor's distance counts as rounding although it exceeds the bound `at_most`.
+        """Return the ratio that may excuse a tensor whose distance exceeds the bound `at_most`. A distance up to
+        `AS_ROUNDING` times this ratio times the control's distance counts as rounding.
 
         The ratio is at most `MORE_ROUNDING`, because larger distances in all tensors do not come from rounding. The
         ratio is also so small that a tensor whose control has the median share must stay within `at_most`.
@@ -85,8 +86,8 @@ class Rounding(NamedTuple):
         return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
 
     def reach(self, each: Distance) -> float:
-        """Return the largest distance of this tensor that rounding explains. It is computed from the tensor's own
-        control or, if this gives a larger distance, from the control of most tensors."""
+        """Return the largest distance of this tensor that rounding explains. It is computed from the control's distance
+        in this tensor or, if this gives a larger distance, from the control's distance in the median tensor."""
         return AS_ROUNDING * self.ratio * max(each.control, self.share * each.moved)
 
 
@@ -149,9 +150,9 @@ def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence])
     """Return the operators that only the first arm ran, and those that only the baseline ran. Both lists are empty if
     the operators of an arm are unknown.
 
-    If an arm runs an operator only in some of its observed steps, a Python condition in the step chose it. Replays
-    repeat the condition's result, so such operators show a difference between steps, and not between the kernels of the
-    arms.
+    An operator that an arm runs only in some of its observed steps is left out. A Python condition in the step chose
+    it, and replays repeat the condition's result. Such an operator shows a difference between steps, and not between
+    the kernels of the arms.
     """
     ours, theirs = _watched_operators(arm), _watched_operators(baseline)
     if not all(ours) or not all(theirs):
@@ -165,8 +166,8 @@ def _only_first(one: Sequence[set[str]], other: Sequence[set[str]]) -> list[str]
 
 
 def _watched_operators(executions: Sequence[ArmEvidence]) -> list[set[str]]:
-    """Return the operators of the arm's captures or of its observed step, and those of its first step, if these were
-    recorded."""
+    """Return two sets of operators: those of the arm's captures or of its observed step, and those of the arm's first
+    step. The second set is left out if it was not recorded."""
     ends = [each.end for each in executions if each.end is not None]
     firsts = [each.first_operators for each in ends if each.first_operators is not None]
     watched = {name for each in ends for name in each.operators or ()}
@@ -191,7 +192,8 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
-    """Return, in words, how two executions with equal start and batches differ. Return None if all are equal."""
+    """Return, in words, how the first two executions differ that have equal starts and batches, but unequal losses or
+    parameters at the end. Return None if no two executions differ in this way."""
     for one, other in combinations(executions, 2):
         if _work(one) != _work(other):
             continue

@@ -136,8 +136,9 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
     """Raise FAIL if a tensor contains NaN or infinity at the end.
 
-    There are two exceptions: a buffer that has not changed since the start, such as a mask, and a tensor outside of
-    modules and optimizers that contained NaN or infinity at the start, such as a log.
+    There are two exceptions. The first is a buffer or loose tensor that has not changed since the start, or that did
+    not exist at the start, such as a mask. It is no exception if a step created the tensor with finite values. The
+    second is a loose tensor that contained NaN or infinity at the start, such as a log.
     """
     for name, execution in executions.items():
         end = end_of(execution).state
@@ -170,8 +171,8 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 
 def _require_roles(name: str, end: ArmEnd) -> None:
-    """Raise ERROR if a loose tensor (of no module or optimizer) has no role, or no digest, in the record of an
-    execution's end."""
+    """Raise ERROR if the record of an execution's end lacks the role (the kind of state) or the digest of a loose
+    tensor."""
     if end.loose is not None and end.loose.lent and end.loose.roles is None:
         return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
@@ -212,8 +213,8 @@ def require_equal_ends(
 
     If `same_system` is False, only the parameters are compared, because the other state has different names in
     different systems.
-    noisy: names (`category name`) of tensors whose values noise may change. Both executions must have them. All other
-    tensors must be equal. excused: the counts that may end with different values.
+    noisy: names (`category name`) of tensors whose values noise may change. Both executions must have these tensors.
+    All other tensors must be equal. excused: the counts that may end with different values.
     """
     reference_name, reference = next(iter(executions.items()))
     excused.compared()
@@ -251,9 +252,9 @@ def require_equal_ends(
 
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
-    """Return True if the tensor is a buffer of a capture. A step created such a tensor outside of modules and
-    optimizers, and only executions have it whose step makes its capture by itself. If a plain arm also has the tensor,
-    it is state."""
+    """Return True if the tensor is a buffer of a capture. Such a tensor is a loose tensor that did not exist at the
+    start, and each execution that has it runs a step that makes its capture by itself. If an execution without such a
+    step also has the tensor, the tensor is state."""
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
     return entry.category == LOOSE and all(

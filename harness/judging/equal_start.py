@@ -11,8 +11,7 @@ from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
 from harness.numbers import told_apart
 
-# Categories without tensors at the start of some arms: these arms create the state in their first step, and captured
-# arms create it earlier.
+# Categories of state that an arm may create only in its first step. Captured arms create this state earlier.
 _MAY_COME_LATER = ("optimizer",)
 
 
@@ -20,7 +19,7 @@ def require_equal_start(
     kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> None:
     """Raise FAIL if two executions start from different parameters. kind: `trainable`, `frozen`, or `rounded` for
-    trainable parameters that are rounded before."""
+    trainable parameters that are rounded before they are compared."""
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
     if ours is None or theirs is None:
         settle(

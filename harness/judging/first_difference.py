@@ -2,9 +2,9 @@
 
 The operators of both arms are paired in three rounds. The first round pairs operators with equal name, input types,
 input shapes, module, line of code, and digests of inputs that existed before the step. These pairs keep the order of
-execution, unless such an input identifies an operator. Between these pairs, the second round pairs operators without
-regard to the digests. The third round also ignores the line of code, and pairs only operators that both arms have
-equally often. An operator without a partner is reported only if it computed a value that differs.
+execution. Only operators that such inputs identify may be paired out of order. Between these pairs, the second round
+pairs operators without regard to the digests. The third round also ignores the line of code, and pairs only operators
+that both arms have equally often. An operator without a partner is reported only if it computed a value that differs.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ class Place(Record):
 
 
 class FirstDifference(Record):
-    """The first difference between two arms. how: the operator gets other `numbers` as arguments, `reads` a different
-    tensor, returns another `result` for equal inputs, or `writes` different state; None if it is unknown."""
+    """The first difference between two arms. how: how an operator of the candidate differs from its partner in the
+    baseline. It gets other `numbers` as arguments, `reads` a different tensor, returns another `result` for equal
+    inputs, or `writes` different state. None if this is unknown."""
 
     found: Literal["found", "does_not_repeat", "not_seen"]
     candidate: str
@@ -80,13 +81,14 @@ class FirstDifference(Record):
     of: int | None = None  # number of all elements of the result
     largest: float | None = None
     unseen: int = 0  # number of kernels in replayed graphs that belong to no recorded operator
-    # seconds that the executions took in which operators were recorded, of both arms together
+    # seconds that the recorded step took while its operators were recorded, added over both arms
     seconds: float | None = None
     bytes: int | None = None  # bytes of recorded digests, in the arm that has more of them
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
-    """Return the first step in which a value differs that both arms recorded. Return None if all steps are equal."""
+    """Return the first step in which the arms recorded different values. If they differ only in optimizer settings and
+    states of generators, return the last such step. Return None if all steps are equal."""
     others, late = {each.step: each for each in baseline}, list[int]()
     for step in sorted(candidate, key=lambda each: each.step):
         other = others.get(step.step)
@@ -94,7 +96,7 @@ def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[Observ
         if not all(map(_of_host, names)):
             return step.step
         late += [step.step] if names else []
-    # A difference only in Python numbers has an effect only in the operators of a later step.
+    # Different settings or generators alone have an effect only in the operators of a later step.
     return late[-1] if late else None
 
 
@@ -213,8 +215,9 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return, for each arm, the numbers of the operators that return different results for equal inputs. Another run
-    then records these results."""
+    """Return, for each arm, the indices of the operators whose results another run must record. They belong to the
+    first pair of operators that differs, if it returns different results for equal inputs. A replayed operator also has
+    an index in its graph."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():
@@ -234,8 +237,8 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
 def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
-    """Return the first differing pair of operators that user code calls. If there is none, return the first differing
-    pair, which is a copy by the harness, or None."""
+    """Return the first pair of operators that differs and that user code calls. If there is none, return the first pair
+    that differs, which is then a copy that the harness makes. Return None if no pair differs."""
     changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
     return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 
@@ -259,8 +262,9 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
 def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
     """Return True if two operators leave equal contents in all tensors that they get as inputs.
 
-    If only one arm changes a tensor, the other arm's tensor may already contain the result, because memory is reused.
-    An arm may also pass the memory for a result a second time, as an input whose content is not needed any more.
+    In two cases the contents count as equal although only one arm changes a tensor. The other arm's tensor may already
+    contain the result, because memory is reused. Or both arms leave the result in another tensor: one arm passes the
+    memory for the result a second time, as an input whose content is not needed any more.
     """
     ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
@@ -280,8 +284,8 @@ def _held_after(operator: ObservedOperator) -> list[str | None]:
 
 
 def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool:
-    """Return True if this input is only memory for a result: the operator writes to it, and no earlier operator
-    produced it."""
+    """Return True if the input with this number is only memory for a result: an arm's operator writes to it, and in
+    both arms no earlier operator produced it."""
     both = mine.reads[number], other.reads[number]
     writes = any(number < len(each.leaves) and each.leaves[number] is not None for each in (mine, other))
     return writes and all(each.source is None and each.name is None for each in both)
@@ -314,8 +318,8 @@ def _written_between(
 
 
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
-    """Return pairs of numbers of operators: in each pair, an operator of one arm and the corresponding operator of the
-    other arm.
+    """Return pairs of indices: in each pair, the index of an operator of one arm, and of the corresponding operator of
+    the other arm.
 
     The pairs are in order. If one arm executes an operator more often than the other, its replayed calls are paired
     first, and then its last calls. The remaining calls belong to a warm-up.
@@ -341,8 +345,8 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
-    """Return pairs of operators whose first key is equal, in order. Between them, operators are paired by the next
-    keys. With the last key, only operators are paired that both arms have equally often."""
+    """Return pairs of operators whose first key is equal, in order. Operators between two such pairs are paired by the
+    next keys. The last key pairs only operators that both arms have equally often."""
     if not (mine and other and keys):
         return []
     key, *later = keys
@@ -361,8 +365,8 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return pairs of indices of equal tokens that rise on both sides: the longest such sequence, and then pairs
-    between its pairs."""
+    """Return pairs of indices at which both sides have equal tokens. From pair to pair, the indices of both sides rise.
+    First the longest such sequence is found, and then, in the same way, further pairs between its pairs."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:
@@ -380,8 +384,8 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
 
 
 def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
-    """Return the longest sequence of pairs of indices of equal tokens that rises on both sides. The k-th occurrence of
-    a token is paired only with its k-th occurrence on the other side."""
+    """Return the longest sequence of pairs of indices at which both sides have equal tokens, and in which the indices
+    of both sides rise. The k-th occurrence of a token is paired only with its k-th occurrence on the other side."""
     places = {token: place for place, token in enumerate(_counted(theirs))}
     found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
     ends: list[int] = []  # for each length: the smallest index in `theirs` at which a sequence of this length ends
@@ -407,10 +411,10 @@ def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
 
 
 def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
-    """Return the step's operators that can have a partner in the other arm, each with its position, in reverse order.
+    """Return the step's operators that can have a partner in the other arm, each with its index, in reverse order.
 
-    All replayed calls of an operator are included. Its last other calls are added, until there are as many calls as in
-    the other arm.
+    If some calls of an operator are replayed, all replayed calls are included. Of its other calls, the last ones are
+    added, until there are as many calls as in the other arm. Operators that run between two steps are left out.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)

@@ -1,8 +1,9 @@
-"""Check the guards: conditions under which a claim about training may pass.
+"""Check the guards: conditions that a training must meet before a claim about it may pass.
 
 If a guard is not met, the verdict is FAIL; for the guard `floor` it is INCONCLUSIVE. Most of the reason codes begin
-with `vacuous_`. Guards are checked after the difference between the arms. A real difference is therefore reported as a
-difference. Only claims of the kind `not_worse` ask for distinct batches before they compare losses.
+with `vacuous_`. Guards are checked after the arms were compared. A real difference between the arms is therefore
+reported as a difference. One check comes earlier: a claim of kind `not_worse` requires distinct batches before it
+compares losses.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ STANDARD_ERRORS = 4.0
 
 
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
-    """End the judgement (by raising `Settled`) unless all guards hold for all executions. The candidate comes first."""
+    """End the judgement (by raising `Settled`) unless all guards hold. executions: the candidate's execution comes
+    first."""
     guards = part.guards
     candidate = next(iter(executions.values()))
     require_steps(len(candidate.series.loss), guards.steps, sheet)
@@ -181,7 +183,8 @@ def _require_training_effect(
 
 
 def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
-    """Raise FAIL unless the first losses of candidate and control agree, because no update has changed them yet."""
+    """Raise FAIL unless candidate and control have the same loss, within the bounds, in the first step. No update has
+    changed their parameters before this loss."""
     first = difference(ours[:1], theirs[:1], "every", bounds)
     apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
@@ -195,8 +198,8 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
 def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
     """Raise FAIL if differences between the batches alone (noise) may explain the training effect.
 
-    They do not explain it if the candidate's loss at the end is below every loss of the control by the required amount,
-    or if it follows the control's loss from batch to batch.
+    They do not explain the effect if the candidate's loss at the end is below every loss of the control by the required
+    amount. They do not explain it either if the candidate's loss follows the control's loss from batch to batch.
     """
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
     share, error = shared_change(ours, theirs)
@@ -212,10 +215,11 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return the slope, and its standard error, of a regression through the origin: our changes from step to step
-    against the control's changes.
+    """Return the share of the control's changes from step to step that the candidate's loss repeats, and the standard
+    error of this share. The share is the slope of a regression through the origin.
 
-    Changes are used because a decrease over many steps must not count as following the control.
+    The regression uses changes and not losses, because a decrease over many steps must not count as following the
+    control.
     """
     mine, control = np.diff(ours), np.diff(theirs)
     spread = float(control @ control)
@@ -230,8 +234,8 @@ def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, s
     """Raise INCONCLUSIVE unless the parameters changed enough, or the loss at the end is clearly below the control's
     loss.
 
-    "Clearly" means by several standard errors, computed as for two independent series. To compare the losses batch by
-    batch would be too sensitive, because even an update of a millionth would show.
+    "Clearly" means by several standard errors, computed as for two independent series. A comparison of the losses batch
+    by batch would be too sensitive: it would show even an update of a millionth.
     """
     moved = end_of(candidate).moved
     sheet.figure("moved", moved, "of a parameter's size")

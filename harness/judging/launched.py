@@ -1,5 +1,5 @@
-"""Check that the steps launch only graphs whose nodes were counted, and that these graphs do nearly all work of the
-GPU.
+"""Check that the steps of a captured arm launch only graphs whose nodes the harness counted, and that these graphs do
+nearly all work of the GPU.
 
 The number of launches alone proves little, because an uncaptured training could launch a small graph in each step.
 """
@@ -19,7 +19,7 @@ from harness.judging.sheet import number, some
 OUTSIDE_SHARE = 0.05  # largest share of device time outside of graphs, unless a claim sets another limit
 OUTSIDE_OPERATIONS = 100
 _ACTIVITIES = ("kernel", "memcpy", "memset")  # the types of graph nodes that the profiler shows
-# A graph's kernels by name, with the number of each, and the numbers of its activities by type.
+# The content of a graph: the number of each of its kernels, by name, and its number of activities of each type.
 _Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]
 
 
@@ -27,7 +27,7 @@ class Bounds(NamedTuple):
     """Bounds on the work that a step may do outside of its graphs.
 
     share: share of the device time. operations: number of operations. after_traced: number of operations outside of the
-    replay of a recorded step, including operations after the step, if a claim allows them.
+    replay of a recorded step, including operations after the step; 0 unless a claim allows more.
     """
 
     share: float = OUTSIDE_SHARE
@@ -39,14 +39,14 @@ DEFAULT = Bounds()
 
 
 class Finding(NamedTuple):
-    """Why a check failed: a reason code and a message."""
+    """The result of a failed check: a reason code, and a message that says what is wrong."""
 
     reason: str
     message: str
 
 
 class JudgedSteps(NamedTuple):
-    """Numbers of an arm's judged steps.
+    """How many steps of an arm are judged, and to how many of them an exception applies.
 
     called: all steps without the `warm` steps, which are the plain steps that the contract allows before the capture.
     unseen: steps that cannot be observed: steps in which a capture is made, and the first step of each shape.
@@ -62,8 +62,8 @@ class JudgedSteps(NamedTuple):
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
-    """Return a finding if fewer steps were observed (`watched`) than can be observed, else None. what: the events that
-    were observed."""
+    """Return what is wrong if fewer steps were observed (`watched`) than can be observed, else None. what: the observed
+    events, for the message."""
     if watched >= steps.called - steps.unseen:
         return None
     return Finding(
@@ -72,8 +72,8 @@ def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless the evidence shows that the steps were replays of the captured graphs whose nodes the
-    harness counted. Return None if the evidence shows it. steps: None if single steps are not observed in this run."""
+    """Return None if the evidence shows that the steps were replays of the captured graphs whose nodes the harness
+    counted. Otherwise return what is wrong. steps: None if single steps are not observed in this run."""
     if capture.mechanism == "traced":
         outside = untraced(arm, capture, steps) or _traced(arm, capture)
         return outside or unreplayed(arm, capture, bounds, steps) or _after(arm, capture, bounds)
@@ -89,7 +89,7 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
 
 
 def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if a test did not show that the step's outputs depend on its replays.
+    """Return what is wrong if a test did not show that the step's outputs depend on its replays.
 
     In the test, a step is executed without its replays. Return None if the outputs depend on the replays, or if the
     test was not made. The loss need not depend on replays if the claim allows more work outside of the graphs than the
@@ -136,8 +136,8 @@ def _doubts(ghost: GhostReplay) -> Iterator[str]:
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding if the profiler did not see a host sync that the harness planted, because an empty profile then
-    proves nothing."""
+    """Return what is wrong if the profiler did not see a host sync that the harness planted, because an empty profile
+    then proves nothing. Otherwise return None."""
     # None: evidence of an older version, in which no host sync was planted
     if capture.profiler_sees_planted is not False:
         return None
@@ -147,17 +147,17 @@ def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
 
 
 def outside_share(work: DeviceWork, after: float = 0.0) -> float:
-    """Return the share of the replays' device time that kernels outside of the graphs took. Return NaN if it is not
-    finite. after: seconds of kernels after the step, which count as outside of the graphs."""
+    """Return the share of the replayed steps' device time that was spent in kernels outside of the graphs. Return NaN
+    if this share is not finite. after: seconds of kernels after the step, which also count as outside of the graphs."""
     outside = work.outside_kernel_seconds + after
     total = work.launched_seconds + outside
     return outside / total if 0 < total < math.inf else math.nan
 
 
 def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Check the graph launches that the profiler recorded. Return a finding if their number is not the number that the
-    steps need, or if a launch did not do exactly the work of one of the captured graphs, whose nodes the harness
-    counted. Return None if nothing is wrong."""
+    """Return what is wrong with the graph launches that the profiler recorded, or None. Their number must be the number
+    that the steps need. Each launch must do exactly the work of one of the captured graphs, whose nodes the harness
+    counted."""
     launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
     if launches != needed or needed == 0:
         return Finding(
@@ -179,11 +179,11 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each step launched each piece of its capture exactly once. A piece is a graph that
-    captures a part of the step.
+    """Return None if each step launched each piece of its capture exactly once, and otherwise what is wrong. A piece is
+    a graph that captures a part of the step.
 
-    It does not matter from which capture the graph of a piece is. A second launch of one piece does not replace another
-    piece. Pieces with equal content are counted together.
+    If a step was captured several times, each piece has several graphs, and a step may launch any one of them. A second
+    launch of one piece does not replace another piece. Pieces with equal content are counted together.
     """
     pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
     for index, graph in enumerate(capture.nodes):
@@ -210,7 +210,8 @@ def _pools(places: Iterable[set[int]]) -> list[set[int]]:
 
 
 def graphs_per_step(capture: CaptureEvidence) -> int:
-    """Return how many graphs one step launches. There are several if it is captured in pieces (forward, backward)."""
+    """Return how many graphs one step launches: several if the step is captured in pieces, such as forward and
+    backward."""
     graphs = len(capture.nodes)
     return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
@@ -248,7 +249,8 @@ def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
 
 
 def plain_type(name: str) -> str:
-    """Return a type of nodes in one spelling: `memalloc` for `cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC`, `mem_alloc`."""
+    """Return the name of a type of graph nodes in one spelling, such as `memalloc` for `cudaGraphNodeTypeMemAlloc`,
+    `MEM_ALLOC` and `mem_alloc`."""
     return name.lower().removeprefix("cudagraphnodetype").replace("_", "")
 
 
@@ -268,7 +270,8 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
 
 
 def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless all judged steps were observed, and each had at most `bounds.operations` operations."""
+    """Return what is wrong unless all judged steps were observed, and each step had at most `bounds.operations`
+    operations outside of its graphs. Otherwise return None."""
     watch = capture.every_step
     if steps is None:
         return None
@@ -284,10 +287,11 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSt
 
 
 def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
-    """Return a finding if operations outside of the replay, including operations after the step, exceed the bound.
+    """Return what is wrong if there are more operations outside of the replay, including operations after the step,
+    than the bound allows. Otherwise return None.
 
-    For the replay of a recorded step, a claim's bound is used only if the replays alone train. Without device times,
-    nothing else shows how much of the work the replays do.
+    The replay of a recorded step has no device times, which would show how much of the work the replays do. A claim's
+    bound is therefore used for such a replay only if the replays alone train.
     """
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not watch.most_after:
@@ -315,8 +319,8 @@ def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None
 
 
 def _after_share(arm: str, work: DeviceWork, share: float) -> Finding | None:
-    """Return a finding if the share of kernels outside the graphs, including kernels after the step, exceeds
-    `share`."""
+    """Return what is wrong if kernels outside the graphs, including kernels after the step, took more than `share` of
+    the device time. Otherwise return None."""
     spent = outside_share(work, work.after_kernel_seconds)
     if spent <= share:
         return None
@@ -333,7 +337,7 @@ def _names(work: DeviceWork) -> str:
 
 
 def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless the replays of a recorded step were observed in every judged step, else None."""
+    """Return None if the replays of a recorded step were observed in every judged step, and otherwise what is wrong."""
     watch = capture.every_step
     if watch is None or watch.steps == 0:
         return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
@@ -343,8 +347,8 @@ def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> F
 
 
 def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each judged step replayed about as many operations as the replays that were observed
-    separately."""
+    """Return None if each judged step issued and replayed about as many operations as the replays that were observed
+    separately. Otherwise return what is wrong."""
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not seen:
         return None  # `untraced` reports that these numbers are missing

@@ -1,11 +1,11 @@
 """Check that both arms change every tensor from start to end by nearly the same amounts, except for rounding.
 
 Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
-distance alone proves nothing. Where an optimizer divides by a tiny number, as Adam does for a bias before a norm,
-rounding changes a tensor as much as a gradient does. A control shows this effect: a baseline whose start was changed by
-one rounding error. If the control shows that rounding alone changes a tensor beyond the bound, this tensor does not
-violate the claim. A tensor within the bound must not differ by more than rounding changes most parameters, because an
-average that is updated one step late also differs little.
+distance between the ends alone proves nothing. Where an optimizer divides by a tiny number, as Adam does for a bias
+before a norm, rounding changes a tensor as much as a gradient does. A control shows this effect: a baseline whose start
+was changed by one rounding error. If the control shows that rounding alone changes a tensor beyond the bound, this
+tensor does not violate the claim. A small distance within the bound may also come from a bug, such as an average that
+is updated one step late. It must therefore not be larger than what rounding does to most parameters.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ def require_near_ends(
 ) -> str:
     """Return the end of a sentence that names tensors changed by rounding, and tensors that only one arm has.
 
-    Raises FAIL if a tensor changes differently. Raises INCONCLUSIVE if rounding changes every parameter as much as
-    training does, or if the baseline has state that the candidate does not have.
+    Raises FAIL if a tensor changes differently in the two arms, beyond the bound and beyond rounding. Raises
+    INCONCLUSIVE if rounding changes every parameter as much as training does, or if the baseline has state that the
+    candidate does not have.
     """
     arm = baseline.start.arm
     require_nudged_alone(control, theirs, baseline, sheet)
@@ -246,7 +247,7 @@ def require_all_compared(
 def _require_nothing_derived(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
 ) -> None:
-    """Raise FAIL if the candidate lacks an average or a copy of parameters that the baseline has.
+    """Raise FAIL if the baseline keeps an average or a copy of its parameters, and the candidate does not.
 
     left: tensors that only the baseline has. If the candidate created other tensors, one of them may be the average
     under another name. Then nothing is checked.
@@ -262,7 +263,7 @@ def _require_nothing_derived(
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
     """Return True if the candidate need not have this tensor of the baseline: it is a moment that the candidate keeps
-    in another format, or it did not change, or it repeats another compared tensor."""
+    in another format, or it did not change, or it always equals another tensor that is compared."""
     if name.startswith(OPTIMIZER):
         return _is_of_another_format(name, candidate, made)
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)

@@ -30,10 +30,11 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
 from harness.numbers import counted
 
-# Only a larger distance between the means of two halves may fail. Unit: the spread of one run, pooled over both arms.
+# A claim may fail only if the means of the two halves are further apart. Unit: the spread of one run, pooled over both
+# arms.
 SHIFT = 4.0
-# Only a larger distance from the baseline's mean may fail. Unit: the baseline's spread. Key: number of columns of the
-# feature.
+# A claim may fail for more noise only if the candidate's runs are further from the baseline's mean. Unit: the
+# baseline's spread. Key: number of columns of the feature.
 NOISIER = {1: 64.0, 4: 8.0}
 # smallest spread that is assumed for a feature, as a multiple of the rounding error (epsilon) of its size
 ROUNDINGS = 2.0
@@ -59,8 +60,9 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return two measures [D, features] of how far the halves of D divisions are apart: by the shift of the mean,
-        and by more noise. A value above 1 may fail. halves: [D, 2n], True for runs in the first half."""
+        """Return two numbers for each of D divisions and each feature, each of shape [D, features]: how far the means
+        of the two halves are apart, and how far the first half scatters around the mean of the second half. A claim may
+        fail only if a number is above 1. halves: [D, 2n], True for runs in the first half."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
         centred, floor = self._scaled()
@@ -99,7 +101,7 @@ class Features:
 @dataclass(frozen=True)
 class Separation:
     """How far the runs of the two arms are apart (`actual`), and the largest such number if the same runs are divided
-    into halves in another way (`others`). A number above 1 may fail."""
+    into halves in another way (`others`). A claim may fail only if `actual` is above 1."""
 
     actual: float
     others: float
@@ -150,7 +152,7 @@ class OwnNoise:
     separation: Separation
     groups: list[Features]
     runs: int
-    hidden_loss: float  # the largest difference of losses that the noise hides, in the step in which it hides least
+    hidden_loss: float  # the largest difference of losses that the noise hides in the step with the least noise
     # The largest difference at the end that the noise would hide in a median parameter, divided by the parameter's
     # movement from start to end. None: unknown.
     hidden_way: float | None
@@ -169,10 +171,10 @@ def require_within_noise(
     sheet: Sheet,
     ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Raise FAIL if the runs of the two arms are further apart than all other halves of these runs, or if they differ
-    in state that noise cannot change. Otherwise return the compared features.
+    """Raise FAIL if the runs of the two arms are further apart than the halves of any other division of these runs.
+    Raise FAIL if the arms' ends differ in state that noise cannot change. Otherwise return the compared features.
 
-    ends: a function that compares the ends of two runs, without tensors that noise may change.
+    ends: a function that compares the ends of two runs. Its first argument names the tensors that noise may change.
     """
     groups = list(_features(part, [*candidates.values(), *baselines.values()]))
     ours, theirs = next(iter(candidates)), next(iter(baselines))
@@ -184,8 +186,8 @@ def require_within_noise(
 
 
 def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], ours: str, sheet: Sheet) -> OwnNoise:
-    """Raise FAIL if the candidate's runs, the first half of the rows, are further from the rest than any other half of
-    the runs. Otherwise return the compared features.
+    """Raise FAIL if the candidate's runs (the first half of the rows) are further from the baseline's runs than the
+    halves of any other division of the runs. Otherwise return the compared features.
 
     start: sketches (signed sums of elements) of the baseline's initial tensors, by `category name`.
     """
@@ -206,8 +208,9 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
 def require_timed_within_noise(
     candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
 ) -> None:
-    """Raise FAIL if the losses of timed steps separate the arms further than any other division of the processes does.
-    Only steps are compared that all processes timed, and at most the first `MOST_TIMED` processes of each arm."""
+    """Raise FAIL if the losses of timed steps of the two arms are further apart than the halves of any other division
+    of the processes. Only steps that all processes timed are compared, and at most the first `MOST_TIMED` processes of
+    each arm."""
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
     if len(runs) < 2 * RUNS:
         settle(
@@ -295,7 +298,8 @@ def features_of_series(series: Floats, metric: str) -> Features:
 
 
 def roundings(first: Floats, second: Floats) -> Floats:
-    """Return, for each step, by how much rounding may change the difference of two series [steps] without noise."""
+    """Return, for each step, the largest difference between two series [steps] that rounding may cause without other
+    noise."""
     epsilon = max(_epsilon(series[np.isfinite(series)]) for series in (first, second))
     return SHIFT * np.maximum(ROUNDINGS * epsilon * np.maximum(np.abs(first), np.abs(second)), _TINY)
 
@@ -328,8 +332,8 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Raise FAIL if a run of the candidate has gradients of other names than the baseline's runs. Noise creates no
-    gradient."""
+    """Raise FAIL if a run of the candidate has gradients whose names differ from those in the baseline's runs, because
+    noise neither creates nor removes a gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}

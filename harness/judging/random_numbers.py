@@ -1,10 +1,10 @@
-"""Find arms that draw different random numbers. Both arms may be right, and no bound for rounding covers the
-difference.
+"""Find arms that draw different random numbers. Both arms may be right, and no bound on rounding covers the difference
+between their losses.
 
 A captured or compiled library may use another kernel. With dropout, this kernel may drop other elements. The operators
 that draw random numbers in a step, and their shapes, show which numbers the step drew. If the arms draw different
 numbers, each arm has a drawing operator that the other arm does not have. If one arm only draws additional numbers, it
-may be wrong. In that case the compared values decide.
+may be wrong. In that case the verdict of the comparison stays unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.judging.context import Context, compared_arms
 from harness.judging.sheet import instead, some
 from harness.judging.verdict import Judgement
 
-# Reason codes for numbers that differ between two arms. The arms may have drawn different random numbers.
+# Reason codes of verdicts in which numbers of two arms differ. Different random numbers may be the cause.
 OF_NUMBERS = frozenset(
     {
         reasons.BEYOND_NOISE,
@@ -41,7 +41,8 @@ _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfl
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. If numbers differ and the arms draw different random numbers, make it INCONCLUSIVE."""
+    """Return the judgement. If its reason is that numbers of the two arms differ, and the arms draw different random
+    numbers, return INCONCLUSIVE instead."""
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
@@ -51,8 +52,8 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
     """Return a sentence about how the random numbers of the part's two arms differ. Return None if the recorded draws
-    show no such difference (see `_differ`), if draws were not recorded, or if the reason code is not about numbers that
-    differ between two arms."""
+    show no such difference (see `_differ`), or if draws were not recorded. Also return None if the reason code is not
+    about numbers that differ between two arms."""
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
         return None
@@ -95,8 +96,8 @@ def _steps(draws: Draws) -> list[_Step]:
 
 
 def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return a sentence that names the first operators that differ. Return None if one arm draws all that the other arm
-    draws, in the same order.
+    """Return a sentence that names the first drawing operators that differ between the arms. Return None if one arm
+    executes all drawing operators of the other arm, in the same order if the order is known.
 
     An additional or missing draw shifts all later random numbers. Therefore it counts as a fault of the arm.
     """
@@ -132,8 +133,8 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. If numbers differ, and the candidate's optimizer state has fewer bits than its parameters
-    while the baseline's does not, return INCONCLUSIVE instead."""
+    """Return the judgement. Return INCONCLUSIVE instead if its reason is that numbers of the two arms differ, and only
+    the candidate keeps its optimizer state in fewer bits than its parameters."""
     arms = compared_arms(part)
     if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement
@@ -151,7 +152,8 @@ def _fewer_bits(context: Context, arm: str) -> list[str]:
     """Return the data types of the optimizer's state if one of them has fewer bits than the types of all parameters,
     else [].
 
-    State in the data type of the parameters is no excuse, because a parameter type with too few bits may be the fault.
+    Optimizer state with the data type of the parameters excuses no difference between the arms. This data type may
+    itself be the fault, if it has too few bits.
     """
     for each in context.executions(arm):
         state = None if each.end is None else each.end.state

@@ -265,9 +265,9 @@ def _add(kind: Kind, reasons: dict[str, Reason]) -> None:
     """Add the reason codes of a kind of claim to `reasons`. Raises KindError if a code exists already."""
     for code, (status, explanation) in kind.reasons.items():
         if code in reasons:
-            where, rename_code = f"claim kind '{kind.name}'", "rename the code, or use the existing one"
+            where, rename_code = f"claim kind '{kind.name}'", "rename the new code, or use the existing code"
             raise KindError(
-                "a reason code that a kind adds must have a name that no other reason code has",
+                "the kind of claim adds a reason code that exists already",
                 where=where,
                 got=f"'{code}'",
                 remedy=rename_code,

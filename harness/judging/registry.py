@@ -52,7 +52,7 @@ def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEv
     """Return the executions of an arm, grouped by training. After each load of a checkpoint, a training continues as a
     new execution."""
     executions = run.arms.get(arm, [])
-    # an arm with a seed for which only gradients are compared makes fewer steps, so it is left out
+    # an execution with a seed for which only gradients are compared has fewer steps, so it is left out
     if isinstance(part, StepAccuracy):
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
     trainings: list[Sequence[ArmEvidence]] = []
@@ -115,7 +115,8 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement. If `check` raises `Settled`, return the check's result instead, with the same figures."""
+    """Return the judgement. If `check` raises `Settled`, return the check's result instead, with the figures of the
+    judgement."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -128,12 +129,13 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
-    """Return True if the judgement is INCONCLUSIVE for another reason than that the candidate was not captured."""
+    """Return True if the judgement is INCONCLUSIVE, but not because the candidate was not captured."""
     return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that was run with another contract, and is not in the judging contract."""
+    """Return the verdict of a unit whose evidence is judged by another contract, and that this contract does not
+    have."""
     judgement = Sheet().conclude(
         reasons.NOT_IN_CONTRACT, "the contract by which the evidence is judged has no unit with this claim and workload"
     )
@@ -166,8 +168,8 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
 
 def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
-    """Return the judgement. If its message begins with the name of an arm, put `arm` before it, because any word may be
-    the name of an arm."""
+    """Return the judgement. If its message begins with the name of an arm, put `arm` before the name. Otherwise a
+    reader might not recognize the name, because any word may be the name of an arm."""
     arms = "|".join(re.escape(arm) for arm in part.arms().values())
     found = re.match(rf"(?:{arms})(?![\w-])( and (?:{arms})(?![\w-]))?", judgement.message) if arms else None
     if found is None:
@@ -176,7 +178,7 @@ def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
 
 
 def _ranks(part: AnyPart, context: Context) -> int:
-    """Return how often the part is judged: once for each rank, if it is judged for each rank, and otherwise once."""
+    """Return how often the part is judged: once for each rank if its kind of claim demands this, and otherwise once."""
     if part.judged_at != "each rank":
         return 1
     return max(context.contract.arms[arm].ranks for arm in part.arms().values())

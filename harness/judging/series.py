@@ -1,5 +1,5 @@
-"""Compare the series of two arms (losses or metrics, by step): check what they must have in common, then measure how
-they differ."""
+"""Compare the series of two arms (losses or metrics, by step): check that the arms did equal work, then measure how
+their series differ."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Bounds:
     bounds must hold.
 
     relative: bound on the difference divided by the baseline's absolute value in that step. If that value is 0, the
-    candidate's value must be 0, too. floor, rounding: [steps]. The relative bound does not apply to differences up to
-    these values, because they may be rounding.
+    candidate's value must be 0, too. floor: one value for all steps. rounding: one value for each step. The relative
+    bound does not apply to a difference up to these values, because rounding may cause it.
     """
 
     absolute: float | None
@@ -263,7 +263,8 @@ def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
 
 
 def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
-    """Record the figures of a difference. For a claim about bits, also record whether it is within the bounds."""
+    """Record the figures of a difference. For a claim that requires equal bits, also record whether the difference is
+    within the bounds."""
     sheet.count("steps", found.steps)
     sheet.figure("max_abs_difference", found.largest, metric)
     sheet.figure("max_abs_difference_step", found.largest_step, "step")
@@ -370,8 +371,8 @@ def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
 
 
 def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> Sequence[Compared]:
-    """Return the series that the judge of a part compared in a run. If each rank is judged, return those of the rank
-    that decided.
+    """Return the series that the judge of a part compared in a run. If each rank is judged, return the series of the
+    rank that decided the verdict.
 
     Return nothing if the kind of claim compares no series, if the part is judged from a run of another probe, or if
     evidence is missing. prefix: the prefix of the part's figures in the verdict.
@@ -387,7 +388,8 @@ def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str
 
 
 def of_deciding_rank(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> RunEvidence:
-    """Return the evidence of the run. If each rank is judged, return that of the rank that decided the verdict."""
+    """Return the evidence of the run. If each rank is judged, return the evidence of the rank that decided the
+    verdict."""
     rank = verdict.figures.get(f"{prefix}rank") if part.judged_at == "each rank" else None
     if rank is not None and isinstance(rank.value, int) and 0 < rank.value <= len(run.ranks):
         return run.ranks[rank.value - 1]

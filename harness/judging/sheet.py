@@ -45,8 +45,8 @@ class Sheet:
         """Record why the claim cannot pass, and let the judge continue, so that a later check can still find a
         violation.
 
-        Only the first call has an effect, with the figures recorded so far. Call this method only if later checks are
-        still valid.
+        Only the first call has an effect. Its result has the figures that were recorded before the call. Call this
+        method only if later checks are still valid.
         """
         noted = self.conclude(reason, message)
         so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}

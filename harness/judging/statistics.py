@@ -39,8 +39,8 @@ class Reading:
 
     ratios: [..., P]; above 0 if the candidate is faster.
     selves: [..., 2, P]; the ratio of each arm to itself (A/A), the candidate's first.
-    whole: [..., P]; the time of the undisturbed baseline divided by the mean time of all candidate blocks, equal in
-    both readings.
+    whole: [..., P]; from the time of the undisturbed baseline divided by the mean time of all blocks of the candidate.
+    It is equal in both readings.
     """
 
     ratios: Array
@@ -150,9 +150,10 @@ def missed_bias(selves: Array) -> Array:
 def margin(reading: Reading, confidence: float) -> Array:
     """Return by how much the trimmed mean of the log ratios must exceed the required log ratio (shape [...]).
 
-    The margin is h + b: the half-width h of the mean's confidence interval plus the bias b that could have been missed.
-    The margin is at least sqrt(h**2 + c**2), where c is the allowance `COMMON_NOISE` for noise that all processes have
-    in common. This noise is independent of the noise that h shows, so their squares are added.
+    The margin is h + b: the half-width h of the mean's confidence interval plus the bias b that timing each arm against
+    itself could have missed. The margin is at least sqrt(h**2 + c**2), where c is the allowance `COMMON_NOISE` for
+    noise that all processes have in common. This noise is independent of the noise that h shows, so their squares are
+    added.
     """
     _, reach = trimmed(reading.ratios, confidence)
     return _allowed_for(reach, missed_bias(reading.selves))
@@ -185,9 +186,9 @@ def sustained(cautious: Reading, confidence: float) -> Array:
     """Return the log ratio [...] of a measurement over all of the candidate's time, including slow blocks.
 
     For each process, take the candidate's time for the work that the undisturbed baseline does in one second. The
-    result comes from the mean of these times, without the `may_dissent` slowest processes. A median would ignore slow
-    blocks if they are fewer than half, but the candidate's own stalls must count. If the baseline is slow in one
-    process, only the part of this process in the mean changes.
+    result is the negative logarithm of the mean of these times, without the `may_dissent` slowest processes. A median
+    would ignore slow blocks if they are fewer than half, but the candidate's own stalls must count. If the baseline is
+    slow in one process, only the part of this process in the mean changes.
     """
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
     agreeing = np.argsort(cautious.ratios, axis=-1)[..., dissenting:]
@@ -212,7 +213,9 @@ def typical_bound(cautious: Reading, confidence: float) -> Array:
 
 
 def upper_bound(generous: Reading, confidence: float) -> Array:
-    """Return the log ratio [...] above which a measurement refutes every ratio. Not all processes need to agree."""
+    """Return the log ratio [...] above which a measurement refutes every required log ratio. It is the smaller of two
+    values: the mean plus its margin, and the largest ratio of all processes (except `may_dissent`) plus the error that
+    may be the same in all processes."""
     mean, _ = trimmed(generous.ratios, confidence)
     dissenting = may_dissent(generous.ratios.shape[-1], confidence)
     reached = np.sort(generous.ratios, axis=-1)[..., -1 - dissenting]
@@ -275,7 +278,8 @@ class Spread:
         return cls(float(mean), error * kept / float(np.sqrt(len(logs))))
 
     def reach(self, confidence: float, processes: int) -> float:
-        """Return the distance from the mean to its one-sided bound, for `processes` with the same spread."""
+        """Return the distance from the mean to its one-sided bound, for a sample of `processes` with the same
+        spread."""
         kept = processes - 2 * left_out(processes)
         return t_quantile(confidence, kept) * self.deviation * float(np.sqrt(processes)) / kept
 
@@ -291,8 +295,9 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
     """Return an estimate of how many processes a measurement with this spread needs to decide. Return None if no number
     is enough.
 
-    The estimate uses a normal approximation, and is larger than the present number. Both readings must be on the same
-    side of the required ratio, and a bound on that side must be reached.
+    The estimate uses a normal approximation, and is larger than the present number of processes. If the mean of the
+    cautious reading is above the required ratio, the estimate is for a proof. Otherwise it is for a refutation by the
+    generous reading.
     """
     above = Spread.of(cautious.ratios).mean - log_demanded
     below = log_demanded - Spread.of(generous.ratios).mean

@@ -23,10 +23,11 @@ _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
     """Return the end of a sentence that names the unread tensors in which executions differ from the first execution.
 
-    Leave the claim undecided if only one execution has a tensor that is computed from parameters and batches. This does
-    not apply if one of the two executions replays a capture, because no replay appends to a list. Also leave the claim
-    undecided if tensors differ and it is unknown from what they were computed. bits: True if values are compared as
-    well.
+    bits: True if the claim requires equal bits at the end. The claim is then left undecided if only one execution has a
+    tensor that is computed from parameters and batches. This does not apply if one of the two executions replays a
+    capture, because no replay appends to a list. The claim is also left undecided if executions differ in a tensor and
+    it is unknown from what the tensor was computed. If `bits` is False, such a tensor matters only if one execution
+    lacks it.
     """
     (reference_name, reference), *others = executions.items()
     said, number = list[str](), 0

@@ -36,7 +36,8 @@ class Interval:
 class Demanded:
     """A figure, and the demand (bound) that a claim sets for this figure.
 
-    noun: the figure's unit. For the relation `none`, it says what must not happen to any of the `of` things.
+    noun: the figure's unit. For the relation `none`, a phrase such as `steps differ`: it must be true of none of the
+    `of` things.
     beside: True for guards and default bounds. They are shown for a claim only if the claim has no other demands.
     part: the prefix of the figure's name if the claim is a part of a composite claim.
     """
@@ -61,7 +62,7 @@ class Demanded:
 
     @property
     def is_open(self) -> bool:
-        """Return True if an end of the figure's interval does not meet the demand, so that it is undecided or
+        """Return True if an end of the figure's interval does not meet the demand, so that the demand is undecided or
         violated."""
         ends = (self.interval.low, self.interval.high) if self.interval is not None else (self.value,)
         return not all(replace(self, value=end).is_met for end in ends)

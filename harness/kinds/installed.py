@@ -47,7 +47,7 @@ def kinds() -> dict[str, Kind]:
                 )
                 where, known_probes = (
                     f"claim kind '{row.name}'",
-                    f"install the package that offers the probe; known probes are {', '.join(probes())}",
+                    f"install the probe's package, or leave out the settings; known probes are {', '.join(probes())}",
                 )
                 raise KindError(wrong_probes, where=where, got=f"'{probe}': {settings}", remedy=known_probes)
     return found

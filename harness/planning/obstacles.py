@@ -50,7 +50,7 @@ def needs_cuda(contract: Contract, claim: AnyClaim, workload: Workload) -> bool:
 def gpus_needed(contract: Contract, claim: AnyClaim, workload: Workload) -> int:
     """Return how many GPUs the unit needs on a machine with GPUs: one for each rank, and at least one.
 
-    Return 0 if the unit's workload is for the processor.
+    Return 0 if the unit's workload needs the CPU.
     """
     if workload.needs.device == "cpu":
         return 0
@@ -83,12 +83,12 @@ def gpu_memory_gib(run: Run) -> float | None:
     """Return how many GiB of the GPU's memory the run may take; None if no other run may use the GPU at the same time.
 
     The result is None if the workload declares no memory, if the probe needs the whole device, or if the run has
-    several ranks. It is 0.0 if the run uses no GPU, because its workload is for the processor.
+    several ranks. It is 0.0 if the run uses no GPU, for example because its workload needs the CPU.
 
     Several ranks need their GPUs alone, because a rank keeps its GPU busy while it waits for other ranks. When three
     runs with two ranks each shared two H200s, no run finished an arm's steps in four minutes. The declared memory is
     enough for each run of the workload, because `_missing_memory` requires only this amount of a GPU. A process that
-    times both arms needs no more.
+    times both arms does not need more than this amount.
     """
     if run.workload.needs.device == "cpu":
         return 0.0

@@ -26,7 +26,7 @@ LIMIT_S = 60.0  # limit in seconds for the new run of `where_run`, for all execu
 # Names of the figures that contain the step at which a judge saw a difference. The first difference may lie in an
 # earlier step.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")
-# Name of the figure with the first step of the block of steps in which the arms differ.
+# Name of the figure with the first step of the first group of `every` steps in which the arms differ.
 _BLOCK = "first_differing_block"
 _NOISE = "noise_floor"  # name of the figure with the difference between two executions of the baseline
 
@@ -34,11 +34,13 @@ _NOISE = "noise_floor"  # name of the figure with the difference between two exe
 def where_run(
     claim: AnyClaim, unit: Unit, runs: Sequence[Run], figures: Mapping[str, object], limit_s: float = LIMIT_S
 ) -> Run | None:
-    """Return a new run that finds the first step in which two executions of a claim differ.
+    """Return a new run that finds the first step in which the candidate of a claim differs from the arm with which it
+    is compared.
 
     runs: the runs that decided the unit.
     figures: the verdict's figures, by name.
-    Return None if the claim's kind does not compare trainings, or if no run has the claim's arms.
+    Return None if the claim's kind does not compare trainings, if no run has the claim's arms, or if a run has several
+    ranks.
     """
     part = next((part for part in parts_of(claim) if part.must_train_alike), None)
     planned: dict[str, PlannedArm] = {arm: each for run in runs for arm, each in run.arms.items()}
@@ -57,7 +59,8 @@ def where_run(
         "last": min(_last_step(part, values, steps), steps - 1),
         "observed": False,
         "limit_s": limit_s,
-        # True if two executions of the baseline differ, because the first difference might otherwise only be noise.
+        # If two executions of the baseline differ, train deterministically. Otherwise the first difference might be
+        # only noise.
         "deterministic": bool(values.get(_NOISE)),
         **{setting: {candidate: value} for setting, value in between.items()},
     }
@@ -124,8 +127,8 @@ def plan(
     """Return the units and runs of the contracts, or only of the named claims and workloads.
 
     describe: returns the description of a named system. If it raises SystemResolutionError, the system's units are not
-        run and become ERRORs with this reason. If `fault` is given, the error is raised instead, because the fault
-        needs the description.
+        run and become ERRORs with this reason. If `fault` is given, the error is raised instead, because only the
+        description lists the system's faults.
     fault: the fault to plant in the arms that it should break.
     baseline: the commit of the arms that claims name as `baseline`; None: all arms use the working tree.
     Raise UsageError for a claim, workload or fault that no contract has.

@@ -145,8 +145,8 @@ class _PairedRun:
             self.gradient_arms |= {*demand.compared()}
             if demand.baseline is not None:
                 self.baseline_of |= dict.fromkeys(demand.compared(), demand.baseline)
-        # The later of two compared executions is compared by its gradients and its end state, so the earlier execution
-        # comes first.
+        # The gradients and the end state of an arm are compared with those of an arm that was executed earlier.
+        # Therefore the baseline comes first.
         named = part.arms()
         pairs = [(named.get(part.candidate_path), named.get("baseline")), *self.baseline_of.items()]
         for later, first in pairs:
@@ -182,12 +182,12 @@ def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
-    """Return settings with which one run can serve two parts. Return None if such a run would execute combinations that
-    no part needs.
+    """Return settings with which one run can serve two parts. Return None if there are none, or if such a run would
+    execute combinations of settings that no part needs.
 
-    Operations and magnitudes of both parts are joined if only one of these two settings differs, or if the settings of
-    one part include those of the other part. Bounds by data type must have equal data types. All other settings must be
-    equal.
+    The values of `operations` and `magnitudes` are joined if only one of these two settings differs, or if the values
+    of one part include those of the other part. If bounds are given by data type, both parts must name the same data
+    types. All other settings must be equal.
     """
     names = [name for name in TRIED_TOGETHER if name in one and name in other]
     ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
@@ -200,8 +200,8 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """Return the settings as a probe uses them. A probe needs only the data types of bounds, so their values are left
-    out."""
+    """Return the settings as a probe uses them. A probe needs only the data types for which there are bounds, so the
+    values of the bounds are left out."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
@@ -365,7 +365,7 @@ class RunBuilder:
 
 # The following functions find the first difference between the runs that were made for a unit and the runs that the
 # unit's contract requires now. Texts, bounds and guards are not part of a run. Therefore a contract can judge old
-# evidence if only these contents of the contract have changed. All other contents of a contract determine what is
+# evidence if only its texts, bounds and guards have changed. All other contents of a contract determine what is
 # executed. Evidence with another workload, arm, system or probe setting cannot be judged by this contract.
 
 ONE = "one"
@@ -384,7 +384,7 @@ def first_difference(
     """Return the first difference between the runs `made` and the runs that the contract requires now.
 
     made: the runs that decided the unit. Return None if every part of the claim has the runs that it requires, and each
-    run is required by some part.
+    run of `made` is required by some part.
 
     unread: how many of the unit's runs cannot be read. These runs may be missing here, because other code reports them.
     fault: a fault that was planted on purpose, so runs may have it.
@@ -399,8 +399,8 @@ def first_difference(
         builder = RunBuilder(contract, workload, None, None, None, baseline)
         builder.add(claim, index, part)
         demanded = builder.runs()
-        # For each required run, find the number of the run that was made for it, or None. Timing processes differ only
-        # in their number.
+        # For each required run, find the number of the run that was made for it, or None. The runs of one timing differ
+        # only in the number of their process, which is compared, too.
         serving = [
             next((number for number, run in enumerate(made) if _first(wanted, run, fault) is None), None)
             for wanted in demanded

@@ -1,6 +1,7 @@
-"""Handle paths on this machine: paths from a command line, and folders of caches. Say how to install an extra.
+"""Handle paths on this machine: paths from a command line, and folders of caches. This module also returns the command
+that installs an extra (an optional part of the harness).
 
-Caches of libraries are below the home folder. If the home folder is not writable, they are moved below TMPDIR.
+Caches of libraries are below the home folder. If the home folder is not writable, the caches are moved below TMPDIR.
 Otherwise Matplotlib would print a warning on stderr, and Triton would raise PermissionError.
 """
 
@@ -20,7 +21,8 @@ from harness.errors import HarnessError, UsageError
 
 
 def require_existing(paths: Iterable[Path]) -> None:
-    """Raise UsageError if paths do not exist. The error lists these paths, and suggests a name for the first."""
+    """Raise UsageError if some of the paths do not exist. The error lists these paths, and gives advice for the first
+    of them."""
     missing_paths = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
     if missing_paths:
         paths_must_exist, where = "the path must exist", ", ".join(map(str, missing_paths))
@@ -28,7 +30,8 @@ def require_existing(paths: Iterable[Path]) -> None:
 
 
 def _remedy(path: Path) -> str:
-    """Return advice for a path that does not exist: a similar existing name, or its last existing folder."""
+    """Return advice for a path that does not exist: an existing name that is similar, or the deepest folder of the path
+    that exists."""
     there = next((parent for parent in path.parents if parent.is_dir()), None)
     if there is None:
         return "check the path"
@@ -44,9 +47,10 @@ def _remedy(path: Path) -> str:
 
 
 def add_working_directory() -> None:
-    """Make the working directory importable, as `python -m` does. It is searched last, so that it hides no package.
+    """Make the working directory importable, as `python -m` does. It is searched last, so that its modules hide no
+    other modules.
 
-    A contract can then name a trainer in the same folder without any installation.
+    A contract can then name a trainer in the working directory without any installation.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
@@ -54,8 +58,8 @@ def add_working_directory() -> None:
 
 
 def without_folders(text: str) -> str:
-    """Return `text` with shorter paths. Paths in a folder of the import path, in the working directory or in Python's
-    folder become relative to this folder."""
+    """Return `text` with shorter paths. Each path in a folder of the import path, in the working directory or in
+    Python's folder becomes relative to that folder."""
     roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(f"{root.rstrip('/')}/", "")
@@ -79,7 +83,7 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     if not moved or not hasattr(os, "getuid"):
         return {}
     try:
-        # Another user's folder must not be used, because files in Triton's cache are executed.
+        # A folder that another user owns must not be used, because files in Triton's cache are executed.
         return {name: str(private_folder() / place.lstrip(".")) for name, place in moved.items()}
     except HarnessError:
         return {}
@@ -87,7 +91,7 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def _can_be_made(folder: Path) -> bool:
     """Return True if the folder is writable, or can be created."""
-    if not folder.is_absolute():  # `~` stays in the path if the user has no home
+    if not folder.is_absolute():  # without a home folder, `expanduser` leaves `~` in the path
         return False
     while not os.path.lexists(folder):
         folder = folder.parent
@@ -104,7 +108,7 @@ def private_folder() -> Path:
         directory = Path(tempfile.gettempdir()) / name
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
-    except OSError as error:  # this error also occurs if there is no temporary folder at all
+    except OSError as error:  # without any temporary folder, this error occurs too
         raise unusable(directory, error) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         owner_or_link = f"owner {found.st_uid}" if stat.S_ISDIR(found.st_mode) else "a link"
@@ -133,7 +137,8 @@ _OF_EXTRA = r"""\s*;\s*(?P<other>.*?)(?:\s+and\s+)?extra\s*==\s*["'](?P<extra>[\
 
 def command_for(extra: str) -> str:
     """Return the command that installs the packages of an extra (an optional part of the harness), such as `run`."""
-    # Import here, because this import is slow, and every process that describes systems imports this module.
+    # Import `metadata` here and not at the top: the import is slow, and every process that describes systems imports
+    # this module.
     from importlib import metadata
 
     try:

@@ -1,7 +1,7 @@
 """Print all output of commands to stdout and stderr, line by line, with each line escaped.
 
-Exit codes are verdicts. Therefore they must not change if an encoding lacks a character, or if the reader of a pipe has
-ended.
+Exit codes are verdicts. Therefore an exit code must stay the same even if an encoding lacks a character, or if the
+reader of a pipe has ended.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ Span = str | tuple[str, str]  # a text without style, or a text and the style th
 def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None, whole: bool = False) -> None:
     """Print one line, escaped, on `file`. The default is stdout.
 
-    On a terminal, a long line is broken between words. Further lines are indented by `hang` columns, by default like
-    the first line. In files and logs, lines are not broken or coloured. whole: True for an unbroken line to copy.
+    On a terminal, a long line is broken between words. The lines after the first are indented by `hang` columns; by
+    default they are indented like the first line. In files and logs, lines are not broken or coloured. whole: True to
+    print a line unbroken, so that a user can copy it.
     """
     stream = sys.stdout if file is None else file
     parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
@@ -46,7 +47,8 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
 
 
 def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
-    """Break a text between words. Return (indentation, start, end) of each line. The last two are positions in `text`.
+    """Break a text between words. Return (indentation, start, end) of each line. `start` and `end` are positions in
+    `text`.
 
     A word that is longer than a line is not broken, so that paths and commands can be copied.
     """
@@ -64,7 +66,8 @@ def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
 
 
 class StatusLine:
-    """A line at the bottom of a terminal that `show` overwrites. It is hidden in CI, or if `stream` is no terminal."""
+    """A line at the bottom of a terminal, which `show` overwrites. In CI, or if `stream` is not a terminal, no line is
+    shown."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -105,7 +108,8 @@ def print_error(text: str) -> None:
 
 
 def print_quoted(text: str) -> None:
-    """Print text of other programs on stderr. Each line gets a margin, to differ from the harness's own lines."""
+    """Print text of other programs on stderr. Each line gets a margin, so that a reader can tell it from the harness's
+    own lines."""
     for line in text.rstrip("\n").split("\n"):
         print_error(f"| {line}")
 
@@ -116,7 +120,8 @@ def print_json(text: str) -> None:
 
 
 def print_workflow_command(command: str, file: TextIO | None = None) -> None:
-    """Print a workflow command for GitHub Actions, by default on stdout. GitHub reads both streams."""
+    """Print a workflow command for GitHub Actions, by default on stdout. GitHub reads workflow commands on stdout and
+    on stderr."""
     (file or sys.stdout).write(escaped_command(command) + "\n")
 
 
@@ -138,7 +143,7 @@ class _Survivor(io.TextIOWrapper):
 
     def _lose(self, error: OSError) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.fileno())  # text in the buffer is then discarded, too
+        os.dup2(null, self.fileno())  # the text that is still in the buffer is then discarded, too
         os.close(null)
         if error.errno != errno.EPIPE and self is sys.stdout:
             print_error(f"stdout: {error.strerror}: all further output is lost")
@@ -146,7 +151,7 @@ class _Survivor(io.TextIOWrapper):
 
 @contextmanager
 def surviving_streams() -> Iterator[None]:
-    """Within the block, make stdout and stderr accept every character and ignore write errors."""
+    """Make stdout and stderr accept every character and ignore write errors, for the duration of the `with` block."""
     for number in range(3):
         _open_if_closed(number)
     before = sys.stdout, sys.stderr
@@ -163,8 +168,8 @@ def surviving_streams() -> Iterator[None]:
 
 
 def _open_if_closed(number: int) -> None:
-    """Open the null device if standard stream `number` is closed. Otherwise a file that is opened later would get its
-    number and receive its output."""
+    """Open the null device if standard stream `number` is closed. Otherwise a file that is opened later would get this
+    number and receive the stream's output."""
     try:
         os.fstat(number)
     except OSError:

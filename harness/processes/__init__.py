@@ -1,1 +1,2 @@
-"""Start processes of the harness. A kept process is watched by a keeper, a process that ends all descendants of it."""
+"""Start processes of the harness. A kept process has a keeper: a process that ends the kept process and all its
+descendants."""

@@ -1,13 +1,13 @@
 """Start a Python process of the harness, exchange messages with it, and find out how it ended.
 
 A socket on the child's standard input connects parent and child. This connection is called the line. A message is one
-line of text, usually a model as JSON. A worker is a child that executes a run. It asks its supervisor for time alone on
-the machine (`ALONE`), and later ends this time (`TOGETHER`). The supervisor answers each request with `GO`. At its end
-the worker sends `WRITTEN` with the digests of its files. If a child ends, or writes anything else, its parent gets an
-`Ending` instead of an answer.
+line of text, usually a model as JSON. A worker is a child that executes a run. A worker that must be alone on the
+machine sends `ALONE` to its supervisor, and later `TOGETHER`, when other runs may continue. The supervisor answers each
+request with `GO`. At its end the worker sends `WRITTEN` with the digests of its files. If a child ends, or writes
+anything else, its parent gets an `Ending` instead of an answer.
 
 At its start, Python executes a `sitecustomize.py` that it finds on its import path. Therefore a child starts with the
-same import path as the command. An environment variable passes on the folders that the harness has added later.
+same import path as the command did. An environment variable passes on the folders that the harness has added later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def child_path() -> str:
 
 
 def path_at_start() -> str:
-    """Return the PYTHONPATH with which the command was started. If the harness is not installed, its folder is added.
+    """Return the PYTHONPATH with which the command was started. If the harness is not installed, add the folder of the
+    harness.
 
     Folders of installed packages are not added. Python searches PYTHONPATH before its standard library, so an old
     backport among the packages could hide a module of Python.
@@ -57,16 +58,16 @@ def path_at_start() -> str:
 
 
 def path_of_child(found: str | None) -> Mapping[str, str]:
-    """Return the environment variables that set a child's import path. One variable is for the child's start. The other
-    is read by `use_given_path`.
+    """Return the environment variables that set a child's import path. One variable is read by Python when the child
+    starts. The other is read by `use_given_path`.
 
-    found: the complete import path for the child; None: the path that this process gives to its children.
+    found: the complete import path for the child; None for the path that this process gives to its children.
     """
     return {"PYTHONPATH": path_at_start(), VARIABLE: os.environ.get("PYTHONPATH", "") if found is None else found}
 
 
 def use_given_path() -> None:
-    """Use the import path that the parent chose for this child. Children of this process get it, too."""
+    """Use the import path that the parent chose for this child. Children of this process get this path, too."""
     given, first = os.environ.get(VARIABLE), os.environ.get("PYTHONPATH", "")
     if given:
         os.environ.update({"PYTHONPATH": given, VARIABLE: first})
@@ -111,8 +112,8 @@ class Line:
     def receive(self, timeout: float | None) -> str | None:
         """Return the next line; "" if the other end is closed; None if no whole line arrives within `timeout` seconds.
 
-        timeout: None for no limit. An incomplete line waits for the next call. Raise `NoMessage` for a line of more
-        than `MOST_BYTES` bytes.
+        timeout: None for no limit. An incomplete line is kept, and a later call completes it. Raise `NoMessage` for a
+        line of more than `MOST_BYTES` bytes.
         """
         until = None if timeout is None else monotonic() + timeout
         left = timeout
@@ -155,9 +156,11 @@ def pair() -> tuple[Line, socket.socket]:
 
 
 def take_standard_input() -> Line:
-    """Return the child's end of the line, which was its standard input. Standard input becomes an empty stream.
+    """Return the child's end of the line, which was its standard input. From then on, standard input is an empty
+    stream.
 
-    Call this after importing the harness. From then on the child finds the same modules as its parent.
+    Call this after importing the harness, because it also sets the import path: the child then finds the same modules
+    as its parent.
     """
     use_given_path()
     line = Line(socket.socket(fileno=os.dup(0)))
@@ -179,7 +182,7 @@ T = TypeVar("T")
 
 
 class Message(Protocol):
-    """A pydantic model."""
+    """An object that can be sent as JSON, such as a pydantic model."""
 
     def model_dump_json(self) -> str: ...
 
@@ -223,7 +226,8 @@ class Ending:
 
 @dataclass
 class Child:
-    """A child process, as its parent sees it. As a context manager, it ends the child at the end of the block."""
+    """A child process, as its parent sees it. As a context manager, it ends the child at the end of the `with`
+    block."""
 
     process: KeptProcess | subprocess.Popen[bytes]
     line: Line
@@ -257,7 +261,8 @@ class Child:
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
-            ended = self.poll()  # Poll first: if the child has ended, all its messages are then on the line.
+            # Check first whether the child has ended. If it has, all its messages have already arrived on the line.
+            ended = self.poll()
             try:
                 said = self.line.receive(max(0.0, min(LOOK_S, until - monotonic())))
                 if said is not None and not self.line.ended:
@@ -329,13 +334,13 @@ class Child:
 def start_child(
     module: str, *arguments: str, kept: bool = False, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Child:
-    """Start `python -m module` with a line to it on its standard input.
+    """Start `python -m module` with a line (a message connection) on its standard input.
 
     After `take_standard_input`, the child finds the same modules as this process. The child's environment lacks
     variables with which code could command a CI job (`without_ci`).
 
     kept: True to start the child in its own session under a keeper, and to pipe its output to this process. Without a
-        keeper, the child has this process's group and streams, so signals to the group reach it.
+        keeper, the child is in this process's group and writes to its streams, so signals to the group reach the child.
     variables: additional environment variables.
     """
     line, theirs = pair()

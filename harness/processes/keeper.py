@@ -2,10 +2,11 @@
 
 The keeper is started as `python -I -S keeper.py CONTROL STATUS COMMAND…`, in its own session. CONTROL is the read end
 of a pipe. Only the harness has the write end, so the pipe closes if the harness requests the end or dies. When the pipe
-closes, or when the command ends by itself, the keeper kills all descendants of the command. This includes processes
-that left the command's session: on Linux they become children of the keeper when their parents die. The keeper writes
-lines to STATUS. It writes `pid NUMBER` when the command runs, or `errno NUMBER` if the command cannot start. After the
-end of all descendants it writes `code NUMBER`, which is the exit code or -signal.
+closes, or when the command ends by itself, the keeper kills all descendants of the command, even processes that left
+the command's session: on Linux they become children of the keeper when their parents die. The keeper writes lines to
+STATUS. It writes `pid NUMBER` when the command runs, or `errno NUMBER` if the command cannot start. When all
+descendants have ended, it writes `code NUMBER`. The number is the exit code, or the negative number of the signal that
+ended the command.
 
 The keeper imports few modules, and none of the harness, because a worker waits for its start.
 """
@@ -47,14 +48,14 @@ def _prctl(option: int, value: int) -> None:
 
 def _wake_at_signals() -> tuple[int, int]:
     """Return both ends of a pipe. A byte is written to the pipe when a signal asks this process to end, and when a
-    child ends."""
+    child of this process ends."""
     wakes = os.pipe()
     for end in wakes:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wakes[1])
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # A signal that is already ignored here stays ignored, also in the command.
+        # A signal that this process ignores when it starts stays ignored, also in the command.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -138,7 +139,8 @@ def _until_the_end(child: int, control: int, wakes: int) -> int | None:
 
 
 def _reap(child: int) -> tuple[int | None, bool]:
-    """Reap all children that have ended. Return the exit code of `child` or None, and True if no children are left."""
+    """Reap all children that have ended. Return two values: the exit code of `child` (None if `child` was not among
+    them), and True if no children are left."""
     code = None
     while True:
         try:

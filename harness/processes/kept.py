@@ -19,15 +19,15 @@ KEEPER = Path(__file__).with_name("keeper.py")
 Stream = IO[bytes] | int | None
 TOKEN = "CONTRACT_HARNESS_RUN"  # noqa: S105 - the name of a variable
 _PROCESSES = Path("/proc")
-RESUMED_S = 0.1  # seconds between two SIGCONT signals to a keeper that its command may have stopped
+RESUMED_S = 0.1  # seconds between two SIGCONT signals to a keeper, because its command may have stopped the keeper
 
 
 class KeptProcess:
     """A command in its own session, with a keeper (`keeper.py`) between the command and this process.
 
-    `stdin`, `stdout` and `stderr` are passed to the command as in `subprocess.Popen`. After the end of the parent or
-    the command, or after `kill`, no descendants of the command are left. Always call `kill`, even after the command has
-    ended. The exit code is as in `subprocess`. If the command kills its keeper, the command is killed, too, and its
+    `stdin`, `stdout` and `stderr` are passed to the command as in `subprocess.Popen`. If the parent or the command
+    ends, or if `kill` is called, all descendants of the command are ended. Always call `kill`, even after the command
+    has ended. The exit code is as in `subprocess`. If the command kills its keeper, the command is killed, too, and its
     exit code is that of SIGKILL. Raise OSError if the command cannot start.
     """
 
@@ -164,8 +164,8 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a variable `USER` for the command if nothing else names this user, else {}. Without a name,
-    `getpass.getuser` fails."""
+    """Return a variable `USER` for the command if neither a variable nor the system's list of users names the current
+    user, else {}. Without a name, `getpass.getuser` fails."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd
@@ -181,7 +181,8 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def kill_marked(token: str) -> list[int]:
-    """Kill every process of this user whose environment contains `token`. Return their ids; none without /proc."""
+    """Kill every process of this user whose environment contains `token`. Return the ids of the killed processes. On a
+    machine without /proc, kill nothing and return an empty list."""
     mark = f"{TOKEN}={token}".encode()
     killed: list[int] = []
     for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():

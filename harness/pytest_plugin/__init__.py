@@ -30,7 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from harness.pytest_plugin.items import contract_files
 
         contract_files(config)
-    if not hasattr(config, "workerinput"):  # this process is the controller of pytest-xdist, or the only process
+    # this process is the controller of pytest-xdist or, without pytest-xdist, the only process
+    if not hasattr(config, "workerinput"):
         from harness.pytest_plugin.items import ContractReporter
 
         reporter = ContractReporter(config, Path(tempfile.mkdtemp(prefix="contract-runs-")))
@@ -76,7 +77,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 @pytest.fixture
 def verify_contract(request: pytest.FixtureRequest, tmp_path: Path) -> ContractVerifier:
-    """Return a callable that verifies a claim for another system. See `ContractVerifier`."""
+    """Return a callable that verifies a claim, for the contract's system or for another system. See
+    `ContractVerifier`."""
     from harness.pytest_plugin.fixtures import ContractVerifier
 
     return ContractVerifier(request.node, tmp_path / "contract")

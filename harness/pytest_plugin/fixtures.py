@@ -1,7 +1,4 @@
-"""Provide the fixtures `verify_contract` and `check_step`.
-
-With them, a Python test verifies a claim, or tries a step.
-"""
+"""Provide two fixtures for Python tests: `verify_contract` verifies a claim, and `check_step` tries a step."""
 
 from __future__ import annotations
 
@@ -57,7 +54,8 @@ class ContractVerifier:
         workload: str | None = None,
         **overrides: Any,
     ) -> Verdict:
-        """Return the verdict of a unit that holds. If it does not, fail the test. If it is undecided, skip the test.
+        """Verify one unit. Return its verdict if the unit holds, skip the test if the unit is undecided or was not run,
+        and otherwise fail the test. Under `--contract-gate`, fail the test instead of skipping it.
 
         claim: by default the claim in the test's marker `contract`. contracts: a file or folder, by default the ini
         option `contract_paths`. system: `module:attribute`, used instead of the contract's system. workload: by default
@@ -90,7 +88,7 @@ class ContractVerifier:
         marker = self._node.get_closest_marker("contract")
         if marker is None or not marker.args:
             raise UsageError(
-                "the claim must be named by the call or by the test's marker",
+                "`verify_contract` needs a claim, from its argument `claim` or from the test's marker `contract`",
                 where=self._node.nodeid,
                 remedy='write @pytest.mark.contract("CLAIM-ID") above the test',
             )
@@ -121,7 +119,7 @@ def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
 
 
 def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
-    """Return the contract with another system. Arms that name a system keep it."""
+    """Return the contract with another system. An arm that names its own system keeps this system."""
     if system is None:
         return loaded
     return replace(loaded, contract=loaded.contract.model_copy(update={"system": system}))
@@ -132,8 +130,8 @@ def _planned(
 ) -> tuple[PlannedContract, Unit]:
     """Return a plan with one unit of the claim, and this unit.
 
-    The unit is on `workload` or, without it, on the claim's first workload that can be decided here. If none can be
-    decided, it is on the first workload.
+    The unit is on `workload`. If `workload` is None, the unit is on the claim's first workload that this machine can
+    decide or, if there is none, on the claim's first workload.
     """
     changed = loaded
     if overrides:
@@ -154,7 +152,7 @@ def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, A
     workloads = dict(contract.workloads)
     for name in names:
         if name not in workloads:
-            raise UsageError("the contract has no such workload", got=f"'{name}'", remedy=nearest(name, workloads))
+            raise UsageError("the workload must be in the contract", got=f"'{name}'", remedy=nearest(name, workloads))
         try:
             workloads[name] = Workload.model_validate({**workloads[name].model_dump(), **overrides})
         except ValidationError as error:
@@ -173,24 +171,27 @@ STEPS = 23
 
 
 class StepCheck:
-    """A callable that trains the step in worker processes and keeps no files. It fails the test on `no` or an error."""
+    """A callable that tries a step in worker processes, and keeps no files. It fails the test if an answer is `no` or
+    an error."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._gate = bool(config.getoption("--contract-gate"))
 
     def __call__(self, step: str, *, baseline: str | None = None, steps: int = STEPS, speed: bool = False) -> None:
-        """Fail the test if an answer is `no` or an error. Skip the test if nothing was decided.
+        """Try the step. Fail the test if an answer is `no` or an error. Skip the test if nothing was decided, or if it
+        is undecided whether both arms train the same.
 
         step: `module:function` or `path/to/file.py:function`, relative to the working directory. baseline: a branch,
-        tag or commit that has the function, for the comparison. Without it, a captured step is compared with the plain
-        step.
-        speed: True to time the step as well if there is a GPU, which takes minutes. Under `--contract-gate`, an
-        undecided answer fails the test. A step or commit that does not exist fails the test with a message.
+        tag or commit that has the function, with whose version the step is compared. Without a baseline, the captured
+        step is compared with the plain step. speed: True to also time the step on a GPU, which takes minutes.
+
+        Under `--contract-gate`, an undecided answer fails the test. A step or commit that does not exist fails the test
+        with a message.
         """
         __tracebackhide__ = True
         try:
             if steps < FEWEST:
-                raise UsageError(f"a step must be tried over at least {FEWEST} steps", got=f"steps={steps}")
+                raise UsageError(f"`steps` must be at least {FEWEST}", got=f"steps={steps}")
             arms = arms_here(compiled=False, speed=speed)
             draft = at_baseline(Draft(find_step_source(step), steps, arms), baseline)
             code, text = self._answers(draft)
@@ -210,7 +211,7 @@ class StepCheck:
         tried, fair = fair_trial(draft, run, run)
         result = headline_of(tried)
         asked = [each.status for each in tried.judgement.verdicts if each.claim == fair.claim_id(fair.same_name)]
-        # exit code 0 is not enough: the answer to this question must be `yes`
+        # exit code 0 is not enough: the claim that both arms train the same must have held
         open_ = result.code == ExitCode.HELD and asked != [Status.PASS]
         text = "\n".join([*Answers().rest(tried), "", compares(fair), str(result)])
         return ExitCode.UNDECIDED if open_ else result.code, text

@@ -36,7 +36,7 @@ from harness.report.advice import advice_of, brief, telling_figures
 from harness.report.github_actions import annotate, append_step_summary
 from harness.report.text import figure, line, words
 
-# Figures that contain the step at which two series first differ. The most informative figure comes first.
+# Figures whose value is a step at which two series differ. The most informative figure comes first.
 _STEPS = ("first_differing_step", "first_exceeding_step", "first_non_finite_step", "max_abs_difference_step")
 FIGURES = 6  # largest number of figures in the text of a failure
 STATUS = "contract.status"  # name of a property that every test with a verdict gets
@@ -51,7 +51,8 @@ def properties(verdict: Verdict) -> list[tuple[str, object]]:
 
 
 def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
-    """Return the lines that describe a unit that did not hold. The properties of the test have all figures."""
+    """Return the lines that describe a unit that did not hold, with a few of its figures. The properties of the test
+    have all figures."""
     lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
     lines += [f"    {text}" for text in _both_values(claim, verdict, evidence)]
     lines += [
@@ -63,7 +64,8 @@ def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evid
 
 
 def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield the losses of both arms with all digits, at the step that one of the verdict's figures contains."""
+    """Yield the losses of both arms with all digits, at the step at which they differ according to the verdict's
+    figures."""
     step = next((_step(verdict, name) for name in _STEPS if _step(verdict, name) is not None), None)
     for part in parts_of(claim):
         if step is None or not isinstance(part, TrajectoryMatch):
@@ -75,9 +77,9 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
 
 
 def _step(verdict: Verdict, name: str) -> int | None:
-    """Return the step in the verdict's figure `name`, or None.
+    """Return the step that is the value of the verdict's figure `name`. Return None if there is no such figure.
 
-    The name of a claim's part may precede the figure's name.
+    In the verdict, the name of a claim's part can precede the figure's name.
     """
     for key, value in verdict.figures.items():
         if key.rpartition(".")[2] == name and isinstance(value.value, int):
@@ -95,7 +97,7 @@ _FIRST = pytest.StashKey[dict[str, LoadedContract]]()
 
 
 def options_of(config: pytest.Config) -> session.VerifyOptions:
-    """Return the options for contracts from the command line."""
+    """Return the options that pytest's command line gives for contracts."""
     return session.VerifyOptions(
         workloads=tuple(config.getoption("--contract-workload")),
         tags=tuple(config.getoption("--contract-tag")),
@@ -107,7 +109,7 @@ def options_of(config: pytest.Config) -> session.VerifyOptions:
 
 
 def shared_runs(config: pytest.Config) -> SharedRuns:
-    """Return the runs that all processes of this session share."""
+    """Return the object that executes runs for all processes of this session."""
     root = getattr(config, "workerinput", {}).get("contract_runs")
     return SharedRuns(Path(root) if root else config.pluginmanager.getplugin("contract-reporter").root)
 
@@ -161,7 +163,7 @@ def _paths(config: pytest.Config) -> list[Path]:
 def _takes(config: pytest.Config, *marks: str) -> bool:
     """Return True if the expression of `-m` selects an item with these marks.
 
-    Return False for an invalid expression. pytest reports it.
+    Return False for an invalid expression, because pytest itself reports the error.
     """
     expression = config.getoption("markexpr")
     try:
@@ -184,7 +186,7 @@ def _refuse_unknown_tags(files: Sequence[Path], tags: Sequence[str]) -> None:
 
 
 class ContractFile(pytest.File):
-    """A contract file. Its items are its units on this machine."""
+    """A contract file, as a collector of pytest. Its items are the contract's units."""
 
     def collect(self) -> Iterator[ContractItem]:
         options = options_of(self.config)
@@ -222,7 +224,8 @@ class ContractFile(pytest.File):
 
 
 class ContractItem(pytest.Item):
-    """One unit. Its runs are executed in the set-up of the test, so that a broken run is an error and not a failure."""
+    """One unit, as a test item of pytest. The unit's runs are executed in the set-up of the test, so that pytest
+    reports a broken run as an error and not as a failure."""
 
     def __init__(self, *, planned: PlannedContract, unit: Unit, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -259,7 +262,8 @@ class ContractItem(pytest.Item):
 
 
 class ContractReporter:
-    """Collects the judged units in the controlling process, writes their run directory, and sets the exit code."""
+    """Collects the judged units of all processes, writes their run directory, and sets pytest's exit code. It exists
+    only in the controlling process."""
 
     def __init__(self, config: pytest.Config, root: Path) -> None:
         self.root, self._config = root, config
@@ -270,15 +274,15 @@ class ContractReporter:
         self._judgement: session.Judgement | None = None
         self._problem: str | None = None
         self._not_judged: list[Path] = []
-        self._verified = 0  # number of units that the fixture judged
+        self._verified = 0  # number of units that the fixture `verify_contract` judged
         self._shut_by_nothing = False
         self._invalid = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record that a contract file was refused.
+        """Record whether a contract file was refused.
 
-        The failed report about a refused contract file has no traceback. All other failed reports about contract files
-        have a traceback.
+        A contract file was refused if the failed report about it has no traceback. If the collection failed for another
+        reason, the report has a traceback.
         """
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
@@ -297,8 +301,8 @@ class ContractReporter:
     def finish(self, pytest_session: pytest.Session) -> None:
         """Write the run directory. Replace pytest's exit code if contract items ran, or if a contract was refused.
 
-        A gate over all of `contract_paths` stays closed if one of these contracts was not judged. Every gate stays
-        closed if nothing was judged.
+        If the command line selects no units, the gate stays closed unless every contract in `contract_paths` was
+        judged. Any gate stays closed if nothing was judged.
         """
         self._judge_what_ran(pytest_session)
         if self._invalid and pytest_session.exitstatus != pytest.ExitCode.INTERNAL_ERROR:
@@ -330,7 +334,8 @@ class ContractReporter:
             others = ((ExitCode.VIOLATED, self._other_failed), (ExitCode.UNDECIDED, shut))
             codes = {self._judgement.exit_code, *(code for code, found in others if found)}
             worst = next(code for code in ExitCode if code in codes)
-            # Keep the code of other failures, for example of a failed collection after which pytest continued.
+            # If contracts give exit code 0, keep pytest's exit code for other failures, for example of a failed
+            # collection.
             pytest_session.exitstatus = worst or pytest_session.exitstatus
         elif pytest_session.exitstatus == pytest.ExitCode.OK:  # a code that was given to `pytest.exit` is kept
             pytest_session.exitstatus = self._judgement.exit_code
@@ -344,9 +349,8 @@ class ContractReporter:
         return not self._config.getoption("collectonly") and any(item.nodeid not in self._asked for item in units)
 
     def _contracts_not_judged(self) -> list[Path]:
-        """Return the files in `contract_paths` without a judged unit.
-
-        If the command line selects units, return none.
+        """Return the contract files in `contract_paths` of which no unit was judged. Return an empty list if the
+        command line selects units.
         """
         if self._is_selection():
             return []
@@ -362,14 +366,15 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Return True if contracts were requested but none was judged. A gate that only the ini file turns on does not
-        count as a request."""
+        """Return True if contracts were requested but no unit was judged. A `--contract-gate` in the ini file alone
+        does not count as a request."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
 
     def _missing(self) -> Iterator[str]:
-        """Yield lines about requested contracts that were not judged, or a line why none was judged."""
+        """Yield a line about each group of contracts that were not run or not judged, and a line that says why none was
+        judged."""
         of_contracts = self._config.getoption("markexpr") == "contract"
         if files := not_asked_for(self._config):
             were = "was" if len(files) == 1 else "were"
@@ -423,7 +428,8 @@ _SHARED_FILES = pytest.StashKey[set[Path]]()
 
 
 def files_beside(config: pytest.Config) -> set[Path]:
-    """Return the real paths of shared files and of files of signed entries in the folders of `contract_paths`."""
+    """Return the real paths of two kinds of files in the folders of `contract_paths`: files that contracts share, and
+    files of signed entries (waivers and accepted baselines)."""
     if _SHARED_FILES not in config.stash:
         folders = [files_of_folder(path) for path in _named(config) if path.is_dir()]
         config.stash[_SHARED_FILES] = {real(file) for found in folders for file in (*found.shared, *found.signed)}
@@ -431,7 +437,8 @@ def files_beside(config: pytest.Config) -> set[Path]:
 
 
 class FileBeside(pytest.File):
-    """A shared file, or a file of signed entries. It has no items and is only checked."""
+    """A file that contracts share, or a file of signed entries. The plugin only checks the file, which has no test
+    items."""
 
     def collect(self) -> Iterator[pytest.Item]:
         try:
@@ -449,11 +456,12 @@ def _named(config: pytest.Config) -> list[Path]:
 
 
 def _refuse_entries_of_no_contract(path: Path, named: Sequence[Path]) -> None:
-    """Raise ContractErrors for entries of unknown contracts. A known contract reports its own entries."""
+    """Raise ContractErrors if entries name unknown contracts. Errors in entries of known contracts are reported with
+    the contract."""
     signed = load(path, AcceptedBaseline if is_signed_file(path, ACCEPTED_FILE) else Waiver)
     try:
         contracts = load_contracts(named)
-    except ContractError:  # this error is reported with the contract's file
+    except ContractError:  # pytest reports this error at the file of the contract
         return
     known = {loaded.contract.id for loaded in contracts}
     strangers = [entry for entry in signed if entry.contract not in known]

@@ -1,4 +1,4 @@
-"""Execute runs that several processes need only once, for pytest and pytest-xdist."""
+"""Execute each run only once, even if several processes of pytest-xdist need it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class PlannedContract:
 
 
 def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] = ()) -> PlannedContract:
-    """Read and plan one contract file, with its waivers and accepted baselines (signed entries). named: more folders in
-    which entries are searched.
+    """Read and plan one contract file, with its waivers and accepted baselines (signed entries).
 
-    Commands of the harness find the same entries. Raises ContractError with every error.
+    named: further folders in which signed entries are searched. The commands of the harness find the same entries.
+    Raises ContractError with every error in the files.
     """
     loaded = load_contract(path)
     folders = [folder for folder in named if folder.is_dir()]
@@ -49,7 +49,8 @@ def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] 
 
 
 class SharedRuns:
-    """Executes each run once. The first process that needs a run executes it, and the others wait for its evidence.
+    """Executes each run once. The first process that needs a run executes it, and the other processes wait for its
+    evidence.
 
     root: the folder of the evidence, which all processes share.
     """
@@ -63,7 +64,8 @@ class SharedRuns:
         self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
 
     def evidence(self, run: Run) -> tuple[Run, RunEvidence]:
-        """Execute the run if no process has executed it yet. Return the run as it was executed, and its evidence."""
+        """Execute the run if no process has executed it yet. Return the run as it is recorded in its directory, and its
+        evidence."""
         from filelock import FileLock  # installed by the extra `run`
 
         directory = self.root / "evidence" / run.id
@@ -137,7 +139,8 @@ class SharedRuns:
 def _narrowed(
     planned: Sequence[PlannedContract], asked: Sequence[Unit], options: session.VerifyOptions
 ) -> session.VerifyOptions:
-    """Return the options limited to the selected claims and workloads, or without a limit if all were selected."""
+    """Return the options, limited to the claims and the workloads of the requested units. If these are all claims, or
+    all workloads, the options have no such limit."""
     everything = [claim for item in planned for claim in item.loaded.contract.claims]
     claims, workloads = {unit.claim for unit in asked}, {unit.workload for unit in asked}
     return replace(

@@ -7,7 +7,7 @@ repeats of the baseline decide (`recordings.Repeats`):
 - If the repeats are equal in bits, a number that differs by more than a rounding violates the claim. If the first
 difference is only a rounding, the claim is undecided.
 - If the repeats differ in bits, both runs are compared by their noise (`harness.judging.own_noise`), over the numbers
-of all ranks together. This needs five runs of each.
+of all ranks together. This needs five runs of the candidate and five of the baseline.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _REASONS = {
 class ComparedRuns:
     """Two runs with repeats of each, the verdict and the first difference.
 
-    Sentences say what was not compared, and what was not kept equal between the runs.
+    not_controlled: sentences about what was not compared, and about what was not kept equal between the runs.
     """
 
     baseline: Recording
@@ -77,7 +77,8 @@ def compared(
     repeats: Sequence[Recording] = (),
     candidate_repeats: Sequence[Recording] = (),
 ) -> ComparedRuns:
-    """Judge the candidate and return the result. Raise UsageError if the ranks differ, or a run is given twice."""
+    """Judge the candidate and return the result. Raise UsageError if the runs have different ranks, or if a run is
+    given twice."""
     baselines, candidates = [baseline, *repeats], [candidate, *candidate_repeats]
     _require_comparable([*baselines, *candidates])
     found = [each for run in candidates for each in differences(run, baseline)]

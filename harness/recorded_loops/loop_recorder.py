@@ -146,9 +146,11 @@ class LoopRecorder:
         self.close(None if ended_well else error)
 
     def _close_at_exit(self) -> None:
-        """Close a recording that the loop left open. If an exception ended the process, mark it as interrupted.
+        """Close a recording that the loop left open. Mark the recording as interrupted if an exception ended the
+        process.
 
-        The exit code of the process is not known here.
+        The exit code of the process is not known here. Therefore the recording notes that the end of the process closed
+        it (`by_exit`).
         """
         if os.getpid() == self._process:  # a forked process has a copy of the recorder
             raised = getattr(sys, "last_value", None)
@@ -216,7 +218,7 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
             "`loss` needs a term, and the names of loss terms must differ in their letters, digits and _.-",
             where="loss",
             got=", ".join(loss_terms) or "no term",
-            remedy="give each term a name of its own",
+            remedy="give each term a unique name",
         )
     named |= {} if grad_norm is None else {"grad_norm": grad_norm}
     return {name: _number(name, value) for name, value in named.items()}

@@ -165,7 +165,7 @@ class Difference:
         """Return a key by which differences of the candidate and of repeats are matched. All differences that noise can
         cause have the same key.
 
-        If a repeat has a difference with the same key, noise can explain this difference.
+        If a repeat has a difference with the same key, noise can explain the candidate's difference.
         """
         return (self.quantity, self.tensor) if self.exact else ("", "")
 
@@ -327,8 +327,8 @@ class Repeats:
     def accused(self, found: Sequence[Difference]) -> list[Difference]:
         """Return the differences that noise does not explain, because repeats could show them but do not.
 
-        If the first number that differs does so only by a rounding, all numbers are left out. If a difference of the
-        start or of a batch is left out, all later differences are left out, too.
+        If the first difference that noise can cause is only a rounding, all differences that noise can cause are left
+        out. If a difference of the start or of a batch is left out, all later differences are left out, too.
         """
         unrepeated = {each.kind for each in self.own}
         unrepeated |= {each.kind for each in sorted(each for each in found if not each.exact)[:1] if each.is_rounding}
@@ -339,7 +339,8 @@ class Repeats:
 
 
 def _sound(found: Sequence[Difference]) -> float:
-    """Return the first step at which start or batch differs, which may cause later differences; infinity if none."""
+    """Return the first step at which the start or a batch differs; infinity if there is none. Later differences may be
+    a consequence of this difference."""
     return min((each.step for each in found if each.is_input), default=math.inf)
 
 

@@ -1,6 +1,7 @@
 """Give advice about a unit that did not hold. The terminal, pages, JUnit, Markdown and pytest all use this module.
 
-The reason code selects the advice. Advice adds facts from the evidence. It does not change the judge's message.
+The reason code of the unit's verdict selects the advice, and facts from the evidence complete it. The judge's message
+is not changed.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from harness.report.text import clean, line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-# The functions below find the part of a claim that failed. They also find what the part's captured steps did that a
-# replay does not repeat: changes of state on the host, and questions whether a capture is running.
+# A claim can have several parts. The functions below find the part that failed. They also find what this part's steps
+# did during their capture and a replay does not repeat: a step changed state on the host, or a step asked whether a
+# capture is running.
 
 # With these reason codes the judge compared only losses. The evidence also has the end states of both arms, so the
 # advice can name the tensors that differ.
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
 TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
-# With these reason codes an arm did not train. A number that no replay changes is the cause only if the step reads this
-# number.
+# With these reason codes an arm did not train. A number on the host that no replay changes counts as the cause only if
+# the step reads this number.
 UNTRAINED = ("vacuous_parameters_unchanged", "vacuous_training_effect", "vacuous_constant_loss")
 KEEP_UP_TO_DATE = (
     "put what changes from step to step into the batch, or keep it in a tensor that is changed in place; choose by it "
@@ -44,7 +46,7 @@ KEEP_UP_TO_DATE = (
 def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
     """Return the name and the model of the part that determined a claim's status. Return None if this part is unknown.
 
-    The part of a claim without parts has the name "".
+    A claim that is not divided into parts counts as one part with the name "".
     """
     if claim is None:
         return None
@@ -57,8 +59,11 @@ def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield a sentence for each captured arm whose step changed state on the host. Yield nothing unless the claim's
-    arms trained differently, or an arm did not train and its step reads this state."""
+    """Yield a sentence for each captured arm whose step changed state on the host during the capture.
+
+    If the reason code says that an arm did not train, yield a sentence only for arms whose step reads a number on the
+    host. Yield nothing if the reason code is about neither unequal trainings nor an arm that did not train.
+    """
     for name, capture in _captures(verdict, claim, runs):
         read = [f"{each.name} ({each.read})" for each in capture.host_numbers or () if each.read]
         if capture.host_changes and (read or verdict.reason not in UNTRAINED):
@@ -70,16 +75,20 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
     """Yield a sentence for each captured arm whose step asked whether a capture is running, with the place in the code.
 
-    Nothing is yielded unless the claim's arms trained differently.
+    Yield nothing unless the reason code says that the claim's arms trained differently.
     """
     for name, capture in _captures(verdict, claim, runs):
         if capture.asked_whether_captured and verdict.reason not in UNTRAINED:
             asked = some(capture.asked_whether_captured, 3)
-            yield f"while it was captured, the step of {name} asked whether it is, and may do otherwise then: {asked}"
+            yield (
+                f"during its capture, the step of {name} asked whether a capture is running, and may train differently "
+                f"because of the answer: {asked}"
+            )
 
 
 def remedy(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> str | None:
-    """Return what to do about the cause. The evidence may show the cause; otherwise the reason code selects it."""
+    """Return what to do: about state that a captured step changed on the host, or otherwise what the reason code
+    suggests."""
     return (
         KEEP_UP_TO_DATE
         if any(left_to_the_host(verdict, claim, runs))
@@ -133,8 +142,8 @@ def repeats(view: ReportView) -> str | None:
 def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
     """Return a command that repeats these units. It is derived from the command of the first unit's run directory.
 
-    If the units belong to several contracts or to more than `MOST_CLAIMS` claims, the command repeats the whole
-    directory.
+    The command repeats everything in the run directory if the units belong to several contracts or to more than
+    `MOST_CLAIMS` claims, or if `harness try` created the directory.
     """
     claims = list(dict.fromkeys(unit.claim for unit in units))
     asked = asked_of(view, units[0])
@@ -155,7 +164,8 @@ def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:
 
 
 def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
-    """Return the command that repeats one unit, or None if it cannot be repeated or one of its paths was redacted.
+    """Return the command that repeats one unit. Return None if there is no such command, or if a path in it was
+    redacted.
 
     asked: the command that created the run.
     """
@@ -190,7 +200,8 @@ def _of_contracts(verb: str, asked: Sequence[str], kept: Sequence[str], more: li
 def whole(asked: Sequence[str]) -> str | None:
     """Return the command `asked` without its output options.
 
-    Return None if `asked` names no contract or step, or if one of its paths was redacted.
+    Return None if `asked` is empty, if one of its paths was redacted, or if it is a `harness` command that names no
+    contract or step or that does not train. Return the command of another program, such as pytest, unchanged.
     """
     if len(asked) < 3 or asked[0] != "harness" or asked[1] not in _RUN:
         return shlex.join(asked) if asked and asked[0] != "harness" else None
@@ -209,7 +220,8 @@ def _redacted(words: Sequence[str]) -> bool:
 
 
 def _words(asked: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the contract paths in a `harness verify` or `harness drill` command, and its options in `keep`."""
+    """Return the contract paths of a `harness verify` or `harness drill` command, and those of its options that `keep`
+    names, with their values."""
     if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
         return [], []
     paths: list[str] = []
@@ -318,7 +330,8 @@ def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figur
 
 
 def _compared(part: AnyPart, runs: Sequence[RunEvidence]) -> tuple[ArmEvidence, ArmEvidence] | None:
-    """Return the first execution of the candidate and of the baseline, or None if one of them is missing."""
+    """Return the evidence of the candidate's and of the baseline's first execution, or None if one of the two is
+    missing."""
     arms = part.arms()
     if not {"candidate", "baseline"} <= arms.keys():
         return None
@@ -339,8 +352,8 @@ def _begins(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence
 
 
 def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield the tensors or other state in which the arms differ. Yield them only for reason codes whose messages name
-    no tensors."""
+    """Yield sentences about the tensors and numbers in which the states of candidate and baseline differ. Yield nothing
+    if the verdict's reason code is not about unequal trainings or unequal starts."""
     found = failing_part(verdict, claim)
     both = None if found is None else _compared(found[1], runs)
     if found is None or both is None:
@@ -372,7 +385,7 @@ def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEv
     unequal = [name for name, value in mine.items() if their.get(name, value) != value]
     apart = ["{} {}, not {}".format(name, *told_apart(mine[name], their[name])) for name in unequal]
     if apart:
-        yield f"{arms['candidate']} ended with other numbers than {arms['baseline']}: {some(apart)}"
+        yield f"at the end, numbers of {arms['candidate']} differ from those of {arms['baseline']}: {some(apart)}"
 
 
 def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
@@ -381,11 +394,11 @@ def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEviden
     still = [name for name, changed in other.items() if changed and mine.get(name) is False]
     if still:
         left = counted(len(still), "tensor")
-        yield f"{arms['candidate']} left {left} as they began that {arms['baseline']} changed: {some(still)}"
+        yield f"{arms['candidate']} left {left} unchanged, which {arms['baseline']} changed: {some(still)}"
 
 
 def _changed(execution: ArmEvidence) -> dict[str, bool]:
-    """Return True for each tensor of the state that training changed, otherwise False. The keys are `category name`."""
+    """Return for each tensor of the state, by `category name`, True if training changed the tensor and False if not."""
     start, end = execution.start.state, _end(execution)
     if start is None or end is None:
         return {}
@@ -404,8 +417,8 @@ def _end(execution: ArmEvidence) -> State | None:
 def _places(
     claim: AnyClaim | None, runs: Sequence[RunEvidence], systems: Sequence[str], verdict: Verdict
 ) -> Iterator[str]:
-    """Yield at most one place in the systems' code: the innermost line of the stack when the unit failed. Yield nothing
-    if the judge's message already names this line."""
+    """Yield at most one place in the systems' code: the innermost line of this code in a stack that was recorded when
+    an error ended a run, an arm or a detector. Yield nothing if the judge's message already names this line."""
     if verdict.status is not Status.ERROR:
         return
     named = {arm for part in (parts_of(claim) if claim is not None else []) for arm in part.arms().values()}
@@ -426,7 +439,7 @@ def own_line(stack: str, systems: Sequence[str]) -> str | None:
     """Return the innermost stack frame in a module of these systems, as `train.py:31 in step`, or None."""
     tops = {name.partition(":")[0].partition(".")[0] for name in systems}
     frames = [(file, number, function) for file, number, function in _FRAME.findall(stack)]
-    if "most recent call first" not in stack:  # in a traceback, unlike in such a stack, the innermost frame comes last
+    if "most recent call first" not in stack:  # without this phrase, the innermost frame comes last
         frames.reverse()
     for file, number, function in frames:
         if file.split("/")[0].removesuffix(".py") in tops:

@@ -1,4 +1,5 @@
-"""Write a badge as JSON for shields.io. It has the word of the headline, the number of units that held, and a color.
+"""Write a badge as JSON for shields.io. The badge shows the word of the report's headline, a count, and a color. The
+count is the number of units that held or, after a drill, the number of faults that were killed.
 
 Green means that complete contracts were run, and that every unit was decided and held.
 """

@@ -41,7 +41,8 @@ class JudgedPlot:
 
 @dataclass(frozen=True)
 class Part:
-    """One observation under a heading: sentences, plots, tables, and a listing that is shown without changes.
+    """One topic of a section, under its own heading: sentences, plots, tables, and a listing that is shown without
+    changes.
 
     `plots`: plots of data that decides nothing. `judged`: plots of data that decides units. `drawn_with`: anchor and
     title of each card to which a plot of `judged` was moved.

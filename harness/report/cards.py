@@ -48,8 +48,8 @@ class Seen:
     accepted: str | None
     tried: str | None
     links: list[tuple[str, str]]  # anchors and headings of the sections that show the evidence
-    # For each part of the step, up to the first difference: the name of the part, whether the arms are equal in it, and
-    # the difference.
+    # For each part of the step up to the first one in which the arms differ: the name of the part, whether the arms are
+    # equal in this part, and what differs.
     path: list[tuple[str, str, str]]
 
 
@@ -193,8 +193,8 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
 
 
 def _mechanism(view: ReportView, verdict: Verdict) -> str | None:
-    """Return in words the mechanism by which captured steps were replayed. Return None if a capture failed, or if the
-    claim requires no capture."""
+    """Return a phrase for the mechanism by which captured steps were replayed. Return None if a capture failed, or if
+    the verdict has no mechanism."""
     runs = view.runs_of(verdict.contract, verdict.claim, verdict.workload)
     if verdict.mechanism is None or view.failed_captures([run.run_id for run in runs]):
         return None
@@ -220,7 +220,7 @@ def _links(
 ) -> list[tuple[str, str]]:
     """Return links from a unit's card to its evidence.
 
-    A link into a section leads to the section's first part about the unit's runs.
+    If several parts of a section are about the unit's runs, only the first of these parts is linked.
     """
     runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
     wanted = {"broke"}.union(*(kind_of(part.kind).card for part in (parts_of(claim) if claim else [])))
@@ -333,8 +333,8 @@ class ClaimRow:
 def lead(view: ReportView) -> int | None:
     """Return the number of the unit with which a page begins, counted from 1. Return None if no unit was run.
 
-    Claims with a surviving fault come first. Among equal claims, the worst status comes first, then claims of the kind
-    `TELLING`, then the planned order decides.
+    Units of claims with a surviving fault come first. Among the others, the unit with the worst status comes first. If
+    several units have this status, units of the kind `TELLING` come first, and then the planned order decides.
     """
     survived = {(row.contract, row.claim) for row in view.drill.survivors} if view.drill and view.of_controls else ()
 

@@ -15,8 +15,8 @@ from harness.run_directory.bundle import Header
 
 Unit = tuple[str, str, str]
 NOT_PLANNED = "not planned"
-# Figures whose noise was measured in the run. The noise of a mean ratio is its interval, that of a trajectory its noise
-# floor.
+# Figures whose noise was measured in the run, each with the figures that contain the noise. For a mean ratio these are
+# both ends of its interval. For the largest difference of two trajectories this is the noise floor.
 _INTERVALS = {"mean_ratio": ("lower_bound", "upper_bound")}
 _FLOORS = {"max_abs_difference": "noise_floor"}
 
@@ -57,7 +57,8 @@ def compare(before: ReportView, after: ReportView) -> list[str]:
 
 
 def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:
-    """Yield the figures that differ between two runs, for the units of both, in the order of the later run."""
+    """Yield the figures that differ between two runs, for each unit that both runs have, in the order of the later
+    run."""
     old = _by_unit(before)
     for unit, new in _by_unit(after).items():
         if unit not in old:
@@ -84,8 +85,8 @@ def _bound(name: str) -> bool:
 def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]) -> bool | None:
     """Return True if a figure changed by more than noise, or None if its noise is unknown.
 
-    With intervals, the change exceeds noise if the intervals do not overlap. With noise floors, it must exceed both
-    floors. Counts have no noise.
+    If the figure has an interval in both runs, the change exceeds noise if the two intervals do not overlap. If the
+    figure has noise floors, the change must be larger than each floor. Any change of a count exceeds noise.
     """
     prefix, _, tail = name.rpartition(".")
     prefix = f"{prefix}." if prefix else ""
@@ -133,8 +134,8 @@ def _environment(before: ReportView, after: ReportView) -> list[str]:
 def _facts(header: Header) -> dict[str, str]:
     """Return the facts in the header of a run directory (`run.json`), each under the path of its field.
 
-    The facts are about the machine, the commits, the claims, workloads and tags that the command line selected, and all
-    digests except those of evidence.
+    The facts are: the machine, the commits, what the command line selected (claims, workloads and tags), and all
+    digests except the digests of evidence.
     """
     digests = header.digests.model_copy(update={"evidence": {}})
     records = (header.environment, *([header.commits] if header.commits is not None else []), header.narrowed, digests)
@@ -159,7 +160,7 @@ def _ended(view: ReportView, verdict: Verdict | None) -> str:
 
 
 def _faults(before: ReportView, after: ReportView, name: _Names) -> list[str]:
-    """Return a line for each planted fault whose results differ between two whole drills."""
+    """Return a line for each fault whose result in one drill differs from its result in the other drill."""
     old, new = _by_fault(before, name), _by_fault(after, name)
     ends = [(fault, old.get(fault, NOT_PLANNED), new.get(fault, NOT_PLANNED)) for fault in dict.fromkeys([*new, *old])]
     return [f"  {fault}: {line(first, 100)} -> {line(second, 100)}" for fault, first, second in ends if first != second]

@@ -1,4 +1,5 @@
-"""Describe in a few words which figure decided a verdict, and its demand. `harness.judging.verdict` defines both."""
+"""Describe in a few words which figure decided a verdict, and what the claim demands of this figure.
+`harness.judging.verdict` defines the figure and the demand."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def decided(verdict: Verdict) -> Decided | None:
 def sure(verdict: Verdict) -> str:
     """Return how sure a verdict is, without statistical terms.
 
-    If there is an interval, name only the end that matters for the demand.
+    If the figure has an interval, the text names only the end of the interval that matters for the demand.
     """
     found, told = verdict.decided, decided(verdict)
     if found is None or told is None:
@@ -88,8 +89,8 @@ def _number(
     """Return a number with its unit: `1.531x` (three decimals), `0.07 %`, `12 steps` (three digits).
 
     outward: for an end of an interval, a function that rounds its last decimal away from the middle of the interval.
-    beside: a bound. The number gets more digits until it is on the same side of the bound as the exact value. Otherwise
-    rounding could make a value seem to meet its demand.
+    beside: a bound. The text gets more digits until the rounded number is on the same side of the bound as the exact
+    value. Otherwise a value that was rounded could seem to meet its demand.
     """
     if unit == "x":
         return f"{_short(value, lambda more: _decimals(value, 3 + more, outward), beside)}x"
@@ -131,8 +132,8 @@ def _ends(found: Demanded, interval: Interval) -> tuple[str, str]:
 
 
 def _confidence(found: Demanded, verdict: Verdict) -> str:
-    """Return the interval with its name. Without an interval, return the number of items that were counted or
-    measured."""
+    """Return a text with the figure's interval and the interval's name. If the figure has no interval, return a text
+    with the number of items over which the figure was counted or measured."""
     interval = found.interval
     if interval is not None:
         low, high = _ends(found, interval)

@@ -35,10 +35,10 @@ POINTS = 160
 
 
 def now(view: ReportView) -> list[Step]:
-    """Return what to do next. The first step is shortened for the first screen. If every unit held, there is one step,
-    which says that nothing is left to do.
+    """Return the next steps for the reader. The text of the first step is shortened to fit the first screen. If nothing
+    is left to do and every unit held or is waived, return one step that says so.
 
-    If units are waived, this step names the date until which nothing is left to do.
+    If units are waived, this step names the date on which the first waiver ends.
     """
     first, *others = what_now(view) or [Step("")]
     if first.text:
@@ -52,7 +52,7 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
     """Return whose step was judged, the commits of trainer and harness, the GPU, and other facts that distinguish two
     runs.
 
-    For several run directories, the different values of a fact are listed once each, and only the first few of them.
+    For several run directories, list the different values of each fact, but at most the first few values.
     """
     views, systems, author = [part.view for part in view.parts] or [view], _systems(view), _author(view)
     more = f" and {len(systems) - 1} more" if systems[1:] else ""
@@ -83,7 +83,7 @@ def details(view: ReportView) -> list[tuple[str, str]]:
 def gate_words(view: ReportView) -> str:
     """Return a sentence that says whether the run is judged as a gate, whether the gate is open or closed, and which
     exit code follows."""
-    # `harness report` may draw a page again, without the option of the command that created the run
+    # the run may have been created with `--gate`, although `harness report` draws the page again without this option
     gate = view.gate or "--gate" in view.header.command
     code = headline(replace(view, gate=gate)).code
     if gate:
@@ -215,7 +215,7 @@ class Leading:
     """The claim that a page begins with, in phrases: why the claim comes first, its workload, its arms, and what
     supports it.
 
-    row: the claim's row of the table, with only the unit that comes first.
+    row: the claim's row of the table of claims, reduced to the unit that comes first.
     """
 
     row: ClaimRow
@@ -361,7 +361,8 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
 
 
 def _titles(upright: Mapping[str, int], below: str, first: int, last: int) -> str:
-    """Return the titles of the vertical axes at their heights, and of the horizontal axis between its ends."""
+    """Return the markup of the titles of axes. upright: the title of each vertical axis, with its height. below: the
+    title of the horizontal axis, which is drawn between its ends `first` and `last`."""
     from markupsafe import escape
 
     titles = "".join(f'<text x="52" y="{y}" class="start">{escape(title)}</text>' for title, y in upright.items())

@@ -45,9 +45,11 @@ class Headline:
 
 
 def headline(view: ReportView) -> Headline:
-    """Return the headline. The first row of the table of exit codes that applies determines it. If only a part of the
-    contracts was planned, the headline names this part and what was left out. It also says if sources had uncommitted
-    changes."""
+    """Return the headline. If several exit codes apply, the first in the table of exit codes determines the headline.
+
+    If only a part of the contracts was planned, the headline names this part and what was left out. If sources had
+    uncommitted changes, the headline says so.
+    """
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f"Only a part of the claims was asked for: {part}." if part else ""
     if part and (left := view.left_out(MOST_LEFT_OUT)):
@@ -61,7 +63,8 @@ def headline(view: ReportView) -> Headline:
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:
-    """Return a sentence about the claims of an open gate that name no fault, or "" if there are none."""
+    """Return a sentence with the number of claims that name no fault. Return "" if there are none, or if there is no
+    open gate."""
     opened = view.gate and not view.is_drill and result.word.startswith(HELD)
     number = len(view.without_fault()) if opened else 0
     name = "claim names" if number == 1 else "claims name"
@@ -199,8 +202,8 @@ def not_run(view: ReportView) -> list[Undecided]:
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """Return what would decide a unit. This is an estimated number of processes or seeds, or the remedy of the reason
-    code."""
+    """Return what would decide a unit. This is the judge's estimate of how many processes or seeds would be enough or,
+    without an estimate, the remedy of the reason code."""
     for name, figure in verdict.figures.items():
         prefix, _, ending = name.rpartition(".")
         noun = ending.removesuffix("_to_decide")
@@ -248,7 +251,7 @@ def enough(needed: object, noun: str, run: int, counted: int) -> str:
 
 
 def _capture_claims(verdict: Verdict, view: ReportView) -> list[str]:
-    """Return the ids of other claims that judge a capture of one of this unit's arms, on the same workload."""
+    """Return the ids of other claims that judge, on the same workload, whether one of this unit's arms was captured."""
     own = view.claim(verdict.contract, verdict.claim)
     if own is None:
         return []

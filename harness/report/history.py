@@ -1,4 +1,4 @@
-"""Show runs over time: each run by name with the commit of its trainer, and every judged figure with its interval.
+"""Show runs over time: the name of each run, the commit of its trainer, and every judged figure with its interval.
 
 In a plot, a line connects only runs of the same trainer on machines of the same kind.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # may be in different repositories.
 
 NOT_RECORDED = "not recorded"
-# Packages in the harness's repository. If a run recorded no commit for a trainer in these packages, the harness's
-# commit is used.
+# Packages in the harness's repository that contain trainers. If an old run recorded no commits of trainers, the
+# harness's commit is used for these trainers.
 _BESIDE = ("reference_impl", "examples")
 
 
@@ -303,8 +303,8 @@ class HistoryRun:
 
     @property
     def gate(self) -> str:
-        """Return the name that all parts of a gate share. This is the run's name without a number, claim or contract at
-        its end.
+        """Return the name that all parts of a gate share. This is the run's name without the number, or the name of a
+        claim or contract, at the end.
 
         If the name consists only of a claim or contract, return the name of its folder.
         """

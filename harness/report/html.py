@@ -26,8 +26,8 @@ from harness.report.wording import terms_in
 
 # The code below keeps a page small enough for mail. It decides what a very large report leaves out, and in which order.
 #
-# Rows of tables can be left out, and texts that other files also contain. Plots are never left out, so a page with many
-# plots can exceed the limit.
+# Two things can be left out: rows of tables, and texts that are also in other files of the run directory. Plots are
+# never left out, so a page with many plots can exceed the limit.
 
 BYTES = 396_000  # target size of a page in bytes, just below the limit of 400 KB
 BYTES_OF_PARTS = 596_000  # target size of a page about several run directories in bytes, just below the limit of 600 KB
@@ -176,8 +176,7 @@ def evidence(view: ReportView) -> list[Section]:
 
 
 def _with_failed_captures(view: ReportView, section: Section) -> Section:
-    """Return the section with additional sentences in its parts, one for each arm of the part's runs whose capture
-    failed."""
+    """Return the section, with one more sentence in each part for every arm whose capture failed in the part's runs."""
     parts = [replace(part, text=[*view.failed_captures(part.runs), *part.text]) for part in section.parts]
     return replace(section, parts=parts)
 

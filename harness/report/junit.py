@@ -37,8 +37,9 @@ def render_junit(view: ReportView) -> str:
 
     A violated unit is a failure, and a broken unit is an error. Units that are undecided or not run are skipped, or are
     failures if the run is a gate. A waived violation is skipped, with its waiver as the message. Each suite has the
-    headline, and what was judged where, as properties. If no unit shows the reason of the headline (altered evidence, a
-    surviving fault), the headline gets a case of its own. A run's seconds are divided among the units that it decides.
+    headline, and what was judged where, as properties. If the case of no unit shows why the run did not hold (for
+    example because evidence was altered), the headline gets its own case. A run's seconds are divided among the units
+    that it decides.
     """
     result = headline(view)
     root = ET.Element("testsuites", name="contracts")
@@ -143,8 +144,8 @@ def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
 
 
 def _told(view: ReportView, verdict: Verdict) -> Iterator[str]:
-    """Yield what decides a unit that did not hold: the judge's message, the figure, the first cause, what to do, and
-    where further advice is."""
+    """Yield lines about a unit that did not hold: the judge's message, the deciding figure, the first cause, what to
+    do, and where to find further advice."""
     yield verdict.message
     if (found := decided(verdict)) is not None:
         yield f"Decided by: {' '.join(word for word in (found.text, found.name) if word)}"

@@ -1,4 +1,5 @@
-"""Describe the first difference between two arms, as a sentence, and as table rows for the parts of the step."""
+"""Describe the first difference between two arms in two forms: as a sentence, and as a table with a row for each part
+of the step."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def first_difference(
     if part.kind == "gradient_match":
         if ours == theirs:
             yield (
-                f"the losses of step {step} are equal in bits and its gradients are not: look at the backward pass, "
-                "and at what is done to gradients after it"
+                f"the losses of step {step} are equal in every bit, but the gradients are not: look at the backward "
+                "pass, and at what changes gradients after the backward pass"
             )
     elif getattr(part, "metric", "loss") == "loss":
         differing = figures.get("first_differing_step")
@@ -47,11 +48,12 @@ def first_difference(
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
-    """Yield advice if a resumed training differs, although every tensor that the harness knows of was restored."""
+    """Yield advice if a resumed training differs from the uninterrupted one, although every known tensor was
+    restored."""
     if part.kind == "resume" and reason in ("differs", "end_differs"):
         yield (
-            "right after the load every tensor that is found was as it was saved: look for what training reads and no "
-            "checkpoint holds, such as a count that is a plain number on an attribute"
+            "right after the load, every tensor that the harness found had its saved value: look for state that "
+            "training reads and that no checkpoint contains, such as a step counter that is a Python number"
         )
 
 
@@ -65,9 +67,9 @@ def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
     mine, other = told_apart(ours, theirs)
     losses = f"{mine}, and {other} in the baseline{times}"
     if earlier is None:
-        return f"the first loss apart is that of step {step}: {losses}"
-    first = f"the first loss beyond what is allowed is that of step {step}: {losses}"
-    return f"{first}; the losses differ from step {earlier} on"
+        return f"the losses first differ at step {step}: {losses}"
+    first = f"the losses first differ by more than the tolerance at step {step}: {losses}"
+    return f"{first}; they already differ from step {earlier} on, within the tolerance"
 
 
 def _look_at(step: int, *, near: bool) -> str:
@@ -75,14 +77,14 @@ def _look_at(step: int, *, near: bool) -> str:
 
     near: True if the losses before `step` were unequal but within the tolerance.
     """
-    agreed = "came near enough" if near else "agreed"
+    agreed = "differed within the tolerance" if near else "agreed"
     if step == 0:
-        return "nothing was updated before it, so look at the forward pass, and at what the loss is divided by"
+        return "no update came before this step, so look at the forward pass, and at what the loss is divided by"
     if step == 1:
         return f"the first forward pass {agreed}, so look at the gradients of step 0, and at the first update"
     return (
-        f"{counted(step, 'step')} {agreed}, so look at what is not yet other in the first update: a schedule, a count, "
-        "an average, gradients that are wrong by little"
+        f"{counted(step, 'step')} {agreed}, so look for a cause that has no effect yet in the first update: a "
+        "schedule, a step counter, a running average, or slightly wrong gradients"
     )
 
 

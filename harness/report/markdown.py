@@ -18,11 +18,11 @@ from harness.report.together import notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.what_now import what_now
 
-# The code below writes a unit that did not hold as Markdown, for the unit's file in the run directory and for the
-# unit's section of the summary.
+# The code below describes a unit that did not hold in Markdown. The text becomes the unit's file in the run directory,
+# and the unit's section of the summary.
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
-SEEN = 1200  # largest number of characters of a judge's message, which is longer only if names are very long
+SEEN = 1200  # largest number of characters of a judge's message; only messages with very long names are cut
 FIGURES = 12  # largest number of figures of a unit that are listed
 # Characters that are markup only in some places, such as `_` at the end of a word, or `:` in an address or around the
 # name of an emoji.
@@ -96,14 +96,14 @@ def _advised(each: Advice) -> str:
 
 
 def _code(command: str) -> str:
-    """Return a command as inline code. The code is enclosed in more backquotes than follow one another in the
+    """Return a command as inline code. The enclosing rows of backquotes are longer than any row of backquotes in the
     command."""
     fence, blank = "`" * (1 + longest_row(command)), " " if "`" in command else ""
     return f"{fence}{blank}{command}{blank}{fence}"
 
 
 def longest_row(text: str) -> int:
-    """Return the largest number of backquotes that follow one another in the text."""
+    """Return the length of the longest row of consecutive backquotes in the text."""
     return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
@@ -169,8 +169,8 @@ def _whose(view: ReportView) -> list[str]:
 
 
 def _parts(view: ReportView) -> str:
-    """Return notes about several run directories, and a table with their machines and commits. Return "" if there is
-    only one directory."""
+    """Return notes about the run directories of a page, and a table with their machines and commits. Return "" if the
+    page has only one run directory."""
     if not view.parts:
         return ""
     names, cells = rows(view)
@@ -191,9 +191,9 @@ def _row(view: ReportView, verdict: Verdict) -> str:
 
 
 def repeated(view: ReportView) -> str:
-    """Return the command that repeats the run, as a block of code, or "" if there is none."""
+    """Return the command that repeats the run, as a Markdown code block. Return "" if there is no such command."""
     command = repeats(view)
-    # The fence of the code block has more backquotes than follow one another in the command. Otherwise the command
+    # The fence of the code block has more backquotes than any row of backquotes in the command. Otherwise the command
     # could end the code block.
     fence = "`" * max(3, 1 + longest_row(command or ""))
     shown = "\n".join(line(each, 2000) for each in command.split("\n")) if command else ""

@@ -85,17 +85,16 @@ def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
 
 
 def _line_shared(view: ReportView, verdict: Verdict) -> object:
-    """Return a key that is equal for units that share a line. These are units that were not judged, for the same
-    reason."""
+    """Return a key that is equal for units that share a line. These are units that were not run, or that ended with an
+    error, with the same message."""
     if verdict.status in {Status.NOT_RUN, Status.ERROR} and view.waiver(verdict) is None:
         return verdict.status, verdict.reason, verdict.message
     return id(verdict)
 
 
 def _print_units(out: TextIO, view: ReportView, units: Sequence[Verdict]) -> None:
-    """Print the line of units that share it.
-
-    Units that were not run need no advice. For an error, the advice is printed once.
+    """Print the line of these units, which share one line. Units that were not run get no advice. If units share an
+    error, the advice is printed once.
     """
     first, *others = units
     if others and first.status is Status.NOT_RUN:
@@ -150,8 +149,9 @@ QUIET_S = 300.0  # Seconds between two lines in a log. Some CI services end a jo
 class Progress:
     """Shows the progress of a session within a `with` block. Several threads call its methods.
 
-    recorded: a function that is called once, in the thread `lookup`, while the first runs execute. stages: True to
-    print what will be trained, and a line with the time when an arm begins, even in a log.
+    recorded: a function that returns the seconds that similar runs took before. It is called in the thread `lookup`,
+    while the first runs execute. stages: True to print, even in a log, what each run will train, and a line with the
+    time whenever an arm begins to train.
     """
 
     def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None, *, stages: bool = False) -> None:
@@ -199,8 +199,8 @@ class Progress:
             self._show()
 
     def _enters(self, run: Run, phase: str) -> None:
-        """Print that an execution of an arm has begun, if it is new. The phases of an execution have names such as
-        `ARM.REPLICA: …`."""
+        """Print that an arm begins to train, unless this was already printed for this execution of the arm. The phases
+        of an execution have names such as `ARM.REPLICA: …`."""
         execution, is_of_an_arm, _ = phase.partition(": ")
         if is_of_an_arm and (run.id, execution) not in self._entered:
             self._entered.add((run.id, execution))
@@ -288,8 +288,8 @@ class Progress:
 class TimeToGo:
     """An estimate of the remaining time of one session.
 
-    recorded: the seconds that an equal run took before, by run id. For a run without such a record, the mean of
-    completed runs with the same probe is used.
+    recorded: by run id, the seconds that a similar run took before. For a run without such a record, the estimate uses
+    the mean of this session's completed runs with the same probe.
     """
 
     runs: Sequence[Run]
@@ -306,8 +306,9 @@ class TimeToGo:
     def seconds(self, elapsed: float) -> float | None:
         """Return the remaining seconds, or None if they are unknown. elapsed: seconds since the first run began.
 
-        Runs execute in parallel. Their remaining seconds are therefore divided by the mean number of runs at a time so
-        far. Timings begin together but execute one after another, so their remaining seconds are added up.
+        Runs execute in parallel. Their remaining seconds are therefore divided by the mean number of runs that executed
+        at the same time so far. Timings begin together but execute one after another, so their remaining seconds are
+        added up.
         """
         expected = self._expected()
         left = [run for run in self.runs if run.id not in self.ended]

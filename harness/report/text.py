@@ -1,6 +1,7 @@
 """Make untrusted text safe to show: escape it (`harness.errors`) and limit its length.
 
-Afterwards another step escapes the text for its format: Jinja for HTML, and the writers of XML and Markdown for theirs.
+The text must then also be escaped for its format. Jinja does this for HTML, and the writers of XML and Markdown do it
+for their formats.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def figure(value: Figure, name: str = "") -> str:
 
 
 def of_count(unit: str, count: object) -> str:
-    """Return the unit for a count: for 1, `step` and not `steps`. `s`, `ms` and `loss` stay unchanged."""
+    """Return the unit in the form that fits the count: `step` for 1, otherwise `steps`. `s`, `ms` and `loss` are
+    unchanged."""
     if count != 1 or len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
         return unit
     return unit.removesuffix("es") if unit.endswith(("ches", "sses", "shes")) else unit.removesuffix("s")

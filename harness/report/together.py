@@ -30,8 +30,8 @@ UNKNOWN = "–"
 
 
 def facts(view: ReportView) -> dict[str, str]:
-    """Return the facts that must be equal in all runs of one gate on one kind of machine. The value `UNKNOWN` means
-    that a fact was not recorded."""
+    """Return the facts that are equal in all runs of a gate if the runs used the same kind of machine and the same
+    code. The value `UNKNOWN` means that a fact was not recorded."""
     header = view.header
     collected = header.environment
     known: dict[str, str | None] = {
@@ -64,8 +64,8 @@ def differences(view: ReportView) -> str:
 
 
 def notes(view: ReportView) -> list[str]:
-    """Return notes about several parts: why the parts are not one gate, what differs, and which units have several
-    verdicts."""
+    """Return notes about several parts: why the parts are not one gate, which facts differ, and which units have
+    unequal verdicts in several parts."""
     if not view.parts:
         return []
     apart = f"Not one gate ({'; '.join(view.apart)}): each run is judged by itself." if view.apart else ""
@@ -208,9 +208,10 @@ def _named(one: JudgedUnit) -> Unit:
 
 
 def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Header:
-    """Return the first header with the judged units, and with the waivers, interruptions and attempts of all headers.
+    """Return the first header, changed so that it has the judged units, and the waivers, interruptions and attempts of
+    all headers.
 
-    A waiver is kept only if the waived unit is decided by the waiver's own run directory.
+    A waiver is kept only if its run directory also decides the waived unit.
     """
     first = next(iter(headers.values()))
     decided = {(one.part.name, *one.name) for one in units if one.part is not None}
@@ -227,15 +228,15 @@ def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Heade
             {(one.contract, one.claim): one for header in headers.values() for one in header.drilled}.values()
         ),
         "attempts": joined_attempts(headers),
-        "narrowed": Narrowed(),  # units that no shard planned also have verdicts, so no unit is left out
+        "narrowed": Narrowed(),  # units that no shard planned have verdicts, too, so no unit counts as left out
         "commits": _commits([header.commits for header in headers.values()]),
     }
     return first.model_copy(update=changes)
 
 
 def _commits(commits: Sequence[TwoCommits | None]) -> TwoCommits | None:
-    """Return the two commits that all runs compare, with all accepted baselines. Return None if the runs differ in
-    commits."""
+    """Return the two commits that all runs compare, with the accepted baselines of all runs. Return None if not all
+    runs compare the same two commits."""
     known = [each for each in commits if each is not None]
     both = [(each.candidate, each.baseline) for each in known]
     if len(known) < len(commits) or any(each != both[0] for each in both):

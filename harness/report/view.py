@@ -56,14 +56,15 @@ class RunPart:
 class ReportView:
     """One run directory, or the shards of a gate together, ready to be rendered.
 
-    header: its units name runs, which are the keys of `evidence`. A run without evidence has no key.
+    header: its units name runs. These names are the keys of `evidence`. A run without evidence has no key.
     altered: a line for each difference from the manifest and for each contradiction. incomplete: names of directories
     that did not finish. unsealed: names of old directories without a manifest. gate: True if every planned unit must be
     decided and hold. gpus: for each unit (contract, claim, workload), the GPU facts of the machine that ran it.
     parts: several run directories in the order of their start. The names of runs then begin with the name of the part.
     origins: for each unit, the name of the part that decides it.
     places: file and line of each (contract, claim), relative to the folder in which the run was started.
-    apart: the reasons why the parts are not one gate. Each part is then judged separately, proving nothing together.
+    apart: the reasons why the parts are not one gate. Each part is then judged separately, and there is no joint
+    verdict.
     """
 
     header: Header
@@ -179,8 +180,8 @@ class ReportView:
         return f"No commit has {changed}." if changed else ""
 
     def changed(self) -> dict[str, None]:
-        """Return `trainer`, `harness` or both, as keys, if the sources of these differed from their commit in any
-        part."""
+        """Return a dictionary with the key `trainer` if a trainer's sources differed from their commit in any part, and
+        with the key `harness` if the harness's sources did."""
         headers = [part.view.header for part in self.parts] or [self.header]
         named = [("trainer", facts.commit) for each in headers for facts in each.environment.trainers.values()]
         named += [("trainer", CHANGES) for each in headers if each.commits and each.commits.candidate.changes]
@@ -188,7 +189,8 @@ class ReportView:
         return dict.fromkeys(who for who, commit in named if commit and commit.endswith(CHANGES))
 
     def replayed(self) -> str:
-        """Return a text about the mechanisms by which captured steps were replayed, or "" if nothing was captured."""
+        """Return a text that names the mechanisms by which captured steps were replayed. Return "" if no step was
+        captured."""
         captures = [one.capture for run in self.evidence.values() for arm in run.arms.values() for one in arm]
         ways = dict.fromkeys(seen.mechanism for seen in captures if seen is not None and seen.captured)
         return "; in other claims ".join(REPLAYED.get(way, line(way, 60)) for way in ways if way)
@@ -313,10 +315,10 @@ class ReportView:
         return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
 
     def resumed_sentence(self) -> str:
-        """Return a sentence that says how often the run was resumed, when it was last resumed, and how many runs were
-        left then.
+        """Return a sentence that says how often the session was resumed, when it was last resumed, how many runs were
+        left at that time, and how many runs were interrupted and therefore begun again.
 
-        Return "" if the run was never resumed.
+        Return "" if the session was never resumed.
         """
         resumed = self.header.resumed
         if not resumed:
@@ -333,8 +335,8 @@ class ReportView:
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 
     def doubts(self) -> list[str]:
-        """Return why the verdicts prove nothing: the run is unfinished, unsealed or altered. Commands then exit with
-        code 12."""
+        """Return why the verdicts prove nothing: the run directory is unfinished, unsealed or altered. If there is such
+        a reason, commands exit with code 12."""
         warnings = []
         if self.incomplete:
             names = ", ".join(self.incomplete)
@@ -364,8 +366,8 @@ class ReportView:
         ]
 
     def excused_sentence(self) -> str:
-        """Return a sentence with the number of entries under `may_end_apart`, which allow unequal end states, and of
-        units that needed an entry. Return "" if no claim has such an entry."""
+        """Return a sentence with two numbers: how many entries under `may_end_apart` allow unequal end states, and how
+        many units needed such an entry. Return "" if no claim has such an entry."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
@@ -388,13 +390,14 @@ class ReportView:
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Return each verdict with the parts of its claim and the runs that it used. The parts have numbers as bounds,
-        without conditions."""
+        """Return each verdict with the parts of its claim and with the runs that it used. In these parts, a bound that
+        depends on workload or machine is replaced by the number that applied."""
         return self._judged
 
     @cached_property
     def _judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Compute `judged` only once, because every section reads it for each of its runs."""
+        """Return the result of `judged`. It is cached, because every section of the report reads it for each of its
+        runs."""
         rows = []
         for verdict in self.verdicts:
             claim = self.claim(verdict.contract, verdict.claim)

@@ -19,7 +19,7 @@ from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
 FEW = 3  # number of claims that are named if units are undecided for the same reason
-LONG = 150  # a command with more characters is not repeated here, because it is at the end of the page
+LONG = 150  # a command with more characters is left out of a step, because the end of the page shows it
 MOST = 20  # largest number of steps of each kind; further steps are only counted
 Shown = Callable[[object, int], str]
 
@@ -68,8 +68,8 @@ def _survived(view: ReportView, shown: Shown) -> Iterator[Step]:
 
 
 def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
-    """Yield a step for each cause of undecided units. It names the claims, what would decide them, and the judge's
-    message."""
+    """Yield a step for each cause of undecided units. The step names the claims, what would decide their units, and the
+    judge's message."""
     for group in undecided(view):
         named = f"decide {shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}"
         seen = shown(group.message, 300)

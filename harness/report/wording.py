@@ -1,6 +1,6 @@
 """Read the texts that explain verdicts from data files.
 
-If only one family of kinds uses a reason code, its texts are in the folder of this family.
+If only one family of claim kinds uses a reason code, the texts of the code are in the folder of this family.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Told(BoundedModel):
 
 
 class ReasonText(BoundedModel):
-    """The meaning, the usual cause and the remedy of a reason code. The reason codes of kinds in installed packages
-    have no texts."""
+    """The meaning, the usual cause and the remedy of a reason code. If another package defines a claim kind, the kind's
+    reason codes have no texts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,10 +42,9 @@ class ReasonText(BoundedModel):
     cause: Sentence | None = None
     remedy: NextStep | None = None
     where_below_one: dict[str, Sentence] = Field(default_factory=dict)
-    """By name of a figure of the verdict, the sentence to use as the cause if the figure is below 1."""
+    """Name of a figure of the verdict -> the sentence that is used as the cause if this figure is below 1."""
     where_it_says: dict[str, Told] = Field(default_factory=dict)
-    """By words that the verdict's message may contain, the cause and the remedy to use if the message contains these
-    words."""
+    """Words -> the cause and the remedy that are used if the verdict's message contains these words."""
     says_as: str | None = None
     """Another reason code whose `where_it_says` is searched before that of this code, because the messages of both
     codes quote the same words."""
@@ -72,7 +71,7 @@ class ReasonText(BoundedModel):
         return next((told for words, told in (other | self.where_it_says).items() if words in verdict.message), None)
 
 
-OF_PACKAGE = ReasonText()  # used for codes of installed packages, whose claims describe the cause
+OF_PACKAGE = ReasonText()  # used for reason codes of kinds in other packages; the claim itself then describes the cause
 
 
 def reason_text(code: str) -> ReasonText:

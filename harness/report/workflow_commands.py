@@ -36,8 +36,8 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    """Escape a property of a workflow command. In addition to the characters of a message, escape the characters that
-    end a property."""
+    """Escape a property of a workflow command: the characters that `_data` escapes, and the characters that end a
+    property."""
     return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")
 
 

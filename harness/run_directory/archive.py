@@ -153,7 +153,7 @@ class _XzFile:
 class _Stream:
     """A stream that gives tarfile only the allowed number of bytes.
 
-    Otherwise one false header could make tarfile read a gigabyte.
+    Without this limit, one false header could make tarfile read a gigabyte.
     """
 
     def __init__(self, source: _Readable, archive: Path) -> None:
@@ -197,8 +197,8 @@ class _Member(tarfile.TarInfo):
 class _Unpacking:
     """An archive that is being unpacked. spelled: the path of each file and folder as the archive spells it.
 
-    The keys of `spelled` are these paths in lower case and in composed Unicode form. Two paths that differ only in this
-    way then have the same key.
+    The keys of `spelled` are these paths in lower case and in composed Unicode form. Two paths that differ only in case
+    or in Unicode form therefore have the same key.
     """
 
     archive: Path
@@ -262,7 +262,8 @@ class _Unpacking:
         return path
 
     def _once(self, path: PurePosixPath, member: tarfile.TarInfo) -> None:
-        """Refuse a repeated path, a path below a file, and a path that differs only in case or Unicode form."""
+        """Refuse a path that occurred before, that differs from an earlier path only in case or Unicode form, or that
+        is below a file."""
         rule = "must name each file once, under a name that differs from all others on every system"
         for part in [path, *path.parents][:-1]:
             key = unicodedata.normalize("NFC", str(part)).casefold()

@@ -302,8 +302,8 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield name and difference of each evidence file that differs from the digests in an old header, which has no
-    manifest."""
+    """Yield name and difference of each evidence file that differs from its digest in the header. Only old headers, of
+    directories without a manifest, have these digests."""
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return

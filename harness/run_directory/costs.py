@@ -166,8 +166,8 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
 
 
 def on_gpu(worker: WorkerTimes, spent: Iterable[Span]) -> list[Span]:
-    """Return the spans in which the worker held a GPU and did not wait. Return none if the worker's process was not
-    recorded."""
+    """Return the spans in which the worker held a GPU and did not wait. Return an empty list if the worker held no GPU,
+    or if its process was not recorded."""
     process = worker.process
     if process is None or process.gpu is None:
         return []
@@ -347,7 +347,8 @@ def _rounded(seconds: float) -> float:
 
 
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
-    """Return the cost of all runs of one directory, with or without a verdict, including runs that locate differences.
+    """Return the cost of all runs of one directory. Runs without a verdict and runs that locate differences are
+    included.
 
     The parts of a resumed run are computed separately and added, because the clock may have been reset between the
     parts.

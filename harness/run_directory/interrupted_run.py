@@ -1,8 +1,8 @@
 """Create a run directory: start a new one, or resume an interrupted one.
 
 A command can resume only with the same contracts, sources, packages, machine and options. A run that ended keeps its
-evidence, even if its worker died. Otherwise a gate could be repeated until it passes. A run that was interrupted is
-executed again from the start, and the header names the run.
+evidence, even if its worker died. If such a run were executed again, a gate could be repeated until it passes. A run
+that was interrupted is executed again from the start, and the header names the run.
 """
 
 from __future__ import annotations
@@ -169,12 +169,14 @@ _MACHINE = ("gpu", "cpu", "host_memory_gib", "platform", "variables", "redacted"
 
 
 def another_header(begun: Header, now: Header) -> str | None:
-    """Return the first difference between the headers of the interrupted and the new run, as text, or None."""
+    """Return as text the first difference between the headers of the interrupted and the new run, or None if there is
+    no difference."""
     return next(_differences(begun, now), None)
 
 
 def another_machine(begun: Environment, now: Environment) -> str | None:
-    """Return the first difference in machine, packages or commit since the run was started, as text, or None."""
+    """Return as text the first difference in machine, packages or commit since the run was started, or None if there is
+    no difference."""
     return next(_environment(begun, now), None)
 
 
@@ -207,16 +209,16 @@ def _differences(begun: Header, now: Header) -> Iterator[str]:
         yield f"{_narrowed(now.narrowed)}, but the run was started with {_narrowed(begun.narrowed)}"
     yield from _digests("contract", begun.digests.contracts, now.digests.contracts)
     if begun.commits != now.commits:
-        yield "other commits of candidate or baseline"
+        yield "commits of candidate or baseline that differ from those of the interrupted run"
     yield from _digests("sources of the package", begun.digests.packages, now.digests.packages)
     if begun.digests.source != now.digests.source:
-        yield "other sources"
+        yield "sources that differ from those of the interrupted run"
     for system, there, here in other_commits(begun.environment, now.environment):
         yield f"the trainer {system} at the commit {quoted(here)}, but the run was started at {quoted(there)}"
     yield from _environment(begun.environment, now.environment)
     waivers = [[waiver.model_dump(exclude={"expired"}) for waiver in header.waivers] for header in (begun, now)]
     if waivers[0] != waivers[1]:
-        yield "other waivers"
+        yield "waivers that differ from those of the interrupted run"
     if begun.units != now.units or begun.runs != now.runs:
         yield "another plan: its units or runs differ"
 

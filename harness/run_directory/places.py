@@ -5,8 +5,8 @@ A run is a folder, an archive of this folder, or a published folder, which has a
 report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz  manifest.json
 
 The archive contains the recorded files (`run.json`, `contracts/`, `waivers/`, `evidence/`) with their own manifest. The
-files next to the archive are computed from the recorded files. A path that cannot be written to is an error of the
-command line.
+files next to the archive are computed from the recorded files. If a command cannot write to a path, it ends with a
+UsageError.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
             raise UsageError(
                 "nothing may be written into an existing run, because its recorded files must not change",
                 where=str(path),
-                got=f"a place in {folder}",
+                got=f"a path inside the run {folder}",
                 remedy="name a path outside the run directory",
             )
 

@@ -84,7 +84,7 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def digest_of(text: str) -> str:
-    """Return the SHA-256 of a text in hexadecimal. The digest of its text identifies a manifest."""
+    """Return the SHA-256 of a text in hexadecimal. A manifest is identified by the digest of its text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -238,8 +238,8 @@ def seal_of(place: Place, *, before_manifests: bool) -> Seal:
     """Compare a directory with its manifest. For a published run, also compare the archive's files with the archive's
     manifest.
 
-    before_manifests: True if manifests did not exist in the header's version. A missing manifest then does not show
-    that the run did not finish.
+    before_manifests: True if manifests did not exist in the header's version. Then a run without a manifest may be a
+    finished run.
     """
     if any(os.path.lexists(folder / layout.INCOMPLETE) for folder in (place.root, place.derived)):
         return Seal(missing=UNFINISHED)

@@ -1,9 +1,10 @@
-"""Judge one run directory, or join the shards of a gate. Shards are parts of the gate's units that were run separately.
+"""Find the evidence that decides each unit, in one run directory or in the shards of a gate. A shard is a run of some
+of the gate's units, with its own run directory.
 
 Each unit is judged by the evidence of its earliest attempt. A later attempt never replaces the earliest one. A shard
-made no attempt if it only reported that its machine cannot execute a unit. If a timing could be repeated until it
-passes, its error rates would be higher than stated. Therefore every attempt is counted: attempts in the other run
-directories of the folder, attempts in the shards of a gate, and attempts of the CI job.
+made no attempt at a unit if it only reported that its machine cannot execute this unit. If a timing could be repeated
+until it passes, its error rates would be higher than stated. Therefore every attempt is counted: attempts in the other
+run directories of the folder, attempts in the shards of a gate, and attempts of the CI job.
 
 Shards must be timed on equally fast machines. Machines of one kind can differ in speed, because of a locked GPU clock
 or a CPU governor. The clock also depends on the workload. Therefore the highest clocks during timings of the same claim
@@ -47,7 +48,7 @@ CI_ATTEMPTS = {
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
     """Return the attempts before this header's run. `reports` does not contain this run yet.
 
-    A run there counts, whatever its verdict is, if it planned to time the same unit with equal sources, an equal
+    A run in `reports` counts, whatever its verdict is, if it planned to time the same unit with equal sources, an equal
     contract and an equal baseline commit. Drills do not count. Directories without a readable `run.json` are ignored.
     """
     return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
@@ -109,7 +110,7 @@ def _timed_before(unit: _Timing, names: Iterable[str]) -> TimedBefore:
 
 
 def _of_ci(environment: Mapping[str, str]) -> int | None:
-    """Return the number of the CI attempt, counted from 1, or None.
+    """Return the number of the CI attempt, counted from 1, or None if it is unknown.
 
     The first valid variable of `CI_ATTEMPTS` decides.
     """
@@ -304,7 +305,7 @@ def _of_both(header: Header, other: Header) -> TwoCommits | None:
 
 
 def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error if the bundle's sources, or the commit of a trainer, differ from an earlier bundle."""
+    """Yield an error if the bundle's sources, or the commit of a trainer, differ from those of an earlier bundle."""
     where, remedy = str(bundle.path), "run the shards again from one commit"
     sources = ((one, found) for one in before if (found := _differing_sources(one.header, bundle.header)))
     for other, (what, digest, known) in islice(sources, 1):
@@ -322,8 +323,9 @@ def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | N
     """Return the first package whose sources differ between two runs, with its digests in `other` and `first`. Return
     None if no package differs.
 
-    A package in only one of the runs may belong to a system that the other run does not have. Older headers do not list
-    packages. They only show whether all sources together are equal.
+    A package that only one of the runs has counts only if the other run has all systems of this run. Otherwise the
+    package may belong to a system that the other run does not have. Older headers do not list packages, and only show
+    whether all sources together are equal.
     """
     known, found = first.digests.packages, other.digests.packages
     if known and found:
@@ -375,7 +377,7 @@ def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
 
 
 def _machine(header: Header) -> str:
-    """Return the kind of machine: the GPU's name or, without a GPU, the processor's name. The speed depends on it."""
+    """Return the kind of machine, on which timings depend: the GPU's name or, without a GPU, the processor's name."""
     return header.environment.gpu.name or header.environment.cpu.model or "unknown"
 
 
@@ -401,7 +403,8 @@ class Speed:
         return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
 
     def apart(self, other: Speed, spread: float) -> str:
-        """Return as text how two machines differ in speed. Return "" if they differ by no more than is allowed."""
+        """Return as text how two machines differ in speed. Return "" if the difference is allowed. spread: the allowed
+        difference of the clocks, as a share of the higher clock."""
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:
@@ -421,7 +424,7 @@ class Speed:
 
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
     """Yield an error for each directory whose machine was too fast or too slow, compared with the first machine that
-    timed a claim."""
+    timed the same claim."""
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
     for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
         deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))

@@ -181,7 +181,8 @@ class Row(Record):
 
 
 class Control(Record):
-    """The verdict of a unit without a fault. The verdict must be PASS. Otherwise the unit's faults prove nothing."""
+    """The verdict of a unit without a fault. The verdict must be PASS. Otherwise the results of the unit's faults prove
+    nothing."""
 
     contract: str
     claim: str
@@ -192,8 +193,8 @@ class Control(Record):
 
 
 class NotDrilled(Record):
-    """A fault that was not planted, or a claim that was not decided. Either this machine could not do it, or the drill
-    was interrupted."""
+    """A fault that was not planted, or a claim that was not decided, because this machine could not execute the run, or
+    because the drill was interrupted."""
 
     contract: str
     claim: str
@@ -213,7 +214,8 @@ class Source(Record):
 
 
 class DrillMachine(Record):
-    """The machine of a drill. cuda: True if it could plant faults that need CUDA; gpus: the names of its GPUs."""
+    """The machine of a drill. cuda: True if the drill could plant faults that need CUDA; gpus: the names of the
+    GPUs."""
 
     cuda: bool
     gpus: list[str]
@@ -281,9 +283,9 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
 def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, str] | None = None) -> DrillRecord:
     """Return a drill record with the digests that are valid for `contracts`. Raises as `read_record` does.
 
-    A contract may have changed since the drill only in texts that neither a judge nor a runner reads. The record then
-    gets the contract's new digest. known: for the digest of a drilled contract, the digest of its demands. All drills
-    of one command share this mapping, and new entries are added to it.
+    If a contract has changed since the drill only in texts that neither a judge nor a runner reads, the record gets the
+    contract's new digest. known: digest of a drilled contract -> digest of its demands (see `LoadedContract.demands`).
+    All drills of one command share this mapping, and new entries are added to it.
     """
     record = read_record(path)
     changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
@@ -314,8 +316,8 @@ def _copies(drill: Path, scratch: Path) -> Path:
 
 
 def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
-    """Return the digest of the demands of the drilled contract. Return "" if no readable copy has the recorded
-    digest."""
+    """Return the digest of the drilled contract's demands (see `LoadedContract.demands`). Return "" if no readable copy
+    of the contract has the recorded digest."""
     try:
         path = copies / f"{contract}.yaml"
         text = read_bytes(path)
@@ -346,9 +348,9 @@ def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[Dri
 
 
 class ClaimDrilled(Record):
-    """The result of a claim's faults in one drill. This is the newest drill that planted a fault of the claim.
+    """The result of a claim's faults in the newest drill that planted one of them.
 
-    Only drills count in which the contract had the same demands as now.
+    A drill counts only if the contract had the same demands then as now.
     """
 
     contract: str
@@ -362,7 +364,7 @@ class ClaimDrilled(Record):
 def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
     """Return the result of the faults of each claim. contracts: SHA-256 digests by id. records: oldest first.
 
-    For each claim, the newest record counts that planted one of the claim's faults.
+    For each claim, the result comes from the newest record of a drill that planted one of the claim's faults.
     """
     found: dict[tuple[str, str], ClaimDrilled] = {}
     for record in records:

@@ -148,7 +148,8 @@ class BundleWriter:
         """Rename the directory to its final name, seal it, and return the final path.
 
         Raises EvidenceError if the name is taken, or for files that a run directory must not contain. Raises SystemExit
-        if other code suppressed a signal that asked the process to end. Modules may then be only partly imported.
+        if other code suppressed a signal that asked the process to end, because modules may then be only partly
+        imported.
         """
         raise_if_noted()
         # Another run that started in the same second may have taken the name.
@@ -237,7 +238,7 @@ def header_text(header: Header) -> str:
 def settle_run(entry: Path) -> None:
     """Prepare a run's `entry` below `evidence/` for the seal.
 
-    Remove files that are not allowed, and record a death for each.
+    Remove files that are not allowed. A worker that left such a file gets a death record.
     """
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "an entry that is not a folder"}
     for name, what in sorted(only.items()):

@@ -145,8 +145,8 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
 
 
 def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
-    """Return a text with the names that are in only one of two sets. here, there: say in the text where each set comes
-    from."""
+    """Return a text with the names that are in only one of two sets. here, there: texts that say where `ours` and
+    `theirs` come from."""
     only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
     return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
 
@@ -184,9 +184,9 @@ def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, A
     """Raise `AdapterError` if the step's optimizers update neither a tensor of `parameters` nor master weights (copies
     of the parameters in higher precision).
 
-    Tensors of the optimizers count as master weights if they have as many elements as the parameters. A step may also
-    never copy its master weights to the parameters. Another check finds this, because the parameters then do not
-    change.
+    Tensors of the optimizers count as master weights if they have as many elements as the parameters. This function
+    does not notice a step that never copies its master weights to the parameters. Another check finds such a step,
+    because its parameters do not change.
     """
     from harness.system.replay.found_state import same
 
@@ -229,7 +229,7 @@ def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Te
 
 def require_state(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
     """Return the mapping that `state()` returned. Raise `AdapterError` unless it maps names to tensors."""
-    return _named_tensors(found, "state()", function, '`{"average": average}`, say')
+    return _named_tensors(found, "state()", function, '`{"average": average}`, for example')
 
 
 def require_metrics(found: object, function: Callable[..., Any], known: Collection[str] = ()) -> dict[str, Tensor]:
@@ -238,7 +238,7 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
     Raise `AdapterError` unless each value is a tensor of one real number, and each name is allowed for a recorded
     series. known: the names of the first step; empty for the first step itself.
     """
-    metrics = _named_tensors(found, "metrics()", function, '`{"accuracy": self.accuracy}`, say')
+    metrics = _named_tensors(found, "metrics()", function, '`{"accuracy": self.accuracy}`, for example')
     for name, tensor in metrics.items():
         if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS:
             allowed_names = f"use only letters, digits, `_`, `.` and `-`, and none of the names {names(SERIES_COLUMNS)}"
@@ -271,15 +271,15 @@ def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], funct
 
 
 def _wrong_metrics(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:
-    rule = "metrics() must return tensors with one number that the last step left, under the same names at every step"
+    rule = "metrics() must return tensors that the step keeps, each of one number, under the same names at every step"
     return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
 def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:
     import torch
 
-    # This is a function and not a value. The place in the code is needed only for an error, and `return_place` must
-    # parse source code to find it.
+    # Create an error only when it is needed, because `return_place` must parse source code to find the place that the
+    # error names.
     def wrong(got: str, remedy: str) -> AdapterError:
         rule = f"{call} must return a dictionary of tensors by name"
         return AdapterError(rule, where=return_place(function), got=got, remedy=remedy)

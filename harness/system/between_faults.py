@@ -49,8 +49,8 @@ class CheckpointFault(FaultyRun):
         """Change the training after a load. The base class changes nothing."""
 
     def _save_others(self, path: Path, values: list[Tensor]) -> None:
-        """Save a checkpoint in which the parameters have the given values. Then restore the values that the parameters
-        have now."""
+        """Save a checkpoint in which the parameters have the given values. Then restore the parameters' earlier
+        values."""
         kept = _copies(self._trained())
         torch._foreach_copy_(self._trained(), values)
         cast("Any", self._inner).save(path)
@@ -93,7 +93,7 @@ class ScaledCheckpoint(CheckpointFault):
 
 
 class UnsavedParameter(CheckpointFault):
-    """After a load, restores the old value of one parameter. This is the last parameter that the load changed."""
+    """After a load, restores the old value of one parameter: the last parameter that the load changed."""
 
     def _load(self, path: Path) -> None:
         before = _copies(self._trained())
@@ -121,7 +121,7 @@ class LostGenerators(CheckpointFault):
 
 
 class RestartedData(CheckpointFault):
-    """Starts again with the first batch of the data after a load."""
+    """After a load, starts again with the first batch of the data."""
 
     _first: int | None = None
 

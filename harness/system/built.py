@@ -153,7 +153,7 @@ def _with_batches_by_index(function: StepFunction, build: Callable[..., Any]) ->
             "a loader must shuffle with its own generator; otherwise arms that draw different random numbers read "
             "different batches",
             where=return_place(build),
-            got=f"{describe_value(loader)} that shuffles by the process's generator",
+            got=f"{describe_value(loader)} that shuffles with the process's generator",
             remedy=OWN_ORDER,
         )
     return replace(function, batch=LoaderBatches(loader))

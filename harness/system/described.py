@@ -39,7 +39,7 @@ MOST_ENTRIES, MOST_CHARACTERS, MOST_INTEGER = 10_000, 10_000, 2**63
 T = TypeVar("T")
 
 
-class NotADescription(ValueError):  # noqa: N818 - its message is a finding, which an error will quote
+class NotADescription(ValueError):  # noqa: N818 - an error quotes its message
     """A field does not match `SystemDescription`. The message names the field and its value."""
 
 
@@ -198,7 +198,8 @@ _answers: dict[tuple[str, ...], Description] = {}
 
 
 def describe(name: str) -> SystemDescription:
-    """Return the description of the system `name` (`module:attribute`). Raise `SystemResolutionError` if it fails."""
+    """Return the description of the system `name` (`module:attribute`). Raise `SystemResolutionError` if the system
+    cannot be described."""
     answer = describe_all([name])[name]
     if isinstance(answer, SystemResolutionError):
         raise answer
@@ -280,7 +281,7 @@ class _Describer:
     def ask(self, name: str, limit_s: float) -> Description | None:
         """Return the system's description or error. Return None if the process gives no answer. `problem` then returns
         the reason."""
-        # A system that writes an answer in place of the harness's code does not know this number.
+        # Code of a system that forges an answer does not know this number.
         number = secrets.token_hex(8)
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
@@ -342,7 +343,7 @@ class _Describer:
     def _ending(self) -> str:
         ending = self._child.wait(ENDING_S)
         if ending is None:
-            return "the descriptor for answers closed"
+            return "the process closed the pipe for its answers"
         while _readable([self._child.output], 0.0) and self._keep_printed():
             pass  # read the rest of the process's output
         return ending.name

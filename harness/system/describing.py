@@ -4,8 +4,8 @@ The process reads JSON from its standard input, one value per line. The first va
 commit whose systems are described. Each further line is a request: a system's name and a secret number. The answer
 contains that number, and the description or an error. Text that a system prints goes to stdout and stderr.
 
-Importing a system executes untrusted code: it may end this process, hang it, or change its modules. The parent process
-(`described.py`) treats a missing answer as an error.
+Importing a system executes untrusted code. This code may end or block this process, or change its modules. The parent
+process (`described.py`) treats a missing answer as an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Make a system from a project's function that builds a training step. Its arm options and faults fit any such step.
+"""Make a system from a project's function that builds a training step. The arm options and faults of the system fit any
+training step.
 
     class System(MadeStepSystem):
         name = "train:make_step"
@@ -68,8 +69,8 @@ class AskedRun(StepFunctionRun):
 
 
 class WaitingRun(AskedRun):
-    """Reads one value from the device instead of each step. A control that does so proves that host syncs are
-    detected."""
+    """Executes no training step. Each step only reads one value from the device, so it waits for the device. A control
+    with such steps shows that host syncs are detected."""
 
     def step_body(self) -> Callable[[], Tensor]:
         first = next(iter(self._parameters.values()))
@@ -132,7 +133,7 @@ class LargerLosses(FaultyRun):
 
 class CapturedAnew(FaultyRun):
     """Drops the capture before one step, or before each step. If the step makes its capture by itself, only the number
-    of captures in the step's record is raised."""
+    of captures in the step's capture record is raised."""
 
     def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
         self._each_step = each_step
@@ -218,8 +219,8 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
-    """Return the run with the fault planted. Without a fault, return the run itself. If the arm has the option `trains:
-    false`, the returned run makes no updates."""
+    """Return the run with the fault planted. Without a fault, return the run itself or, if the arm has the option
+    `trains: false`, a run that undoes every update."""
     if fault is not None:
         return with_fault(opened, arm, fault, steps)
     return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened
@@ -231,7 +232,8 @@ class MadeStepSystem(StepFunctionSystem):
     Arm options:
 
     - `trains: false` undoes every update. It is meant for a control.
-    - `waits: true` reads one value from the device instead of each step. It is meant for a control of host syncs.
+    - `waits: true` executes no training step; each step only reads one value from the device. It is meant for a control
+    of host syncs.
     - `compile: true` compiles the step with torch.compile.
     - `optimized` has no effect by itself. `build` can read it.
     """

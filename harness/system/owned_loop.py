@@ -1,7 +1,7 @@
 """Run a training loop of a library (`trainer.train()`, `trainer.fit()`) one step at a time.
 
-The loop runs unchanged, in its own thread. After each batch that it loads, it pauses until the harness requests the
-next step. Only one of the two threads runs at a time.
+The loop runs unchanged, in its own thread. Whenever the loop has loaded a batch, it pauses until the harness requests
+the next step. Only one of the two threads, the loop's or the harness's, runs at a time.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class OwnedLoop:
                 "a training loop must continue for as long as steps are requested",
                 where=self._name,
                 got=f"a loop that ended after {self.steps} steps",
-                remedy="let the loop train for more steps than the workload has, because timings and observations add "
-                "some",
+                remedy="let the loop train for more steps than the workload has, because the harness executes further "
+                "steps, for example for timings",
             )
         self._given.put((batch, _get_current_dispatch_mode_stack()))
         loss = self._wait()
@@ -104,7 +104,7 @@ class OwnedLoop:
     def take(self, own: Batch) -> Named:
         """Report that the previous step has ended, and wait for the next step. Return the tensors to train on.
 
-        own: the batch that the loop has loaded. The returned tensors replace it.
+        own: the batch that the loop has loaded. The loop must train on the returned tensors instead.
         """
         self._watching.close()
         self._arrived.put(_Arrived(self._loss, tensors_alone(own)))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-# Adapters can import these names, and `Arm` and `Workload`, from here. Then adapters need no other module of the
-# harness.
+# Adapters can import the following names, and `Arm` and `Workload`, from this module. Then adapters need no other
+# module of the harness.
 from harness.evidence.descriptions import Expectation as Expectation  # noqa: PLC0414
 from harness.evidence.descriptions import FaultDescription as FaultDescription  # noqa: PLC0414
 from harness.evidence.descriptions import Scalar as Scalar  # noqa: PLC0414
@@ -66,14 +66,14 @@ class TrainingRun(Protocol):
     """An opened system. It is a context manager that releases everything on exit."""
 
     def step(self, index: int) -> Tensor:
-        """Enqueue step `index` without a host sync. Return the 0-d loss on its device. Later steps must not change the
-        returned tensor."""
+        """Enqueue step `index` without a host sync. Return the 0-d loss as a tensor on the run's device. Later steps
+        must not change the returned tensor."""
         ...
 
     def facts(self) -> Mapping[str, Scalar]:
         """Return facts about training for evidence and report, such as `device`, `dtype`, `layers`, `text_digest`.
 
-        `random_weights`: True if no pretrained checkpoint was loaded. The first screen of a page says so.
+        `random_weights`: True if no pretrained checkpoint was loaded. The first screen of a report page then says so.
         """
         ...
 
@@ -99,7 +99,8 @@ class TrainingSystem(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> TrainingRun:
-        """Build the trainer. Raise `NotAvailable` if the machine lacks something, and ValueError for wrong settings."""
+        """Build the trainer. Raise `NotAvailable` if the machine lacks something that the trainer needs. Raise
+        ValueError for wrong settings."""
         ...
 
 
@@ -110,7 +111,8 @@ class NotAvailable(Exception):  # noqa: N818 - this is no error: the unit gets t
 @runtime_checkable
 class HasInputs(Protocol):
     def inputs(self) -> Mapping[str, Tensor]:
-        """Return the tensors that the last step read, by name, on its device. Each element of `tokens` is one token."""
+        """Return, by name, the tensors that the last step read, on the run's device. Each element of `tokens` is one
+        token."""
         ...
 
 
@@ -175,16 +177,16 @@ class RecordsUnderWatch(Protocol):
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return `copies` and `written` of the `GradientWatch` for the last step. Return None if it cannot know these
-        values."""
+        """Return `copies` and `written` of the `GradientWatch` for the last step. Return None if the system cannot know
+        these values."""
         ...
 
 
 @runtime_checkable
 class HasGradientNorms(Protocol):
     def gradient_norms(self) -> Mapping[str, Tensor]:
-        """Return two tensors by name. `before` [G] has the L2 norm of each group of gradients before clipping. A group
-        is clipped together. `max_norm` is the 0-d threshold."""
+        """Return two tensors by name. `before` [G] has the L2 norm of each group of gradients before clipping. The
+        gradients of a group are clipped together. `max_norm` is the 0-d threshold."""
         ...
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
@@ -196,9 +198,9 @@ class HasGradientNorms(Protocol):
 @runtime_checkable
 class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return further numbers of the last step, in addition to its loss, by name, each as a tensor of one number. Do
-        not wait for the device. Return the same names at every step. A name consists of letters, digits, `_`, `.` and
-        `-`. It must not be the name of a column that the harness writes itself, such as `loss` and `step`."""
+        """Return, by name, numbers of the last step in addition to its loss. Each is a tensor of one number. Do not
+        wait for the device. Return the same names at every step. A name consists of letters, digits, `_`, `.` and `-`.
+        It must not be the name of a column that the harness writes itself, such as `loss` and `step`."""
         ...
 
 
@@ -297,7 +299,8 @@ class CountsSkippedSteps(Protocol):
 @runtime_checkable
 class CanRecapture(Protocol):
     def forget_captures(self) -> None:
-        """Drop every capture and all memory that it holds. The next step of any shape is then captured again."""
+        """Drop all captures and the memory that they hold. The next step with any shape of batches is then captured
+        again."""
         ...
 
 
@@ -327,8 +330,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelInventory:
-    """The kernels that a prewarm plans, and the kernels that the steps request. A key that occurs twice is listed
-    twice."""
+    """The kernels that a prewarm (loading kernels before the training) plans, and the kernels that the steps request.
+    A key that occurs twice is listed twice."""
 
     planned: Sequence[Kernel]
     used: Sequence[Kernel]
@@ -463,9 +466,9 @@ class KernelComparison:
 
     A call gets its outputs by name and writes all of them. The harness allocates these outputs. `written` gives their
     shapes, dtypes and devices, and the harness fills them with NaN. `updated` holds outputs that the kernel also reads,
-    such as a sum to which the kernel adds, or a gradient that the kernel scales. The harness copies these. If the call
-    allocates outputs through torch by itself, it returns them by name. The harness fills these outputs with NaN, too,
-    and reads them instead of its own.
+    such as a sum to which the kernel adds, or a gradient that the kernel scales. The harness copies the tensors of
+    `updated`. If the call allocates outputs through torch by itself, it returns them by name. The harness fills the
+    returned outputs with NaN, too, and reads them instead of the outputs that it allocated.
     """
 
     operation: str
@@ -509,6 +512,6 @@ class HasKernelCases(Protocol):
     """A capability of the system and not of a run. The system's kernels can be compared without a trainer."""
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """Return the kernel cases. A planted fault changes the cases only if it is a fault in a kernel. Raise
-        `NotAvailable` if something is missing."""
+        """Return the kernel cases of the arm. A planted fault changes the cases only if it is a fault in a kernel.
+        Raise `NotAvailable` if the machine lacks something that the kernels need."""
         ...

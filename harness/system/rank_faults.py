@@ -111,7 +111,7 @@ class SecondReduction(FaultyRun):
 
 @contextmanager
 def _unreduced() -> Iterator[None]:
-    """Disable the reduction of gradients over ranks within the block.
+    """Disable the reduction of gradients over ranks within the `with` block.
 
     This affects DistributedDataParallel and the functions of torch.distributed that FSDP2 and user code call. In place
     of a reduce-scatter, a rank keeps its part of its own gradients.

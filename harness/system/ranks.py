@@ -35,8 +35,7 @@ def rank() -> int:
 
 
 def share(length: int) -> slice:
-    """Return this rank's slice of a batch of `length` rows. Each rank gets a contiguous block of rows, in the order of
-    the ranks.
+    """Return this rank's slice of a batch of `length` rows. Each rank gets contiguous rows, in the order of the ranks.
 
     Ranks that hold one model together get the same rows. Raise ValueError unless the number of shares divides `length`.
     """
@@ -89,7 +88,7 @@ def hold_together(ranks: int) -> None:
 
 @contextmanager
 def reading_for(other: int) -> Iterator[None]:
-    """Make `share` return the rows of rank `other` within the block. This plants a fault."""
+    """Make `share` return the rows of rank `other` within the `with` block. This plants a fault."""
     global _read_for  # noqa: PLW0603 - a process has one rank
     before, _read_for = _read_for, other
     try:
@@ -99,7 +98,7 @@ def reading_for(other: int) -> Iterator[None]:
 
 
 def _group() -> Any:
-    """Return `torch.distributed` if it has a default process group, else None. Do not import it."""
+    """Return `torch.distributed` if it has a default process group, else None. Do not import torch."""
     import sys
 
     distributed: Any = sys.modules.get("torch.distributed")

@@ -1,4 +1,5 @@
-"""Turn the name `module:attribute` into a TrainingSystem. Only workers do this, because it runs untrusted code."""
+"""Turn the name `module:attribute` into a TrainingSystem. Only workers and the process that describes systems do this,
+because it runs untrusted code."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def resolve(name: str) -> TrainingSystem:
 
     The module is imported, also from the working directory. A class or factory is called without arguments. The system
     is not opened. Raise `SystemResolutionError` if any of this fails. If the attribute is missing, the error suggests
-    the nearest names. In a process for a baseline's commit, the error is also raised if modules come from outside that
-    commit.
+    the nearest names. In a process for a baseline's commit, the error is also raised if modules of the repository were
+    not imported from the worktree of that commit.
     """
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:
@@ -88,7 +89,8 @@ def _instance(name: str, found: Any) -> TrainingSystem:
                 "a system's class or factory must be callable without arguments",
                 where=name,
                 got=f"{named(error)}{_defined(found)}",
-                remedy="give its parameters defaults, or name an instance: `system = MySystem(…)`, `module:system`",
+                remedy="give its parameters default values, or create an instance in the module, "
+                "`system = MySystem(…)`, and name it: `module:system`",
             ) from error
     if not _looks_like_a_system(found):
         raise SystemResolutionError(

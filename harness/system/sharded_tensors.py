@@ -55,7 +55,6 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def elements(tensors: Iterable[Tensor]) -> tuple[int, int]:
-    """Return two numbers of elements of these tensors: those that this rank holds, and those that all ranks hold
-    together."""
+    """Return how many elements of these tensors this rank holds, and how many elements the whole tensors have."""
     each = [(local(tensor).numel(), tensor.numel()) for tensor in tensors]
     return sum(held for held, _ in each), sum(number for _, number in each)

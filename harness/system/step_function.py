@@ -1,4 +1,5 @@
-"""Define the smallest adapter: a plain `step(batch)`. The harness captures it, and reads its gradients and inputs.
+"""Define the smallest adapter: a plain `step(batch)`. The harness captures the step, and reads its gradients and
+inputs.
 
     class MySystem(StepFunctionSystem):
         name = "my trainer"

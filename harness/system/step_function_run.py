@@ -58,8 +58,8 @@ class StepFunctionRun:
             raise NotAvailable(
                 "this step makes its capture by itself, so `warm_steps` has no effect; remove `warm_steps` from the arm"
             )
-        # Names of the tensors outside of modules and optimizers that were found when the state was first read. None:
-        # not read yet.
+        # Names of the tensors that belonged to no module and no optimizer when the state was first read. None: the
+        # state was not read yet.
         self._first_found: set[str] | None = None
         self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
@@ -71,7 +71,7 @@ class StepFunctionRun:
         self._begin(function)
 
     def _begin(self, function: StepFunction) -> None:
-        """Check the functions that `build` returned, and read their parameters and first batch."""
+        """Check the functions that `build` returned, and read the parameters and the first batch from them."""
         from harness.system.replay.reachable import reach
         from harness.system.replay.snapshots import Snapshot
 
@@ -147,8 +147,8 @@ class StepFunctionRun:
         self._function.given("save")(path)
 
     def load(self, path: Path) -> None:
-        """Load with the `load` of the step function. Drop all captures, because the load may have replaced their
-        tensors."""
+        """Load with the `load` of the step function. Drop all captures, because the load may have replaced tensors that
+        the captures use."""
         self._function.given("load")(path)
         self.forget_captures()
         self._parameters = _trained_parameters(self._function)
@@ -253,8 +253,9 @@ class StepFunctionRun:
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return copies of the gradients that the recorded step changed after the backward pass, and the names of the
-        gradients that the optimizer overwrote. Return None if the values are not certain."""
+        """Return copies of those gradients that the recorded step changed after the backward pass, with their values
+        from before the change. Also return the names of the gradients that the optimizer overwrote. Return None if the
+        values are not certain."""
         captured, watch = self._current.captured, self._current.watch
         if captured is None or watch is None or not watch.is_sure():
             return None
@@ -266,7 +267,7 @@ class StepFunctionRun:
         return self._named_metrics() if captured is None else _of_kind(METRICS, captured.outputs)
 
     def forget_captures(self) -> None:
-        """Drop every capture, so that the next step of any shape is captured again."""
+        """Drop every capture, so that the next step with any shape of batches is captured again."""
         for shape in self._shapes.values():
             getattr(shape.captured, "release", lambda: None)()
             if shape.gradients:  # gradients in the memory pool of the graph would keep the pool alive

@@ -85,10 +85,10 @@ def relative(file: str) -> str:
 
 
 def innermost_frame(error: BaseException) -> Frame | None:
-    """Return the innermost frame of an exception outside of libraries. Return None if there is no frame.
+    """Return the innermost frame of an exception that is not in a library. Return None if there is no frame.
 
     If all frames are in libraries, because the trainer itself is installed, return the last frame that the harness
-    called.
+    called outside torch.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]

@@ -1,7 +1,7 @@
 """Plant the harness's own faults in one arm. A wrapper passes each call on to the arm's run and changes one thing.
 
-`faults.yaml` lists the faults. They fit any contract, so the file names, for each kind of claim, the verdict that the
-fault must cause. Importing this module needs no torch.
+`faults.yaml` lists the faults. The faults fit any contract. Therefore the file names, for each fault, the kinds of
+claims that must notice it and the verdict that it must cause. Importing this module needs no torch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 # Index of the step with the fault, for faults in a single step. If a run is shorter, the fault is planted in its last
 # step.
 FAULTY_STEP = 5
-SLOWDOWN = 5  # factor by which a fault slows down a baseline; a factor of 2 would also be found
+SLOWDOWN = 5  # factor by which a fault slows down a baseline; the judges also detect a factor of 2
 # On an H200, a capture made the step of a tiny model (14 ms) 14 times as fast, and the step of 28 layers (28 ms) 4.6
 # times as fast. The fault's sleep is longer than the time that such a capture saves. If steps are much longer than the
-# sleep, this factor makes the candidate slower than the baseline.
+# sleep, the factor `CANDIDATE_SLOWDOWN` makes the candidate slower than the baseline.
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
@@ -107,8 +107,7 @@ class FaultyRun:
         self._replace_capabilities()
 
     def _replace_capabilities(self) -> None:
-        """Replace methods that were copied from the wrapped run, where the fault needs it. The base class replaces
-        nothing."""
+        """Replace those methods of the wrapped run that the fault changes. The base class replaces nothing."""
 
     @property
     def _faulty_step(self) -> int:
@@ -163,8 +162,8 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Reports the first loss plus a millionth of each loss's distance from the first loss. float64 avoids rounding to
-    0."""
+    """Reports the first loss plus a millionth of each loss's distance from the first loss. The sum is float64, so that
+    this small distance is not rounded to 0."""
 
     _first: Tensor | None = None
 
@@ -240,7 +239,8 @@ class BusyStep(FaultyRun):
 
 
 class DecoyGraph(FaultyRun):
-    """Trains uncaptured. After each step, replays a graph that only adds two numbers, and reports it as its capture."""
+    """Trains uncaptured. After each step, replays a graph that only adds two numbers, and reports this graph as its
+    capture."""
 
     _replays = 0
     _graph: Any = None
@@ -279,7 +279,7 @@ class DecoyGraph(FaultyRun):
 
 
 class RememberedStep(FaultyRun):
-    """Runs each step, then replaces its loss and its parameters by copies of those of one of the first steps."""
+    """Runs each step, then replaces the loss and the parameters by copies from one of the first steps."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         self._remembered = list[tuple["Tensor", list[Any]]]()

@@ -39,10 +39,11 @@ class Command(Record):
 
 
 class ArmAnswer(Answer):
-    """The result of a command. block: the timed block. timing: evidence of an untimed block.
+    """The result of a command. block: the timed block, after the command `block`. timing: the evidence of the timing
+    except its timed blocks, after the command `watch`.
 
-    least_pace: the shortest time, in seconds, that a fixed amount of work took in this process so far. It stands for an
-    undisturbed processor.
+    least_pace: the shortest time, in seconds, that a fixed amount of work took in this process so far. This time shows
+    how fast an undisturbed processor is.
     """
 
     block: Block | None = None
@@ -68,8 +69,8 @@ def main() -> int:
 
 
 def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
-    # Import these modules here and not at the top, because they import torch and look for a device. The folder of the
-    # commit must be on the import path before that.
+    # Import these modules here and not at the top, because they import torch and look for a device. Before such an
+    # import, the folder of the arm's commit must be on the import path.
     from harness.execution.probes.throughput import TimedProcess
     from harness.execution.probes.timed_arm import raise_clocks
 

@@ -4,12 +4,12 @@ resume: several processes train the candidate one after the other. Each process 
 previous process. State that no checkpoint contains (module globals, iterators, generators, caches of torch) is
 therefore lost. The worker itself trains the last part. It opens the arm only after the other processes have ended, so
 that it has trained nothing before, and loads the last checkpoint. Each part of the training is one execution of the
-candidate. An uninterrupted training follows as the last execution. It is the plain arm, if the claim names one, and
-otherwise the candidate again.
+candidate. The last execution is a training without interruption: of the plain arm, if the claim names one, and
+otherwise of the candidate.
 
 evaluation: the candidate trains once without evaluations (execution 0), and once with an evaluation after every `every`
 steps (execution 1). If the claim names a plain arm, the plain arm trains only with evaluations. Digests of the state
-before and after each evaluation show changes of the state that no loss shows.
+before and after each evaluation show whether an evaluation changed state, even if the losses stay equal.
 """
 
 from __future__ import annotations
@@ -84,11 +84,12 @@ def _train_on(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends) 
 
 
 WITHOUT, WITH = 0, 1
-NAMED = 20  # largest number of changed tensors that are named
+NAMED = 20  # record the names of at most this many changed tensors
 
 
 def execute_evaluation(run: Run, recorder: Recorder) -> None:
-    """Train the candidate twice, without and with evaluations, and the plain arm once with evaluations."""
+    """Train the candidate twice, without and with evaluations. If the claim names a plain arm, train it once with
+    evaluations."""
     arm, plain, ends = str(run.settings["candidate"]), run.settings.get("plain"), Ends()
     _train(run, arm, WITHOUT, recorder, ends, evaluated=False)
     _train(run, arm, WITH, recorder, ends, evaluated=True)
@@ -109,8 +110,8 @@ class _Evaluations:
         self._life, self._evaluates, self._every = life, life.training, every
 
     def after(self, steps: int) -> None:
-        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record the evaluation, and
-        the state that it changed."""
+        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record the values that the
+        evaluation returned, and the state that it changed."""
         if steps % self._every:
             return
         before = _state_digests(self._life.training)

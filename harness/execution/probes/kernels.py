@@ -2,14 +2,14 @@
 
 kernels: the list of kernels is made on this machine's device, or by compiling for another GPU architecture. On the
 device, the arm is opened and trains a few steps, and the list names the kernels that the arm launched. For another
-architecture, the system compiles its planned kernels and, if the claim is also about coverage, the kernels that a step
-uses. This needs no device.
+architecture, the system compiles the kernels that it plans to use. If the claim is about coverage (no step uses a
+kernel that was not planned), the system also compiles the kernels that a step uses. Compiling needs no device.
 
 kernel_match: each kernel is compared with its naive version (a short second implementation) and with an fp64 reference,
 on the same inputs. Before each call, the outputs are filled with a value that shows which elements the kernel does not
-write. Guard elements on both sides of an output show writes outside of it. Each kernel runs twice. Errors are divided
-by the largest absolute value of the reference. If the system returns, for each output element, the sum of the absolute
-values of its terms, errors divided by this sum are recorded too.
+write. Guard elements on both sides of an output show whether the kernel writes outside of it. Each kernel runs twice.
+Errors are divided by the largest absolute value of the reference. The system may also return, for each output element,
+the sum of the absolute values of its terms. Then errors divided by this sum are recorded too.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ def train(training: TrainingRun, steps: int) -> None:
 def evidence(
     arm: str, inventory: KernelInventory, *, compiled_for: str | None, device: Devices | None
 ) -> KernelsEvidence:
-    """Return the evidence about a list of kernels. compiled_for: the architecture for which they were compiled, or None
-    if they ran here. device: this machine's devices; None if the kernels were compiled for another architecture."""
+    """Return the evidence about a list of kernels. compiled_for: the architecture for which the kernels were compiled,
+    or None if they ran here. device: this machine's devices; None if the kernels were compiled for another
+    architecture."""
     gpu = device.gpus[0] if device is not None and device.gpus else None
     return KernelsEvidence(
         arm=arm,
@@ -158,7 +159,8 @@ Tensors = Mapping[str, Tensor]
 
 
 def execute_kernel_match(run: Run, recorder: Recorder) -> None:
-    """Compare every arm's kernels for the run's operations, data types and magnitudes."""
+    """Compare every arm's kernels for the run's operations and data types, with inputs of each of the run's
+    magnitudes."""
     for arm, planned in run.arms.items():
         recorder.phase(f"{arm}: kernels")
         system = resolve(planned.system)
@@ -192,7 +194,8 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
 
 
 def compare(comparison: KernelComparison) -> KernelCase:
-    """Run the kernel twice, and its naive version, its peer and its reference once. Return the errors.
+    """Run the kernel twice, and its naive version, its peer (another project's kernel) and its reference once. Return
+    the errors.
 
     Elements that the kernel does not write are counted, but do not count as errors.
     """
@@ -243,13 +246,16 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
         returned = dict(call(outputs) or {})
     unknown = sorted(returned.keys() - outputs.keys())
     if unknown:
-        raise ValueError(f"{comparison.operation} returned {', '.join(unknown)}, which it does not declare as outputs")
+        raise ValueError(
+            f"{comparison.operation} returned {', '.join(unknown)}, which it does not declare as outputs; return only "
+            "declared outputs"
+        )
     # Copy the tensors. A kernel may return a buffer that its next call overwrites.
     return outputs | {name: tensor.clone() for name, tensor in returned.items()}
 
 
 def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
-    """Check tensors that the system computed in fp64, and return them. what: how messages call the tensors.
+    """Check and return tensors that the system computed in fp64. what: the name of these tensors in messages.
 
     Raises ValueError unless there is exactly one fp64 tensor for each output, with the output's shape and only finite
     elements.
@@ -273,11 +279,10 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
 
 
 def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tensors:
-    """Check `terms` and return them. They contain, for each element of an output, the sum of the absolute values of its
-    terms.
+    """Check and return `terms`: for each element of an output, the sum of the absolute values of its terms.
 
     exact: the outputs of the fp64 reference. Raises ValueError if a sum is smaller than the absolute value of the
-    element in `exact`, or if `terms` have other names, types or shapes than the outputs.
+    element in `exact`, or if `terms` have other names, types or shapes than the tensors in `exact`.
     """
     _stated(comparison, "sum of terms", terms)
     for name, value in terms.items():
@@ -308,14 +313,14 @@ class _Measure:
     written: Mapping[str, Tensor]
 
     def error(self, got: Tensors, expected: Tensors, *, everywhere: bool = False) -> float:
-        """Return the largest relative error of the outputs `got`. Elements that the kernel did not write are skipped,
-        unless `everywhere` is true."""
+        """Return the largest relative error of the outputs `got`, measured from `expected`. Elements that the kernel
+        did not write are skipped, unless `everywhere` is true."""
         return max(self._of_output(name, got[name], expected[name], everywhere=everywhere) for name in got)
 
     def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:
         difference = (got.double() - expected.double()).abs()
-        # An element without a difference has the error 0, even if its scale is 0. With a difference and a scale of 0,
-        # the error is infinite.
+        # An element whose difference is 0 has the error 0, even if its scale is 0. If only the scale is 0, the error is
+        # infinite.
         relative = torch.where(difference == 0, difference, difference / self.scales[name])
         relative = _chosen(relative, None if everywhere else self.written.get(name))
         if relative.numel() == 0:
@@ -324,7 +329,7 @@ class _Measure:
 
 
 def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the outputs `names` grouped by data type: the type's name -> names of outputs."""
+    """Group the outputs `names` by data type. Return the names of the outputs for the name of each data type."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_type(got[name]), []).append(name)

@@ -1,13 +1,13 @@
 """Train one arm in many blocks of steps (probe `long_replay`), and record digests, memory and time of each block.
 
-A block is timed from synchronized device to synchronized device. The time includes copies that the harness makes in
-each step, so it can only be compared with the times of other blocks. Only the candidate's time is judged, and only the
+A block's time begins and ends when the device is synchronized. The time includes copies that the harness makes in each
+step, so it can only be compared with the times of other blocks. Only the candidate's time is judged, and only the
 candidate is alone on the machine.
 
 If the trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
 
-After the candidate's last step, its arm is opened and captured once more. The old arm and this fresh arm take turns, so
-that a slow period of the machine affects both.
+After the candidate's last step, a second copy of its arm is opened and captured. The old arm and this fresh arm take
+turns, so that a slow period of the machine affects both arms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
-# Import this function here before user code is imported, because user code could replace it in its module.
+# Import this function before any user code is imported, because user code could replace the function in its module.
 from time import monotonic
 
 import torch
@@ -46,7 +46,7 @@ YARDSTICK_PASSES = 20_000  # number of iterations of a Python loop without a GPU
 
 def execute(run: Run, recorder: Recorder) -> None:
     """Train the run's arm for all steps of its workload, and record each block. If the arm is the candidate, train it
-    alone on the machine, and afterwards time it in turns with a fresh copy of the arm."""
+    alone on the machine. Afterwards time the candidate and a fresh copy of its arm in turns."""
     (arm,) = run.arms
     until = monotonic() + TURNS_UNTIL * run.wall_limit_s
     is_timed = arm == run.settings["candidate"]
@@ -64,8 +64,8 @@ def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
     """Time the old arm and a fresh copy of it in turns. Return fields of a record: the rounds, or the reason why there
     are none.
 
-    until: time, on the monotonic clock, at which the last round must have ended. At its wall limit the worker would be
-    killed, and the evidence of the run would be incomplete.
+    until: time, on the monotonic clock, at which the last round must have ended. A worker that reaches its wall limit
+    is killed, and the evidence of its run is incomplete.
     """
     arms = [TimedArm(old, attempts_of(old.training))]
     try:
@@ -99,7 +99,7 @@ def _seconds_a_step(arm: TimedArm) -> float:
 def _blocks(life: ArmLife) -> LongReplayEvidence:
     every, steps = life.run.settings["every"], life.run.workload.steps
     if not isinstance(every, int):
-        raise TypeError(f"the setting 'every' of a long replay must be a number, not {every!r}")
+        raise TypeError(f"the setting 'every' of a long replay must be a whole number, not {every!r}")
     seen = SeenSteps(life.recorder.series(life.arm, life.replica))
     kept = life.begin(steps, seen)
     yardstick = Yardstick()
@@ -138,7 +138,8 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Receives the rows of all steps instead of the series file, and writes only the last row of each block to it."""
+    """Receives the rows of all steps in place of the series file. Writes only the last row of each block to that
+    file."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series
@@ -173,8 +174,8 @@ class SeenSteps:
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
         """Write the last row to the series. Return a summary of the rows since the last call, with the memory in use.
 
-        seconds: the time of the block. yardstick_seconds: the time of a fixed amount of work after the block, which
-        shows how fast the machine is.
+        seconds: the time of the block. yardstick_seconds: the time that a fixed amount of work took after the block,
+        which shows how fast the machine was.
         """
         if self._last is None:
             raise RuntimeError("a block needs at least one step; this is a defect of the harness, please report it")

@@ -1,12 +1,12 @@
 """Measure the memory of an arm: its peak (probe `peak_memory`), or its growth when captures are repeated (`recapture`).
 
 peak_memory: one arm is opened and trained, and this process opens no other arm. The harness keeps the batches of a
-block of steps on the device, at most 16 MiB, which count as part of the peak. The memory that the harness needs for
-digests before the first step does not count.
+block of steps on the device. These batches take at most 16 MiB and count as part of the peak. The memory that the
+harness needs for digests before the first step does not count.
 
 recapture: all captures are dropped, and a capture is made again for each shape of the workload's batches. The memory is
-read after each capture and its first replay, while the device is idle. The old graphs are freed by then and cause no
-growth.
+read after each capture and its first replay, while the device is idle. At this time the old graphs are freed, so they
+are not counted as growth.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def execute_peak_memory(run: Run, recorder: Recorder) -> None:
 
 
 def execute_recapture(run: Run, recorder: Recorder) -> None:
-    """Drop the captures of every arm of the run and make them again. `captures_of` returns how many are made."""
+    """Drop the captures of every arm of the run and make them again. `captures_of` returns the number of captures to
+    make."""
     for arm in run.arms:
         with ArmLife(run, arm, recorder) as life:
             _recapture(life)

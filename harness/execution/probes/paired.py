@@ -59,21 +59,22 @@ def execute(run: Run, recorder: Recorder) -> None:
             ends.forget(arm)
             recorder.write(failure)
             failed.add(arm)
-            # A CUDA error persists in the process: if the arm failed with one, the call below raises it again, and the
-            # worker ends.
+            # A CUDA error persists in the process. If the arm failed with a CUDA error, the call below raises it again,
+            # and the worker ends.
             release_memory()
 
 
 def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors that processes of another commit have stored under the name `what`, by name of the arm. Only
-    arms are included that are compared with arms of this process."""
+    """Return, by name of the arm, the tensors that processes of another commit have stored under the name `what`.
+    Include only arms that are compared with arms of this process."""
     compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
     taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
-    """Execute an arm by calling `execute_arm`. Return its failure, or None. No reference to its memory remains."""
+    """Execute an arm by calling `execute_arm`. Return its failure, or None. Afterwards nothing refers to the arm's
+    memory."""
     recorder.failed_after = None
     try:
         execute_arm()
@@ -125,7 +126,7 @@ def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_s
 
 
 def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorReading]:
-    """Train the arm with all watchers that its plan requires. Return the detectors' counts of host syncs, or an empty
+    """Train the arm with all watchers that its plan requires. Return each detector's count of host syncs, or an empty
     list if not every step was observed.
 
     kept: the gradients of earlier executions. keep: True to keep this execution's gradients in `kept`, because later

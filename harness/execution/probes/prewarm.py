@@ -1,10 +1,10 @@
 """Test an arm that compiles all kernels before its first step (probe `prewarm`): open the arm, fill the device's
 memory, and make steps.
 
-Another process measures how much memory the steps need. This process cannot measure it, because it must not have made a
-step before the test. This process then reserves the measured memory in torch's cache, allocates all other memory from
-the driver, and makes the steps. If a step still creates something new, such as a library's handle or a module, there is
-no memory for it, and the step fails.
+Another process measures how much memory the steps need. This process cannot measure it, because it must not make a step
+before the test. This process then reserves the measured memory in torch's cache, allocates all other memory from the
+driver, and makes the steps. If a step still creates something new, such as a library's handle or a module, there is no
+memory for it, and the step fails.
 
 Both processes open the arm at the same time, while other processes may use the device. From the measurement to the last
 step, no other process may use the device, because free memory is measured for the whole device.
@@ -30,8 +30,8 @@ from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, 
 from harness.execution.recorder import Recorder
 from harness.system.protocol import HasCapture, HasKernels, NotAvailable, TrainingRun
 
-# Reserve 1/8 more memory than was measured. The blocks come from torch's cache here, but came from the driver when they
-# were measured. Torch may therefore divide them differently and need more memory.
+# Reserve 1/8 more memory than was measured. During the measurement the steps took their memory from the driver, but
+# here they take it from torch's cache. Torch may therefore divide it differently and need more.
 _SPARE_PARTS = 8
 
 
@@ -54,7 +54,7 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
         train(training, of_shapes(run))
     else:
         probe.wait_until_ready()
-        # the work of opening the arm must be finished, because this process must be idle during the measurement
+        # Finish the work of opening the arm, because this process must be idle while the other process measures.
         synchronize()
         with recorder.alone():
             recorder.phase(f"{arm}: measure a step's memory in another process")
@@ -98,8 +98,8 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
 
 @contextmanager
 def full_memory(memory: StepMemory) -> Iterator[int]:
-    """Reserve `memory` in torch's cache, and fill the rest of the device's memory, for the duration of the block. Yield
-    the number of free bytes."""
+    """Reserve `memory` in torch's cache and fill the rest of the device's memory, for the duration of the `with` block.
+    Yield the number of bytes that are still free."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         yield free_bytes()
@@ -110,8 +110,9 @@ def reserve(memory: StepMemory) -> None:
     allocations.
 
     A captured step allocates memory from a separate pool, which cannot use torch's cache. Before a capture, torch
-    returns those cached segments to the driver in which the step keeps no allocation. The segments here therefore have
-    the same sizes as in the process that measured. With other sizes, the step could keep more memory here.
+    returns a cached segment to the driver if no allocation of the step is in the segment. Therefore the segments here
+    have the same sizes as in the process that measured. With other sizes, more segments could contain an allocation,
+    and less memory would be left for the capture.
     """
     synchronize()
     empty_cache()
@@ -125,8 +126,8 @@ def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
     """Allocate tensors of `part` bytes until torch has got `size` more bytes from the driver, and return the tensors.
 
     The first tensors may fit into gaps in torch's cache. Such tensors do not count towards `size`, because the pool of
-    a graph cannot use the gaps. On an H200, gaps took 386 of 3320 MiB. When tensors in gaps counted, a capture of 28
-    layers lacked 23 MiB.
+    a graph cannot use the gaps. On an H200, gaps took 386 of 3320 MiB. When these tensors were counted too, the capture
+    of a model of 28 layers lacked 23 MiB.
     """
     goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []

@@ -42,8 +42,8 @@ def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
             failure = failure_of(arm, recorder, partial(_train_with_every_seed, run, arm, recorder))
         if failure is not None:
             recorder.write(failure)
-            # A CUDA error persists in the process: if the arm failed with one, the call below raises it again, and the
-            # worker ends.
+            # A CUDA error persists in the process. If the arm failed with a CUDA error, the call below raises it again,
+            # and the worker ends.
             release_memory()
             return
 

@@ -1,16 +1,17 @@
 """Compare single steps from the same state (`step_match`), or gradients at the same parameters (`step_accuracy`).
 
 step_match: for each step of the candidate, the reference computes the loss and the clipped gradients. It uses the
-parameters that the candidate had before the step, and a batch that the reference makes itself. The reference's
-optimizer also updates the state that the candidate had before the step, with the candidate's gradients. An error
-therefore shows in the step in which it occurs, and does not grow over the steps. The yardstick is the same reference in
-the candidate's precision. It shows how large errors are that come from rounding alone.
+parameters that the candidate had before the step, and a batch that the reference makes itself. With the candidate's
+gradients, the reference's optimizer also updates the state that the candidate had before the step. An error therefore
+shows in the step in which it occurs, and does not grow over the steps. The yardstick is the same reference in the
+candidate's precision. It shows how large errors are that come from rounding alone.
 
 step_accuracy: three implementations train the same model with every seed: first the candidate, then the reference, then
 the peer (another project's implementation). Reference and peer are opened once, and restarted for each seed. Each
-implementation makes its batches and its initial parameters itself, and digests show that they are equal. At chosen
-steps, the reference and the peer also compute loss and gradients at the candidate's parameters. The parameters before
-these steps and the gradients stay on the device, where the norms of their differences are computed.
+implementation makes its batches and its initial parameters itself, and digests show whether they are equal. At chosen
+steps, the reference and the peer also compute loss and gradients at the candidate's parameters. The candidate's
+parameters before these steps and all gradients stay on the device, where the norms of the gradients' differences are
+computed.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ from harness.system.protocol import (
 from harness.system.replay.found_state import plain_name
 from harness.system.resolve import resolve
 
-# The following functions return the largest error of each quantity of a step, compared with the reference's step. For
+# The following functions return the largest error of each quantity of a step, measured from the reference's step. For
 # loss, norms and gradients, the error is the L2 norm of the difference, divided by the L2 norm of the reference. For
 # moments and parameters after an update, the error of an element is its difference, divided by a scale. The scale is
-# the result of the same update when it adds up the absolute values of all terms. Rounding errors are bounded by this
-# scale (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3: running error analysis).
+# what the same update gives if the absolute values of all terms are added up. Rounding errors are bounded by this scale
+# (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3: running error analysis).
 
 Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
 
@@ -72,8 +73,8 @@ def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Eval
     """Return the largest errors of the candidate and of the yardstick (the reference in the candidate's precision), for
     loss, norms and gradients.
 
-    Errors are relative to the reference. They are infinite for a tensor that only the reference or only the candidate
-    has.
+    Errors are relative to the reference. The error of a tensor is infinite if only one side has the tensor: the
+    reference, or the step that is compared with it.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -102,8 +103,9 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """Return a state and gradients with which an update adds up absolute values. The result of such an update is the
-    scale of rounding errors. The parameters in it are negative, because the update subtracts from parameters."""
+    """Return a state and gradients with which the optimizer adds up the absolute values of all terms of an update. The
+    updated state is the scale of rounding errors. The parameters are made negative, because the update subtracts from
+    them."""
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -139,7 +141,7 @@ def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
 def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None) -> float:
     """Return the largest element of |ours - exact| / (|scale| + smallest normal number of the data type).
 
-    The smallest normal number is added, because the rounding error of smaller numbers does not decrease any more.
+    The smallest normal number is added because below it the rounding error of a number does not get smaller.
     """
     if ours is None or exact is None or scale is None or ours.shape != exact.shape:
         return math.inf
@@ -196,8 +198,8 @@ def execute_step_match(run: Run, recorder: Recorder) -> None:
 
 @contextmanager
 def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterator[ArmLife]:
-    """Open an arm for the duration of the block, and yield its `ArmLife`. Record the arm's start before the block, and
-    its end after the block. Only the steps of the arm `candidate` are observed."""
+    """Open an arm, and yield its `ArmLife` for the `with` block. Record the arm's start before this block, and the
+    arm's end after it. Only the steps of the arm `candidate` are observed."""
     with ArmLife(run, name, recorder) as life:
         life.start()
         # observe only the candidate, because a process can have only one open profile at a time
@@ -211,7 +213,7 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
     """Return the opened training of the arm. Raises `NotAvailable` if it lacks a capability that every arm needs, or
-    the capability `protocol`. own: how messages call the capability `protocol`."""
+    the capability `protocol`. own: the name of the capability `protocol` in messages."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -224,7 +226,8 @@ def _evaluation(twin: _Twin, before: OptimizerState) -> Callable[[int], torch.Te
 
 
 def _stepped(life: ArmLife, training: _Shows, index: int, step: Callable[[int], torch.Tensor]) -> Evaluated:
-    """Make one step of an open arm by calling `step`, and return copies of the step's results."""
+    """Make one step of an open arm by calling `step`. Return copies of the step's loss, gradient norms and
+    gradients."""
     with attempts_of(training).working():
         return _seen(training, life.step(index, step))
 
@@ -241,7 +244,7 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
 
 def _start_of(candidate: _Candidate) -> OptimizerState:
     """Return the candidate's state before its first step: copies of its parameters, and moments that are 0, as in Adam.
-    If the candidate begins with other moments, its first update differs from the reference's."""
+    If the candidate's moments are not 0 at its start, its first update differs from the reference's first update."""
     parameters = {name: tensor.detach().clone() for name, tensor in candidate.parameters().items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     return OptimizerState(parameters, zeros, zeros)
@@ -312,8 +315,8 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
 
 
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
-    """Train the candidate with one seed. Return its points, which are the steps whose gradients are compared. If this
-    seed's losses are compared, make all steps. Otherwise stop after the last step whose gradients are compared."""
+    """Train the candidate with one seed. Return a `Point` for each step whose gradients are compared. If this seed's
+    losses are compared, make all steps. Otherwise stop after the last step whose gradients are compared."""
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
@@ -334,8 +337,8 @@ def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Reco
 
 
 def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Recorder) -> Points:
-    """Train `arm` (reference or peer) with every seed. Return its points: loss and gradients at the candidate's
-    parameters, which are in `points`."""
+    """Train `arm` (reference or peer) with every seed. Return a `Point` for each of `points`: the loss and the
+    gradients that `arm` computes at the candidate's parameters in `points`."""
     found: Points = {}
     with ArmLife(run, arm, recorder, 0, digest=_digest) as opened:
         training = opened.training
@@ -356,8 +359,8 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Copies the parameters, gradients and batch of an opened arm. Raises `NotAvailable` if the arm does not show one
-    of them."""
+    """Reads the parameters, gradients and batch of an opened arm. Raises `NotAvailable` if the arm lacks the capability
+    to show one of them."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (
@@ -379,8 +382,9 @@ class _Shown:
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """Return the norm of each gradient of the reference in one step, and the norms of the differences of the
-    candidate's and the peer's gradients from it, with losses and digests of parameters and batches.
+    """Compare the gradients of one step. Return the norm of each gradient of the reference, and the norms by which the
+    candidate's and the peer's gradients differ from it. The result also contains losses, and digests of parameters and
+    batches.
 
     points: name of an arm -> its point. A tensor is skipped unless every arm has a gradient of the same shape for it.
     """
@@ -410,8 +414,8 @@ def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, P
 
 
 def _norm(tensor: Tensor, other: Tensor | None = None) -> Tensor:
-    """Return the L2 norm of `tensor` or, if `other` is given, of the difference between them. The result is a float64
-    tensor of shape [] on the device of `tensor`."""
+    """Return the L2 norm of `tensor` or, if `other` is given, of `tensor - other`. The result is a float64 tensor of
+    shape [] on the device of `tensor`."""
     difference = real(tensor).double() if other is None else real(tensor).double() - real(other).double()
     norm: Tensor = torch.linalg.vector_norm(difference)
     return norm

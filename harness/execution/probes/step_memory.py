@@ -46,8 +46,8 @@ class MemoryProbe:
     """Measures, in another process, the memory that torch's allocator reserves for an arm's steps. No fault is planted.
 
     The process starts at once, and opens the arm while the worker opens the same arm. During this time other processes
-    may use the device. `measure` lets the process train and measure, and returns after the process has ended. The
-    process ends at the latest at the end of the block of this context manager. Both methods raise `ProcessFailed` if
+    may use the device. `measure` lets the process train and measure, and returns after the process has ended. At the
+    latest, the process ends when the `with` block of this context manager ends. Both methods raise `ProcessFailed` if
     the process fails or takes longer than LIMIT_S seconds, and `NotAvailable` if the arm's system raises
     `NotAvailable`.
     """
@@ -78,7 +78,7 @@ class MemoryProbe:
 
 
 def main() -> NoReturn:
-    """Measure, answer, and end this process."""
+    """Measure the memory of an arm's steps, send the answer, and end this process."""
     line = take_standard_input()
     try:
         answer = _measure(Run.model_validate_json(line.receive(None) or ""), line)
@@ -106,8 +106,8 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
     from harness.devices.device_memory import growth
 
     grown = growth(lambda: train(training, of_shapes(run)))
-    # A graph needs memory outside of torch's pools. An arm without graphs must take such memory before its first step,
-    # and not in a step. So reserve none for it.
+    # A graph needs memory outside of torch's pools, so record this memory for a captured arm. An arm without graphs
+    # must take such memory before its first step, and not in a step. Therefore record 0 for it.
     outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
     return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)
 

@@ -5,10 +5,10 @@ After a warm-up, rounds of four blocks are timed in ABBA order (A is the candida
 indices, so that their losses can be compared step by step. A block contains only the steps and one small copy of each
 batch. Losses and digests are read outside of the blocks. The processor's speed is measured before and after each block.
 
-On CUDA, one of a claim's processes makes untimed blocks at its end, in which the device's work is profiled. The other
-processes count graph launches in the timed blocks. One process cannot do both (see `launch_counter`). Before timed and
-profiled blocks, the process waits until it is alone on the machine. If the arms are of two commits, each arm has a
-separate process (see `timed_apart`).
+On CUDA, one of a claim's processes makes untimed blocks at its end, in which the GPU's work is profiled. The other
+processes count graph launches in the timed blocks. One process cannot both profile and count (see `launch_counter`).
+Before timed and profiled blocks, the process waits until it is alone on the machine. If the arms are of two commits,
+each arm has a separate process (see `timed_apart`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Helpers:
 
     def note(self, arm: str) -> None:
         """Record that the helpers (threads and child processes) that started since the last call belong to `arm`.
-        Forget those that have ended."""
+        Forget helpers that have ended."""
         known, self._arms = self._arms, {}
         for clock, parent in _clocks():
             self._arms[clock] = known[clock] if clock in known else self._arms.get(parent, arm)
@@ -79,8 +79,8 @@ class Helpers:
         return sum(max(0.0, worked - before.get(clock, 0.0)) for clock, worked in now.items())
 
     def end(self, arm: str) -> None:
-        """Record the processor time that the arm's helpers have used so far, also of helpers that started in its
-        block."""
+        """Record the processor time that the arm's helpers (threads, child processes) have used so far. Call this right
+        after a block: helpers that started in the block are counted too."""
         self.note(arm)
         self._before[arm] = self._seconds(arm)
 
@@ -94,8 +94,8 @@ class Helpers:
 
 
 def _clocks() -> Iterator[tuple[int, int]]:
-    """Yield two clock ids for each Python thread and each descendant process: of its own clock, and of its parent's
-    clock (0 if the parent is this process)."""
+    """Yield two clock ids for each Python thread and each descendant process: the id of its own clock, and the id of
+    its parent's clock (0 if the parent is this process)."""
     if sys.platform != "linux":
         return
     for thread in python_threads():
@@ -114,8 +114,8 @@ def _below(process: int, clock: int) -> Iterator[tuple[int, int]]:
 
 
 def _clock(number: int, which: int) -> int:
-    """Return the id by which the Linux kernel names the CPU clock of a thread or process. number: id of the thread or
-    process. which: the clock type, `_OF_A_PROCESS` or `_OF_A_THREAD`."""
+    """Return the id of the Linux clock that counts the processor time of a thread or process. number: id of the thread
+    or process. which: the clock type, `_OF_A_PROCESS` or `_OF_A_THREAD`."""
     return (~number << 3) | which
 
 
@@ -147,7 +147,8 @@ def execute(run: Run, recorder: Recorder) -> None:
         with process.counting(), undisturbed(recorder):
             recorder.phase(TIMED_PHASE)
             blocks = timed_rounds(run, process.timed_block, process.paces.disturbed)
-            recorder.phase("end")  # this ends the timed phase, so that its telemetry does not include what follows
+            # this ends the timed phase, before the observed blocks, which telemetry must not include
+            recorder.phase("end")
         process.end()
         recorder.write(process.watch().model_copy(update={"blocks": blocks}))
 
@@ -175,7 +176,7 @@ class TimedProcess:
 
     def _require_apart(self, opened: ArmLife) -> None:
         """Raise `NotAvailable` if `opened`, the newest arm, trains parameters of an arm that was opened before, or has
-        replaced them."""
+        replaced parameters of such an arm."""
         for name, arm in self.arms.items():
             if shared := shared_parameters(arm.training, opened.training):
                 raise NotAvailable(
@@ -185,7 +186,7 @@ class TimedProcess:
                 )
 
     def warm_up(self, name: str) -> None:
-        """Make the first steps of an arm. Its capture and its compilations happen in them."""
+        """Make the first steps of an arm. The arm makes its capture and its compilations in these steps."""
         arm = self.arms[name]
         arm.life.phase("warm-up")
         arm.block(1)
@@ -200,8 +201,8 @@ class TimedProcess:
         self.recorder.heartbeat()
 
     def counting(self) -> AbstractContextManager[object]:
-        """Return a context manager that counts graph launches in its block. It does nothing if this process counts no
-        launches."""
+        """Return a context manager that counts graph launches in its `with` block. It does nothing if this process
+        counts no launches."""
         return self._counter or nullcontext()
 
     def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:
@@ -280,8 +281,8 @@ class TimedProcess:
 
 
 def shared_parameters(first: TrainingRun, second: TrainingRun) -> str:
-    """Return, as text, the names of parameters that both arms train. If `second` has replaced a parameter of `first`,
-    return the error that shows this. Otherwise return ""."""
+    """Return the names of parameters that both arms train, as one text; "" if there are none. If `second` has replaced
+    a parameter of `first`, return the error that shows this."""
     if not (isinstance(first, HasParameters) and isinstance(second, HasParameters)):
         return ""
     try:

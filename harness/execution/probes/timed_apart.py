@@ -3,12 +3,12 @@
 The modules of both commits have the same names, so one process cannot import the modules of both. This process opens no
 arm itself, so that both arms have equal conditions. It starts a process for each arm, sends commands to the processes
 in turn, and waits while one of them works. Meanwhile the other arm's process waits too, and its arm stays open, as in a
-timing of both arms in one process. The blocks of a round are in ABBA order. From one pair of processes to the next, the
-arm that is opened first alternates.
+timing of both arms in one process. The blocks of a round are in ABBA order. The arm that is opened first alternates
+from one pair of processes to the next pair.
 
-Each pair of processes adds noise to a timing. The verdict accounts for this noise, because it increases the spread of
-the pairs' ratios. An arm's first block in a round begins after a wait, and may therefore be slower than the arm's
-second block. When an arm is timed against itself, the resulting ratio includes this difference.
+Each pair of processes adds noise to a timing. The verdict accounts for this noise, because the noise increases the
+spread of the pairs' ratios. An arm's first block in a round begins after a wait, and may therefore be slower than the
+arm's second block. When an arm is timed against itself, the ratio that is measured includes this slowdown.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
                 return block.pace is not None and disturbed(block.pace, least)
 
             blocks = timed_rounds(run, timed_block, is_disturbed)
-            recorder.phase("end")  # this ends the timed phase, so that its telemetry does not include what follows
+            # this ends the timed phase, before the observed blocks, which telemetry must not include
+            recorder.phase("end")
         for name in order:
             arms[name].do(Command(what="finish"))
         with recorder.alone():
@@ -66,7 +67,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
 
 
 class ArmProcess:
-    """The process of one arm. It ends at the latest when `stack` is closed."""
+    """The process of one arm. The process ends when `close` is called, or else when `stack` is closed."""
 
     def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None, stack: ExitStack) -> None:
         self._named = f"arm {arm}" + (f" at {baseline.commit[:SHORT]}" if baseline is not None else "")
@@ -90,8 +91,8 @@ class ArmProcess:
         return answer.block
 
     def timing(self) -> TimingEvidence:
-        """Let the process make and observe an untimed block, and return the evidence. Raises `ProcessFailed` if the
-        answer contains none."""
+        """Let the process make and observe an untimed block, and return the evidence of the timing. Raises
+        `ProcessFailed` if the process returns no such evidence."""
         answer = self.do(Command(what="watch"))
         if answer.timing is None:
             raise ProcessFailed(f"{self._named}: its process reported no timing")

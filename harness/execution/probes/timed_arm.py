@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
-# Import these functions here before user code is imported, because user code could replace them in their module.
+# Import these functions before any user code is imported, because user code could replace the functions in their
+# module.
 from time import monotonic, process_time
 from typing import Any, NamedTuple
 
@@ -67,7 +68,8 @@ def arms_of(run: Run) -> tuple[str, str]:
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
     """Join the evidence of the two processes of a timing of two commits. Each process plants an event to test its
-    detector. In the joined evidence, the event counts as seen only if both processes saw theirs."""
+    detector. In the joined evidence, the event counts as seen only if both processes saw the event that they
+    planted."""
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
     candidate, baseline = arms_of(run)
@@ -96,8 +98,8 @@ class BlockTimes(NamedTuple):
     wall: float
     processor: float
     began: float  # start of the block, in seconds on the machine's monotonic clock
-    # Seconds until the call of the first step returned. The device was idle before, so the host did not have to wait
-    # for it.
+    # Seconds until the call of the first step returned. At the start of a block the device is idle, so the host did not
+    # have to wait for earlier work of the device.
     enqueue: float
 
 
@@ -118,11 +120,11 @@ class TimedArm:
 
     @contextmanager
     def own_globals(self) -> Iterator[None]:
-        """Within the block, the random generators and torch's settings are as this arm left them at the end of its last
-        block.
+        """Set the random generators and torch's settings, for the `with` block, to the state that this arm left at the
+        end of its last block.
 
         Each arm therefore draws the same random numbers as if no other arm were open, and keeps the settings that it
-        has made. Captures within the block count as this arm's captures.
+        has made. Captures within the `with` block count as this arm's captures.
         """
         known = generators.global_generators()
         generators.restore(known, self._generators)
@@ -133,7 +135,7 @@ class TimedArm:
 
     def block(self, steps: int, *, profiled: bool = False, drawing: bool = False) -> BlockTimes:
         """Make `steps` steps and return their times. Losses and copies of the batches stay on the device. drawing: True
-        to record the operators that draw random numbers, which takes time."""
+        to record the operators that draw random numbers. Recording makes the block slower."""
         self._losses, self._inputs = [], []
         draws = self.life.watch_of_draws(self.life.steps_called) if drawing else None
         with self.own_globals(), draws or nullcontext(), draws.watch if draws else nullcontext():
@@ -159,8 +161,8 @@ class TimedArm:
         return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
     def note_inputs(self) -> None:
-        """Store the names of a finished block's inputs, and the number of their shapes so far, for the record of the
-        arm's end."""
+        """Store two facts about the inputs for the record of the arm's end: their names in the block that just ended,
+        and the number of their different shapes so far."""
         if self._inputs:
             self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
             self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)
@@ -180,8 +182,8 @@ class TimedArm:
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
-        """Make an untimed block while no other run uses the machine. Return what was observed. Without CUDA, the number
-        of graph launches in it is None."""
+        """Make an untimed block while no other run uses the machine. Return what was observed in the block. Without
+        CUDA, the number of graph launches is None."""
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
             if has_cuda():
@@ -194,16 +196,16 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Within the block, all other runs are stopped. Before the block, keep the GPU busy for a moment, so that its clock
-    is high."""
+    """Stop all other runs for the duration of the `with` block. Before the block, keep the GPU busy for a moment, so
+    that the block begins with a high GPU clock."""
     with recorder.alone():
         raise_clocks()
         yield
 
 
 def raise_clocks() -> None:
-    """Keep the GPU busy for a moment, so that its clock rises. If the warm-up has only short steps, the GPU keeps its
-    idle clock (345 MHz)."""
+    """Keep the GPU busy for a moment, so that its clock rises. After a warm-up that has only short steps, the GPU would
+    still run at its idle clock (345 MHz)."""
     if not has_cuda():
         return
     values = torch.zeros(2**24, device="cuda")

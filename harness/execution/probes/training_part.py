@@ -3,9 +3,9 @@
 The process reads a `TrainingPart` from its standard input and answers with an `Answer`. It writes records and series
 directly into the run's directory, while the worker that started it waits (see `train_elsewhere`).
 
-The process imports torch before it gets its part. All parts except the first begin by loading a checkpoint. All parts
-except the last end by saving one. After a save the process makes a few more steps, which must not change the
-checkpoint. Then it waits for its threads and ends.
+The process imports torch before it receives the `TrainingPart`. All parts except the first begin by loading a
+checkpoint. All parts except the last end by saving a checkpoint. After the save the process makes a few more steps,
+which must not change the checkpoint. Then it waits for its threads and ends.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
 
 
 def _last_phase(recorder: Recorder) -> str:
-    """Return the last phase that the process of a part recorded in the heartbeat file, into which this worker writes
-    too."""
+    """Return the last phase in the heartbeat file. The process of a part records its phases in this file, and this
+    worker does too."""
     with suppress(OSError):
         return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return recorder.current_phase
@@ -82,7 +82,7 @@ def _last_phase(recorder: Recorder) -> str:
 def main() -> NoReturn:
     """Read a part, load the checkpoint, train the part, save, answer, and end this process."""
     line = take_standard_input()
-    importlib.import_module("harness.execution.arm")  # this imports torch while the process waits for its part
+    importlib.import_module("harness.execution.arm")  # this imports torch before the job arrives
     part = TrainingPart.model_validate_json(line.receive(None) or "")
     leave_stacks(part.directory)
     with Recorder(part.directory) as recorder:
@@ -94,7 +94,8 @@ def main() -> NoReturn:
 
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
-    """Open the arm, load, make the part's steps, save, answer, and end this process. Errors of user code are raised."""
+    """Open the arm, load the checkpoint, make the part's steps, save, answer, and end this process. Errors of user code
+    are raised."""
     # import these modules here and not at the top, because they import torch
     from harness.execution.arm import ArmLife
     from harness.execution.probes.checkpoints import load_checkpoint, record_saved, save
@@ -108,15 +109,16 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save once in the middle of the part, to find faulty systems. The checkpoint is never loaded. A faulty
-            system may keep its first checkpoint instead of the last one, or may disturb the training when it saves."""
+            """Save one extra checkpoint in the middle of the part, which is never loaded. It reveals two faults of a
+            training system: the system keeps its first checkpoint instead of its last one, or a save changes the
+            training."""
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")
                 save(life, steps=steps)
                 life.phase("steps")
 
-        # Do not observe the steps of a training with a given seed: a profile takes seconds in each process, and such a
-        # run has many processes.
+        # If `seed` is given, do not observe the steps: a profile takes seconds in each process, and a run with several
+        # seeds has many processes.
         life.train_on(range(part.first, part.until), after, watched=part.seed is None)
         if saves:
             life.phase("save")

@@ -1,8 +1,8 @@
 """Execute arms up to a step, and record digests of each step, or the operators of the last step (probe `where`).
 
 The run's settings for all arms: `last` is the last step. If `observed` is true, a second execution records the
-operators of this step. If `deterministic` is true, torch's deterministic algorithms are used where they exist.
-`limit_s` is the time limit of the whole run, in seconds.
+operators of this last step. If `deterministic` is true, torch uses deterministic algorithms for every operator that has
+one. `limit_s` is the time limit of the whole run, in seconds.
 
 The settings for each arm: with `evaluate: n` the arm is evaluated after every n steps. `resume` lists numbers of steps
 after which the arm is saved, opened again and loaded. `values` lists numbers of operators whose results are recorded.
@@ -49,7 +49,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 class _Execution:
-    """One execution of an arm, with the saves, loads and evaluations that its claim makes between steps."""
+    """One execution of an arm. Between steps it saves, loads or evaluates the arm where the claim requires this."""
 
     def __init__(self, run: Run, arm: str, replica: int, recorder: Recorder, stack: ExitStack, until: float) -> None:
         self._run, self._arm, self._replica, self._recorder, self._stack = run, arm, replica, recorder, stack
@@ -119,7 +119,7 @@ class _Execution:
         )
 
     def _between(self, steps: int) -> None:
-        """Evaluate the arm, or save and load it, if the claim does so after `steps` steps."""
+        """Evaluate the arm, or save and load it, if the claim requires this after `steps` steps."""
         if self._every and steps and steps % self._every == 0:
             training: Any = self.training
             training.evaluate()

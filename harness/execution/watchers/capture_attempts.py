@@ -1,8 +1,9 @@
-"""Count the captures that begin in this process and the replays of captures. Keep the errors and the operators of
-captures.
+"""Count the captures that begin in this process and the replays of these captures. Collect the errors and the operators
+of the captures.
 
-A judge compares what a system reports about its captures with these counts. `harness.execution.opening` creates a
-`CaptureAttempts` object for each arm. The record of an arm's end contains the counts and the captured operators.
+A system also reports its captures itself, and a judge compares this report with the counts. `harness.execution.opening`
+creates a `CaptureAttempts` object for each arm. The record of an arm's end contains the counts and the captured
+operators.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ _COUNTING: list[CaptureAttempts] = []
 
 
 class CaptureAttempts:
-    """Counts the captures that begin within its block: torch's CUDA graphs, whichever library uses them, and traced
-    steps (recorded without a GPU).
+    """Counts the captures that begin within its `with` block: torch's CUDA graphs, whichever library uses them, and
+    traced steps (recorded without a GPU).
 
-    If the blocks of several objects are open, only one object counts: the one whose block or `working` was entered
-    last. errors: for each capture that an exception ended, a sentence with the line of user code, also if user code
-    caught the exception. replaying: True while a replay runs. replayed: None, or a list to which each replayed graph or
-    traced step is appended. left_out: set this to True to make replays do nothing and return the result of the previous
+    Several objects may be open, but only one of them counts: the object whose `with` block, or whose `working`, was
+    entered last.
+
+    errors: for each capture that an exception ended, a sentence with the line of user code, even if user code caught
+    the exception. replaying: True while a replay runs. replayed: None, or a list to which each replayed graph or traced
+    step is appended. left_out: set this to True to make replays do nothing and return the result of the previous
     replay.
     """
 
@@ -59,14 +62,14 @@ class CaptureAttempts:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._stop_watching()  # also needed here, because user code may have begun a capture without ending it
+        self._stop_watching()  # needed here too, because user code may have begun a capture without ending it
         self.training = self._handled = None
         _COUNTING.remove(self)
         self._replaced.close()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Within the block, let this object count the captures, even if another arm was opened later."""
+        """Let this object count the captures in the `with` block, even if another arm was opened later."""
         _COUNTING.append(self)
         try:
             yield
@@ -88,7 +91,8 @@ class CaptureAttempts:
     def _ended(self, end: Callable[..., object]) -> Callable[..., object]:
         def ended(*arguments: object, **keywords: object) -> object:
             self._stop_watching()
-            # if the captured code raises an error, torch ends the capture while this error is being handled
+            # if the captured code raises an error, torch ends the capture while this error is being handled, so
+            # `sys.exception` returns it
             raised = sys.exception()
             if _COUNTING[-1] is not self:
                 return end(*arguments, **keywords)
@@ -118,8 +122,8 @@ class CaptureAttempts:
         return replayed
 
     def _watch(self, begun: object) -> None:
-        """Collect the operators of a capture. For a step recorded without a GPU, they are known already. For a CUDA
-        graph, they are collected from now on, until its capture ends."""
+        """Collect the operators of a capture. The operators of a step recorded without a GPU are already known. The
+        operators of a CUDA graph are collected from now on, until its capture ends."""
         if isinstance(begun, TracedStep):
             self.operators |= begun.operators
             self.draws.append(begun.draws)

@@ -1,7 +1,7 @@
-"""Observe the steps of a captured arm: the host's work in each step, and the device's work in a few profiled steps.
+"""Observe the steps of a captured arm: the host's work in each step, and the GPU's work in a few profiled steps.
 
-In every arm, captured or not, one step is searched for operators that draw random numbers. By this a judge can find
-arms that draw different random numbers, for example because their kernels drop different elements.
+In every arm, captured or not, one step is searched for operators that draw random numbers. The result lets a judge find
+arms that draw different random numbers, for example because their dropout kernels drop different elements.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from harness.system.replay.operations import OperatorWatch
 
 
 class DrawWatch:
-    """Keeps digests of the random generators' states before and after its block. `watch` collects the operators of a
-    step.
+    """Computes digests of the random generators' states before and after its `with` block. `watch` collects the
+    operators of a step.
 
-    Enter `watch` within this object's block. The two are separate because reading the generators' states executes
-    operators, which `watch` must not collect.
+    Enter `watch` within this object's `with` block. The two are separate because reading the generators' states
+    executes operators, which `watch` must not collect.
     """
 
     def __init__(self, step: int) -> None:
@@ -58,11 +58,12 @@ class DrawWatch:
 
     @property
     def form(self) -> str:
-        """Return one digest of the step's operators, by their names and their order."""
+        """Return one digest of the names of the step's operators, in their order."""
         return self.watch.form
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
-        """Return the record about random numbers. captured: for each capture, its drawing operators."""
+        """Return the record about random numbers. captured: for each capture, the names of its operators that draw
+        random numbers."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step, operators=self.watch.draws, captured=[list(each) for each in captured], generators=moved
@@ -141,13 +142,13 @@ def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
 
 
 def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Return the names of buffers that existed at the capture and that no longer exist, or have another address now.
+    """Return the names of buffers that existed at the capture and now no longer exist, or now have another address.
     captured, now: name of a buffer -> its address, at the capture and now."""
     return sorted(name for name, address in captured.items() if now.get(name) != address)
 
 
 # Number of steps that are observed at the start and at the end of a run on CUDA. If a step was recorded without a GPU,
-# only its last replays are observed.
+# only its last replays are observed: this number for each capture.
 WATCHED_STEPS = 3
 
 # index of the first step -> number of steps, and True if all these steps must be replays
@@ -170,7 +171,7 @@ class Watcher(NamedTuple):
 
 class CaptureWatch:
     """A context manager that observes the steps of one execution of an arm. If torch's profiler still records steps at
-    the end, for example after an error, the profiler is stopped.
+    the end of the `with` block, for example after an error, the profiler is stopped.
 
     captured: a function that returns what the system reports about its capture now. watches: False to observe nothing.
     The attribute `every_step` is the `SeriesWatch` that observes the host's work in each step. It is None if nothing
@@ -225,7 +226,8 @@ class CaptureWatch:
             self._window.close()
 
     def seen(self, record: CaptureRecord) -> tuple[Watched, StepWatch | None]:
-        """Return the observations of a few steps, and the observations of every step (None if there are none).
+        """Return the observations of a few steps, and the observations of every step (None if not every step was
+        observed).
 
         record: what the system reported about its capture. If the system replays CUDA graphs, the few steps are the
         profiled steps. If it replays a traced step, they are the last steps.
@@ -267,7 +269,8 @@ def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
 def _watch_of_every_step(
     run: Run, planned: PlannedArm, training: TrainingRun, captured: Callable[[], CaptureRecord]
 ) -> SeriesWatch | None:
-    """Return an observer of every step if the arm is captured, or if its host syncs on CUDA are judged, else None."""
+    """Return an observer of every step if the arm is captured, or if the host syncs of an arm on CUDA are judged.
+    Otherwise return None."""
     device, is_captured = device_of(training), planned.arm.capture != "none"
     if not is_captured and not (planned.watch_every_step and device == "cuda"):
         return None

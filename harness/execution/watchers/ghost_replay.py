@@ -1,19 +1,20 @@
 """Test which outputs of a captured step are computed by its replays. The outputs are the loss and the trainable
 parameters.
 
-The test makes replays without the step's code, and executes the step's code without replays. It begins after the arm's
-end, when all other evidence is recorded. Before each of the following executions, the trainable parameters and the
-optimizer's state are restored to those at the arm's end:
+The test makes replays without running the step's code, and runs the step's code without making its replays. It begins
+after the arm's end, when all other evidence is recorded. Before each of the following executions, the trainable
+parameters and the optimizer's state are set back to their values at the arm's end:
 1. only the replays of the last step, on the batch that the step left in its buffers;
 2. a step on another batch with the same replays (called `other`), and then only its replays;
 3. `other` again, and then the last step without its replays. If the capture contains the whole step, the parameters do
 not change, and the loss is that of `other`, because the replays of `other` left it in their buffers.
 
-If a step without its replays gives different outputs, a second test follows. This is the case, for example, if the
-optimizer is outside of the graph. The second test executes `other` twice with its replays and once without them. Each
-time the state is the same, but buffers and gradients are those of another batch. If an output is equal all three times,
-the replays do not compute the output. If an output differs between the two times with replays, the replays compute it
-if, without replays, it is the output for the other batch.
+A second test follows if execution 3 gives other outputs, for example because the optimizer is outside of the graph. It
+also follows if the parameters after the replays of execution 1 equal those after the replays of execution 2. The second
+test executes `other` twice with its replays and once without them. Each time the parameters and the optimizer's state
+are as at the arm's end, but buffers and gradients are those that a step on another batch left. If an output is equal
+all three times, the replays do not compute it. If an output differs between the two times with replays, the replays
+count as computing it if its value without replays is the value for that other batch.
 
 If all steps have the same batch, the buffers and gradients are those of a later state. An equal loss then still shows
 that no replay computes the loss. Equal parameters show nothing, because they may be equal after rounding.
@@ -58,9 +59,9 @@ def ghost_replay(
 ) -> GhostReplay:
     """Test what the replays of step `last` compute. Return the result, or the error that ended the test.
 
-    others: steps that made the same replays. The first of them that has another batch is used. heartbeat: called after
-    each step and after each round of replays. silence: if this many seconds pass without a heartbeat, the test ends,
-    because a step may wait forever for a batch.
+    others: steps that made the same replays as step `last`. The first of these steps that has another batch is used.
+    heartbeat: called after each step and after each round of replays. silence: if this many seconds pass without a
+    heartbeat, the test ends, because a step may wait forever for a batch.
     """
     look = _Look(training, attempts)
     try:
@@ -85,8 +86,9 @@ class SilentError(BaseException):
 
 @contextmanager
 def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable[[], object]]:
-    """Yield a function that calls `heartbeat`. If it is not called for `silence` seconds, SilentError is raised in the
-    block. Outside of the main thread, or if user code has set a handler for SIGALRM, SilentError is never raised."""
+    """Yield a function that calls `heartbeat`. If the yielded function is not called for `silence` seconds, SilentError
+    is raised in the `with` block. Outside of the main thread, or if user code has set a handler for SIGALRM,
+    SilentError is never raised."""
     is_main = threading.current_thread() is threading.main_thread()
     if silence == inf or not is_main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
         yield heartbeat
@@ -148,8 +150,8 @@ class _Look:
         """Make step `index` twice with replays and once without, each time from the same state. Record which outputs
         are equal.
 
-        In this state, gradients and buffers are those of step `last`. If the step needs its replays, then without them
-        it reads the wrong gradients and buffers.
+        In this state, gradients and buffers are those of step `last`. If the replays compute the step's gradients and
+        buffers, the step without replays reads those of step `last`.
         """
         self._step(index)
         batch, left = self._batch(), self._step(last)
@@ -174,8 +176,8 @@ class _Look:
                 if not known and LOSS_OUTPUT not in first:
                     raise LookupError("an extra step after the training returns no loss and changes no parameter")
                 outside = sorted(name for name in known if without.get(name) == first[name])
-                # If step `last` has the same batch, equal parameters prove nothing, because slightly different
-                # gradients may give the same parameters after rounding.
+                # If step `last` has the same batch as step `index`, equal parameters prove nothing, because slightly
+                # different gradients may give the same parameters after rounding.
                 if not is_other:
                     trained = known - {LOSS_OUTPUT}
                     self.found["alike"] = len(trained) if trained <= {*outside} else 0
@@ -206,11 +208,11 @@ class _Look:
         except Exception:
             if not self._attempts.replayed:
                 raise
-            # In a step after the last planned step, a learning-rate schedule may raise an error. At this time the
-            # parameters are already updated.
+            # In a step after the last planned step, a learning-rate schedule may raise an error. It does so after the
+            # parameters were updated, so only the loss is missing.
             loss = {}
         if not all(bool(local(each).isfinite().all()) for each in loss.values()):
-            # NaN stays NaN on every batch and with or without replays, so equal outputs would prove nothing.
+            # NaN stays NaN on every batch, with and without replays, so equal outputs would prove nothing.
             raise ArithmeticError("an extra step after the training returns a loss that is not finite")
         self._attempts.left_out = False
         self.heartbeat()
@@ -219,8 +221,8 @@ class _Look:
     def _alone(self) -> _Outputs:
         """Make the last step's replays several times without the step's code, and return the parameters afterwards.
 
-        Stop as soon as the parameters differ from those after the first time. The first time alone proves nothing,
-        because a replay that only copies the step's result copies the same result again.
+        Stop as soon as the parameters differ from their values after the first round of replays. One round alone proves
+        nothing: a replay that only copies the step's result writes the same parameters in each round.
         """
         self.guard.restore()
         given = list[_Outputs]()
@@ -241,7 +243,7 @@ class _Look:
 
 @contextmanager
 def _gradients_kept(parameters: Mapping[str, Tensor]) -> Iterator[None]:
-    """After the block, restore the gradients from copies that were kept in the host's memory."""
+    """Copy the gradients into the host's memory. After the `with` block, restore the gradients from these copies."""
     kept = [(each, each.grad) for each in parameters.values() if each.is_leaf and each.grad is not None]
     values = [local(gradient).detach().to("cpu", copy=True) for _, gradient in kept]
     yield

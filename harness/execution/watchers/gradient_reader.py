@@ -1,13 +1,14 @@
 """Record norms and differences of the gradients in chosen steps, and digests of each step's micro-batches.
 
 The gradients are read after the step. If the step changed them after its backward pass, the values right after the
-backward pass are recorded, too. The gradients of a baseline are kept on the device, so that those of its candidates can
-be compared with them. If the candidate is of another commit, its process begins after the baseline's process, and gets
-the tensors through a folder (`Exchange`). The files in this folder are not evidence, and only tensors are loaded from
-them.
+backward pass are recorded, too. The gradients of a baseline are kept on the device, so that the gradients of its
+candidates can be compared with them. If the candidate is of another commit, its process begins after the baseline's
+process, and gets the baseline's gradients through a folder (`Exchange`). The files in this folder are not evidence, and
+only tensors are loaded from them.
 
 Digests of micro-batches show whether the micro-batches of a step differ. The first dimension of the step's inputs
-contains the micro-batches, in the order of their use. The number of optimizer updates is in the record of an arm's end.
+contains the micro-batches, in the order of their use. How often the optimizer updated the parameters is in the record
+of an arm's end.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from harness.system.sharded_tensors import whole
 
 
 class Exchange:
-    """The folder through which processes of two commits exchange tensors in a run. folder: None if all arms are of one
-    commit; nothing is written or read then."""
+    """The folder through which the processes of two commits exchange tensors in a run. folder: None if all arms are of
+    one commit. Without a folder, nothing is written or read."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -49,7 +50,8 @@ class Exchange:
             torch.save({name: tensor.detach() for name, tensor in tensors.items()}, self._path(self._folder, arm, what))
 
     def take(self, arm: str, what: str, device: torch.device | str = "cpu") -> dict[str, Tensor] | None:
-        """Return the tensors that an arm left under the name `what`, on `device`; None if there are none."""
+        """Return the tensors that `leave` wrote for an arm under the name `what`, on `device`; None if there are
+        none."""
         if self._folder is None or not (path := self._path(self._folder, arm, what)).exists():
             return None
         found: dict[str, Tensor] = torch.load(path, map_location=device, weights_only=True)
@@ -64,10 +66,12 @@ Tensors = Mapping[str, Tensor]
 
 
 class Kept(NamedTuple):
-    """The gradients of a baseline arm in one step, to compare with candidates. left: the gradients after the step."""
+    """The gradients of a baseline arm in one step, with which the gradients of candidates are compared. left: the
+    gradients after the step."""
 
     left: Tensors
-    # for each gradient that changed after the backward pass, its value before; None: not observed
+    # for each gradient that changed after the backward pass, its value right after the backward pass; None: not
+    # observed
     changed: Tensors | None
 
 
@@ -76,7 +80,7 @@ KeptGradients = dict[tuple[str, int], Kept]
 
 class GradientReader:
     """Reads and records the gradients of one execution of an arm. kept: the gradients of the baselines. keep: True to
-    add the gradients of this execution to `kept`."""
+    add this execution's gradients to `kept`."""
 
     def __init__(self, life: ArmLife, kept: KeptGradients, *, keep: bool) -> None:
         self._life, self._run, self._kept, self._keep = life, life.run, kept, keep
@@ -89,8 +93,9 @@ class GradientReader:
     def steps(self) -> list[int]:
         """Return the steps whose gradients are read in this execution.
 
-        If claims need the gradients of certain arms only, the list is empty for all other arms, and for repetitions of
-        a baseline. If the plan requires sketches (sums over gradients), the gradients of all executions are read.
+        If claims need the gradients of certain arms only, no step of the other arms is read, and no step of a
+        baseline's repetitions. If the plan requires sketches (sums over gradients), the gradients of all executions are
+        read.
         """
         arms, life = self._run.gradient_arms, self._life
         first = life.replica == 0 or life.arm not in self._run.baseline_of.values()
@@ -102,8 +107,7 @@ class GradientReader:
         training = self._life.training
         if index not in self.steps or not isinstance(training, HasGradients):
             return
-        # Every rank must take part in gathering the gradients, also a rank that compares nothing, because only some
-        # ranks may have the baseline.
+        # Every rank must take part in gathering the gradients, even a rank that has no baseline and compares nothing.
         gradients = {plain_name(name): whole(tensor) for name, tensor in training.gradients().items()}
         trained = training.parameters() if isinstance(training, HasParameters) else {}
         without = sorted({plain_name(name) for name in trained} - set(gradients))
@@ -138,8 +142,8 @@ class GradientReader:
             self._kept[arm, index] = Kept({name: each.detach().clone() for name, each in gradients.items()}, changed)
 
     def _changed(self, gradients: Tensors) -> tuple[Tensors | None, list[str] | None]:
-        """Return the earlier values of the gradients that the step changed after its backward pass, and the names of
-        the gradients that an optimizer wrote to. Return None for both if this is not certain."""
+        """Return two things: the earlier values of the gradients that the step changed after its backward pass, and the
+        names of the gradients that an optimizer wrote to. Return None for both if the observation is not certain."""
         training = self._life.training
         seen: tuple[Tensors, Collection[str]] | None = None
         if self.watch is not None:
@@ -174,7 +178,7 @@ class MicroBatchWatch:
         self._first = self._filled = 0
 
     def add(self, index: int) -> None:
-        """Begin to compute the digests of step `index` on the device. It must be the step that was made last."""
+        """Begin to compute the digests of step `index` on the device. The step must be the last one that was made."""
         inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
         found = split(inputs, self._parts)
         number = len(next(iter(found.values()))) if found else 0
@@ -189,7 +193,7 @@ class MicroBatchWatch:
         self._filled += 1
 
     def write(self) -> None:
-        """Copy the digests of the steps since the last call from the device, and record them."""
+        """Copy the digests that were computed since the last call from the device, and record them."""
         if self._rows is None:
             return
         digests = [[as_hex(value) for value in row] for row in self._rows[: self._filled].tolist()]
@@ -199,9 +203,9 @@ class MicroBatchWatch:
 
 
 def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
-    """Return the inputs whose first dimension has one entry for each of `parts` micro-batches, as contiguous tensors.
+    """Return the inputs whose first dimension has `parts` entries, one for each micro-batch, as contiguous tensors.
 
-    If no input has `parts` entries, return the inputs that have as many entries as the alphabetically first input.
+    If no input has `parts` entries, take the number of entries of the alphabetically first input instead of `parts`.
     Inputs without dimensions, such as a learning rate, are left out, because all micro-batches use the same value.
     """
     lengths = {name: len(tensor) for name, tensor in sorted(inputs.items()) if tensor.dim()}

@@ -35,8 +35,8 @@ from harness.system.users_code import message_of
 
 # `SeriesWatch` observes every step of an execution: the step's work outside of the capture, and its waits for the
 # device. A profile of a few steps shows the device's work, but it misses a fault that occurs only in every tenth step.
-# In every judged step, detectors therefore observe the host's work. They take little time if a step is a replay, and
-# are created once for all steps.
+# Therefore detectors observe the host's work in every judged step. They take little time if a step is a replay, and are
+# created once for all steps.
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
@@ -61,10 +61,10 @@ class _Seen:
 class SeriesWatch:
     """Observes the steps of one execution of an arm.
 
-    captures: a function that returns the number of captures so far. A step in which a capture was made does not count,
-    because it may wait and does more than a replay. The first `unwatched` steps are not observed either, because their
-    captures need other dispatch modes. attempts: a quick function that returns how often torch has begun a capture.
-    replaying: a function that returns True while a replay runs.
+    captures: a function that returns the number of captures so far. A step in which a capture was made is left out,
+    because it may wait for the device and does more than a replay. The first `unwatched` steps are not observed either,
+    because their captures need other dispatch modes. attempts: a quick function that returns how often torch has begun
+    a capture. replaying: a function that returns True while a replay runs.
     """
 
     device: str
@@ -89,7 +89,7 @@ class SeriesWatch:
 
     @contextmanager
     def step(self, index: int) -> Iterator[None]:
-        """Observe the code in the block as step `index`."""
+        """Observe the code in the `with` block as step `index`."""
         self._begun += 1
         if self._begun <= self.unwatched:
             yield
@@ -114,8 +114,8 @@ class SeriesWatch:
         fewest = operations if self._fewest is None else self._fewest
         before, self._known_attempts = self._known_attempts, self.attempts()
         # Ask for the number of captures only if a capture may have been made in this step. The first observed step may
-        # capture a second shape. A later step may have captured if it does more than earlier steps, or if torch began a
-        # capture.
+        # capture a second shape of batches. A later step may have made a capture if the host waits in it, if it has
+        # more operations than earlier steps, or if torch began a capture.
         busier = self._fewest is None or any(seen.syncs.values()) or operations > fewest
         if busier or self._known_attempts > before:
             earlier, self._known_captures = self._known_captures, self.captures()
@@ -142,13 +142,13 @@ class SeriesWatch:
         )
 
     def last(self, steps: int) -> Watched:
-        """Return how many operations ran within replays, in the last `steps` of the observed steps all together."""
+        """Return how many operations ran within replays. The number is the sum over the last `steps` observed steps."""
         counts = [seen.replayed for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
     def readings(self) -> list[DetectorReading]:
-        """Return the counts of each detector: the host syncs in all observed steps, and whether it also finds a planted
-        host sync."""
+        """Return the results of each detector: its count of host syncs in all observed steps, and whether it also finds
+        a host sync that the harness plants."""
         detectors = dict.fromkeys(name for seen in self._steps.values() for name in seen.syncs)
         return [self._reading(name) for name in detectors]
 
@@ -201,10 +201,10 @@ class _Detector(NamedTuple):
 
 
 class Looks:
-    """Opens an arm once more, so that the detectors do not disturb the execution that is judged.
+    """Opens an arm once more, so that detectors do not disturb the execution that is judged.
 
-    One detector after the other observes early steps of this arm. If too few announced steps are left for the next
-    detector, the arm is opened again.
+    The detectors observe early steps of this arm, one detector after the other. If the arm may not make enough further
+    steps for the next detector, it is opened again.
     """
 
     def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:
@@ -261,9 +261,9 @@ def observe_syncs(
     the judged execution.
 
     With CUDA, the detectors are the profiler and the dispatch mode. A replay hides its operators from the dispatch
-    mode, so for a replay torch's sync-debug mode is used instead. Without CUDA, the detectors are the dispatch mode
-    and, if the system offers the body of its step, a fake pass (an execution of the body on fake tensors, which have no
-    data).
+    mode, so for a replay torch's sync-debug mode is used instead. Without CUDA, the detectors are the dispatch mode and
+    a fake pass: an execution of the step's body on fake tensors, which have no data. If the system does not offer the
+    body of its step, there is no fake pass.
     """
     with Looks(opens, announced, unwatched) as looks:
         steps = min(steps, announced - looks.first)
@@ -332,7 +332,7 @@ def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], 
 
 @contextmanager
 def _named(detector: str) -> Iterator[None]:
-    """Add a note that names the detector to an error that the block raises."""
+    """Add a note that names the detector to any error that the `with` block raises."""
     try:
         yield
     except Exception as error:

@@ -21,15 +21,18 @@ _REGISTERED = ("parameters", "buffers", "optimizer")
 
 
 _NUMBERS = re.compile(r"\d+")
-# The name of a tensor without its numbers, its type and its shape. If two tensors are equal in these, the code below
-# assumes that both are computed in the same way.
+# The name of a tensor without the numbers in it, the tensor's type, and its shape. If two tensors are equal in all
+# three, the code below assumes that both are computed in the same way.
 _Like = tuple[str, object, object]
 
 
 class _Seen(NamedTuple):
-    """A loose tensor at one moment. place: where its elements are in memory; another tensor may be there later. memory:
-    what the ledger recorded about this memory, such as from which tensors it was computed; None if no operator used it
-    in a followed step (a step whose operators the ledger records)."""
+    """A loose tensor at one moment.
+
+    place: where its elements are in memory; another tensor may be there later. memory: what the ledger recorded about
+    this memory, such as from which tensors it was computed; None if no operator used the memory in a followed step (a
+    step whose operators the ledger records).
+    """
 
     memory: Memory | None
     place: tuple[object, ...]
@@ -38,12 +41,12 @@ class _Seen(NamedTuple):
 
 
 class LooseWatch:
-    """Follows some steps of an execution: a ledger records the operators of these steps, and so from which tensors each
-    tensor is computed.
+    """Follows some steps of an execution: a ledger records the operators of these steps. The records show from which
+    tensors each tensor is computed.
 
-    Call `begin` first. Make each step within the block of `step`, and call `stepped` after it. Call `loose` at the end.
-    If following fails, only the roles of the loose tensors are unknown. state: a function that returns the training's
-    current state.
+    Call `begin` first. Make each step within the `with` block of `step`, and call `stepped` after it. Call `loose` at
+    the end. If following fails, only the roles of the loose tensors are unknown. state: a function that returns the
+    training's current state.
     """
 
     def __init__(self, state: Callable[[], StateByCategory]) -> None:
@@ -57,29 +60,31 @@ class LooseWatch:
         self._twice: frozenset[str] = frozenset()
         self._registered: set[Memory] = set()  # memory of tensors that have a name in another category of the state
         self._left_out = -1  # the last step that was not followed; -1: every step was followed
-        # A census is a search for all loose tensors. This is the number of steps before the previous census, and its
-        # result.
+        # A census is a search for all loose tensors. `_earlier` has the number of steps before the previous census, and
+        # the result of that census.
         self._earlier: tuple[int, dict[str, _Seen]] = 0, {}
-        # memory that changed since the previous census although every step was followed and no operator wrote to the
-        # memory
+        # memory that changed since the previous census although every step since then was followed and no operator
+        # wrote to this memory
         self._changed: set[Memory] = set()
         self._versions: dict[Memory, int] = {}  # torch's version counter of each memory, when it was last read
-        self._rewritten: set[Memory] = set()  # memory to which steps wrote that were not followed
+        # memory to which steps wrote that were not followed (steps whose operators the ledger did not record)
+        self._rewritten: set[Memory] = set()
         self._before: dict[str, _Seen] = {}  # the result of the census before the last step
         self._after: dict[str, _Seen] | None = None
-        # tensors with equal names (without numbers), types and shapes -> the roles of those that followed steps created
+        # tensors with equal names (without numbers), types and shapes -> the roles of those that a followed step
+        # created
         self._made: dict[_Like, set[Role]] = {}
 
     def begin(self, state: StateByCategory) -> None:
-        """Begin. Loose tensors in `state`, the state before the first step, existed before the steps and so count as
-        state."""
+        """Store which loose tensors `state`, the state before the first step, contains. They existed before the steps
+        and so count as state."""
         self._early, self._twice = frozenset(state.get(LOOSE, {})), _named_twice(state)
         self._ask(lambda: self._know(state))
         self._ask(lambda: self._ledger.begin_with(state.get(LOOSE, {}).values()))
 
     @contextmanager
     def step(self, *, left: int) -> Iterator[None]:
-        """Observe the step in the block. left: how many steps come after this step."""
+        """Observe the step in the `with` block. left: how many steps come after this step."""
         index = self._ledger.step
         self._chosen = chosen = self._chosen or FollowedSteps(index + left + 1)
         if chosen.looks_before(index):
@@ -92,7 +97,8 @@ class LooseWatch:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Observe an evaluation between two steps. A tensor that it reads is state, like a tensor that a step reads."""
+        """Observe an evaluation between two steps. A tensor that the evaluation reads counts as state, like a tensor
+        that a step reads."""
         with self._ledger:
             yield
         self._ask(self._ledger.evaluated)
@@ -107,14 +113,15 @@ class LooseWatch:
         if not left:
             self._after = self._ask(self._census)
         elif self._ledger.step in (1, FIRST):
-            # After these steps the optimizers have created their state, and no step so far was left out.
+            # After the first step, and after step FIRST, the optimizers have created their state, and every step so far
+            # was followed.
             self._ask(self._census)
 
     def loose(self, state: StateByCategory) -> Loose:
         """Return the roles of the loose tensors in `state`, the state at the end. A loose tensor that existed at the
-        start needs no role, because arms are compared in it by its name.
+        start needs no role, because the arms' tensors of this name are compared.
 
-        If a module or optimizer has taken such a tensor over since then, it still gets a role. An optimizer may, for
+        If a module or optimizer has taken over such a tensor since then, it still gets a role. An optimizer may, for
         example, take over the tensors of a checkpoint that its trainer keeps.
         """
         compared = self._early - (_named_twice(state) - self._twice)
@@ -127,7 +134,7 @@ class LooseWatch:
 
     def _roles(self) -> dict[str, Role]:
         if self._after is None:
-            if self._ledger.step and self._late():  # the training itself ended early
+            if self._ledger.step and self._late():  # the training itself ended before its last announced step
                 raise RuntimeError(
                     "the training ended before the last step that the harness announced; steps that were made: "
                     f"{self._ledger.step}"
@@ -152,8 +159,8 @@ class LooseWatch:
     def _role(self, name: str, now: _Seen, read: int) -> Role:
         memory, before = now.memory, self._before.get(name)
         prior = None if before is None else before.memory
-        # Without an entry in the ledger, no operator of a step used the tensor: it is a numpy array, or was made
-        # between steps.
+        # Without an entry in the ledger, no operator of a followed step used the tensor: it is a numpy array, or was
+        # made between steps.
         if memory is None:
             stayed = before is not None and prior is None and before.place == now.place
             return "state" if stayed and before is not None and before.digest != now.digest else "left"
@@ -178,15 +185,15 @@ class LooseWatch:
         return _role_by_making(memory)
 
     def _is_explained(self, memory: Memory, like: _Like) -> bool:
-        """Return True if a followed step has shown from what this memory, which no step has read, was computed. The
-        result is also True if a step has shown this for a tensor with a similar name and the same type and shape."""
+        """Return True if it is known from what this memory, which no step has read, was computed: a followed step has
+        shown this for the memory itself, or for a tensor with a similar name and the same type and shape."""
         if memory.written is not None:
             return True
         return memory not in self._rewritten and (not memory.is_unseen or like in self._made)
 
     def _unexplained(self) -> bool:
         """Examine tensors that were created or written by steps that were not followed. Return True if, for at least
-        one of them, it is unknown from what it was computed."""
+        one of these tensors, it is unknown from what it was computed."""
         late = self._late()
         # leave out arrays of other libraries, which torch's operators do not compute
         own = [tensor for tensor in late.values() if is_of_torch(tensor)]
@@ -202,7 +209,8 @@ class LooseWatch:
         )
 
     def _note(self, late: dict[str, Tensor]) -> None:
-        """Record from what the tensors in `late` were computed, and which were written to since the last call."""
+        """Record from what the tensors in `late` were computed, and which of them were written to since the last
+        call."""
         versions = {}
         for name, tensor in late.items():
             memory = self._ledger.memory_of(tensor)
@@ -279,26 +287,26 @@ _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
 class FollowedSteps:
-    """Chooses the steps of an execution to follow: during these steps the harness records, for each operator, which
-    tensors it reads and writes. For the same number of steps, the choice is always the same."""
+    """Chooses the steps of an execution to follow. During these steps the harness records, for each operator, which
+    tensors it reads and writes. The choice depends only on the number of steps."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
         between = range(FIRST, steps - LAST)
         self._drawn = frozenset(random.Random(steps).sample(between, min(_DRAWN, len(between))))
-        # how many more steps may be followed because it is unknown from what a tensor was computed
+        # how many additional steps may be followed because it is unknown from what a tensor was computed
         self._left = min(steps // 2, _MOST_WAITED)
         self._waits = False
 
     def looks_before(self, index: int) -> bool:
-        """Return True if new tensors are searched for before step `index`. The search is made at regular intervals, and
-        before each planned followed step whose previous step is not followed."""
+        """Return True if the harness must search for new tensors before step `index`. It searches at regular intervals,
+        and before each planned followed step whose previous step is not followed."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
     def wait(self, *, unexplained: bool) -> None:
         """Process the result of a search for new tensors. unexplained: True if it is unknown from what a tensor was
-        computed; further steps are then followed, up to a limit."""
+        computed. In this case additional steps are followed, up to a limit."""
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:

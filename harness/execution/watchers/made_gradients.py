@@ -1,15 +1,16 @@
 """Copy gradients as the backward pass leaves them, if the step changes them before it ends.
 
 After a clip, gradients no longer show that a loss is scaled or summed wrongly. The copies are therefore made before a
-clip. Gradients count as complete when a value that was computed from gradients bounds or scales them, or when an
-optimizer writes to them. Until then, operators that multiply gradients by plain numbers (a loss scale, a count of
-tokens) or add to gradients count as part of their computation. So does the division by the loss scale in the fused
+clip. Gradients count as complete when an optimizer writes to them, or when a value that was computed from gradients
+bounds or scales them. Until then, operators that add to gradients, or multiply them by plain numbers (a loss scale, a
+count of tokens), count as part of the gradients' computation. So does the division by the loss scale in the fused
 optimizers of torch.
 
 No hook is registered, because torch.compile would trace the hook. A dispatch mode observes operators, and torch's only
 entry into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can observe (compiled
 code, a custom kernel) is noticed because it changes a gradient's norm between two operators. Nothing is reported for
-such a step. When a captured step is recorded, the copies become part of the recording, so each replay makes them again.
+such a step. When a captured step is recorded, the making of the copies becomes part of the recording, so each replay
+makes the copies again.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import is_distributed
 
 # `ClipWatch` looks for a clip: operators that bound gradients by values computed from gradients. If no gradient reaches
-# the limit of a clip, the clip changes no number. A comparison of numbers then cannot show that one arm has no clip. A
-# clip is found by the data flow after the backward pass, whatever functions it uses: a value computed from gradients is
-# the input of an operator that keeps a value within a bound (`clamp`, `minimum`, `where`), and the operator's result is
-# multiplied into a gradient or replaces the gradient.
+# the limit of a clip, the clip changes no number. A comparison of numbers then cannot show that one arm has no clip.
+# `ClipWatch` finds a clip by the data flow after the backward pass, whatever functions the step uses. First, a value
+# computed from gradients is the input of an operator that keeps a value within a bound (`clamp`, `minimum`, `where`).
+# Then the operator's result is multiplied into a gradient or replaces the gradient.
 
-# Operators that keep a value within a bound. The parts of names that mark variants are left out: the prefix
+# Operators that keep a value within a bound. The names are without the parts that mark variants: the prefix
 # `_foreach_`, and the underscore of in-place operators.
 _SATURATES = frozenset({"clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "maximum", "minimum", "where"})
 # No derivative in torch uses these operators. If one of them runs in the backward pass, a hook has called it.
@@ -58,8 +59,8 @@ class Operation(NamedTuple):
 
 
 class ClipWatch(Observer):
-    """Finds out whether a step bounds (clips) its gradients, and whether this changed a gradient. Enter the block of
-    this object once for each step. The results are about all these steps together."""
+    """Finds out whether a step bounds (clips) its gradients, and whether this changed a gradient. Enter this context
+    manager once for each step. The results are about all these steps together."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -70,8 +71,8 @@ class ClipWatch(Observer):
         self.hooked = False  # True if a hook may bound gradients in the backward pass
         # pairs of gradient norms: before and after the gradients were bounded
         self._norms: list[tuple[Tensor, Tensor]] = []
-        # How often the block is entered now. If the harness drives a training loop in another thread, that thread
-        # enters the block while the waiting thread is in it, too.
+        # How many `with` blocks of this object are open. If the harness drives a training loop in another thread, that
+        # thread enters this object while the waiting thread has entered it, too.
         self._depth = 0
         self._begin()
 
@@ -94,7 +95,8 @@ class ClipWatch(Observer):
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name.rpartition("::")[2].removeprefix("_foreach_").removesuffix("_")
-        if torch._C._current_graph_task_id() != -1:  # in the backward pass, operators compute the gradients
+        # operators of the backward pass compute the gradients; only an operator that a hook calls may bound them
+        if torch._C._current_graph_task_id() != -1:
             self.hooked |= name in _HOOKED
             return func(*args, **kwargs)
         read = [*tensors_in([*args, *kwargs.values()])]
@@ -126,11 +128,12 @@ class ClipWatch(Observer):
         values computed from gradients."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Process the same operator call after it has run. made: what it returned or wrote to, without parameters."""
+        """Process the same operator call after it has run. made: the tensors that the call returned or wrote to, except
+        parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
-        """Store the norms of gradients that an operator bounded in place, and the norms of results that may replace
-        gradients."""
+        """Store pairs of norms, before and after an operator that bounds: of gradients that it changed in place, and of
+        gradients that one of its results may replace."""
         changed = self._memory_of(in_place)
         others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
@@ -153,15 +156,16 @@ class ClipWatch(Observer):
         return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
-        """Return whether gradients were clipped, and whether a clip changed one. This call waits for the device."""
+        """Return the record that says whether a step clipped gradients, and whether a clip changed a gradient. This
+        call waits for the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
         hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
 
 
 class _Storages:
-    """A set of tensors' storages. A number identifies each storage. Weak references ensure that no number is used
-    again, without keeping the memory allocated."""
+    """A set of tensors' storages, each identified by a number. The set holds weak references, which keep no memory
+    allocated but ensure that no number is used again."""
 
     def __init__(self) -> None:
         self._known: dict[int, StorageWeakRef] = {}
@@ -217,8 +221,8 @@ _UNSCALES = ("_fused_", "_amp_")
 
 
 class MadeGradients(ClipWatch):
-    """Copies the gradients of one step as they were after its backward pass, if they are changed later. Enter the
-    context manager once for each step. Each time it is entered, it discards the copies of the previous step."""
+    """Copies the gradients of one step as they were after its backward pass, if the step changes them later. Enter this
+    context manager once for each step. At each entry it discards the copies of the previous step."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
@@ -233,7 +237,8 @@ class MadeGradients(ClipWatch):
         self._made_norms: dict[str, Tensor] = {}
         # two norms of the same gradient; they differ only if code that cannot be observed changed the gradient
         self._same: list[tuple[Tensor, Tensor]] = []
-        # storage of a tensor that may replace a gradient -> the gradient's name, and a copy of the gradient before
+        # storage of a tensor that may replace a gradient -> the gradient's name, and a copy of the gradient before it
+        # is replaced
         self._replacing: dict[int, tuple[str, Tensor | None]] = {}
         self._making: list[str] = []  # names of the gradients that the current operator helps to compute
         self._replaced: Sequence[Tensor] = ()  # gradients that the current operator may replace
@@ -290,7 +295,7 @@ class MadeGradients(ClipWatch):
             self._making, self._replaced, changed = [], (), self._names_of(operation.in_place)
             self._host_reads |= operation.name == TO_THE_HOST
             scales = operation.name in _SCALES
-            # the call multiplies by a number of the host, which the host may have computed from gradients
+            # the call multiplies by a number on the host, and the host may have computed this number from gradients
             by_host = scales and self._host_reads
             by_gradients = operation.bounds or (scales and self._reads_made(operation))
             if operation.name.startswith(_UNSCALES):
@@ -316,14 +321,15 @@ class MadeGradients(ClipWatch):
                     self._replacing |= {number: (name, copy) for each in alike if (number := memory_of(each))}
 
     def _keep(self, names: Sequence[str]) -> None:
-        """Copy the gradients in `names`, because they will be changed now. Gradients that are copied already are
-        skipped, and so are gradients whose computation was not observed."""
+        """Copy the gradients in `names`, because they will be changed now. Skip gradients that are already copied, and
+        gradients whose computation was not observed."""
         names = [name for name in names if self.copying and name not in self.copies and name in self._made_norms]
         self._check(names)
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """Keep the copy of the earlier gradient if the step has assigned another tensor to a parameter's `grad`."""
+        """Keep the copy of a parameter's earlier gradient, if the step has assigned another tensor to the parameter's
+        `grad`."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
@@ -332,8 +338,8 @@ class MadeGradients(ClipWatch):
                 self.copies |= {} if copy is None else {name: copy}
 
     def _check(self, names: Iterable[str]) -> None:
-        """Store two norms of each gradient: when it was computed, and now. If they differ, code that cannot be observed
-        has changed the gradient."""
+        """Store two norms of each gradient: after its computation, and now. If the two differ, code that cannot be
+        observed has changed the gradient."""
         seen = ((name, gradient) for name, gradient in self._gradients(names) if name in self._made_norms)
         self._same += [(self._made_norms[name], norm_of(gradient)) for name, gradient in seen]
 
@@ -357,7 +363,8 @@ class MadeGradients(ClipWatch):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Catch an error in the observation of the block. The step then continues without a report of gradients."""
+        """Catch any error in the `with` block, which only observes. The step then continues without a report of its
+        gradients."""
         try:
             with torch.no_grad():
                 yield
@@ -375,8 +382,8 @@ def _version(gradient: Tensor | None) -> int:
 
 
 def _optimizers_steps() -> list[FrameType]:
-    """Return the stack frames of the calls of an optimizer's `step` that are running now. With a hook, these calls
-    could be found too, but torch would then compile steps again."""
+    """Return the stack frames of the calls of an optimizer's `step` that are running now. A hook could find these
+    calls, too, but with a hook torch would compile steps again."""
     found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

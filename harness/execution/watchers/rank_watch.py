@@ -42,7 +42,8 @@ class RankWatch:
         self._drawn = [state_digests(self._generators)]
 
     def before_step(self, _index: int) -> None:
-        """Record that a step begins. Collectives that were begun before this call do not belong to the step."""
+        """Store the number of collectives before a step. Collectives that were begun before this call do not belong to
+        the step."""
         self._before = collectives_begun()
 
     def add(self, _index: int) -> None:
@@ -74,8 +75,8 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
-        """Return, for each generator by name, digests of its states: at the start and after each step. The list has one
-        digest if the state never changed, and none if a step created or replaced the generator."""
+        """Return, for each generator by name, digests of its states: at the start and after each step. Return only one
+        digest for a generator whose state never changed, and none for a generator that a step created or replaced."""
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
         seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
         known, now = (
@@ -110,7 +111,8 @@ def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:
-    """Return how often collectives of each name began while the number of collectives rose from `before` to `after`.
+    """Return, for each name of a collective, how many collectives with this name began while the number of collectives
+    rose from `before` to `after`.
 
     Return an empty mapping if torch's flight recorder gives no names. The recorder also contains collectives of earlier
     process groups, so its entries are counted backward from the latest one.
@@ -130,8 +132,8 @@ def _names_between(before: int, after: int) -> dict[str, int]:
 
 
 def _flight_recorder() -> Any:
-    """Return the content of torch's flight recorder as JSON text. In torch 2.11 another function returns that of NCCL's
-    recorder."""
+    """Return the content of torch's flight recorder as JSON text. In torch 2.11 the recorder of NCCL has a separate
+    function for this."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

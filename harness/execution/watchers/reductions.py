@@ -4,8 +4,8 @@ Large tensors are never copied to the host. A digest is the sum of mix(x_i + i *
 words x_i of a tensor's raw bytes (little-endian), with i from 1. If up to seven bytes are left at the end, each of
 these bytes counts as one word. GAMMA and the invertible function mix are those of splitmix64 (Steele, Lea, Flood 2014).
 Integer addition is exact, so the order of addition does not matter. A change of a single word always changes the
-digest. Any other change is missed with a probability of about 2^-64. -0.0 and 0.0 have different digests, and so have
-NaNs with different payloads.
+digest. Any other change leaves the digest as it was with a probability of about 2^-64. -0.0 and 0.0 have different
+digests, and so have NaNs with different payloads.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def digest_on_device(tensor: Tensor) -> Tensor:
 def _row(tensor: Tensor) -> Tensor:
     """Return all elements of a tensor as one contiguous row of shape [1, elements].
 
-    Torch treats a tensor of one element as contiguous, whatever its stride is. But torch cannot view this tensor as
-    bytes if its stride is 0, as after `expand`. The returned row therefore gets a new stride.
+    Torch treats a tensor of one element as contiguous, whatever its stride is. But torch cannot view such a tensor as
+    bytes if its stride is 0, as after `expand`. Therefore the returned row gets a new stride.
     """
     elements = dense(tensor).contiguous()
     return elements.as_strided((1, elements.numel()), (elements.numel(), 1), elements.storage_offset())
@@ -72,13 +72,13 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
 
 
 def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors by name. A tensor that consists of other tensors is replaced by these parts, because an
-    operator may support only the parts."""
+    """Return the tensors by name. A tensor that consists of other tensors is replaced by these parts, because some
+    operators support only the parts."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parts = _parts(f"{name}.", tensor)
-        # A wrapper around a single tensor is treated as this tensor, because perhaps only one of two arms uses the
-        # wrapper.
+        # If a wrapper contains only one tensor, use this tensor in place of the wrapper, because perhaps only one of
+        # two arms uses the wrapper.
         if parts is not None and len(parts) == 1:
             parts = made_of({name: next(iter(parts.values()))})
         found |= {name: tensor} if parts is None else made_of(parts)
@@ -130,8 +130,7 @@ def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return, for each n in 0 .. N - 1, one digest of the n-th entries of all tensors, combined as in
-    `combine_on_device`.
+    """Return, for each n in 0 .. N - 1, one digest of the n-th rows of all tensors, combined as in `combine_on_device`.
 
     Each tensor has the shape [N, ...], and is dense and contiguous. The result is an int64 tensor [N]. The number of
     operations does not depend on N.
@@ -148,7 +147,7 @@ def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack tensors as `torch.stack` does, but also tensors of several devices. The result is on the first tensor's
+    """Stack tensors as `torch.stack` does. The tensors may be on several devices. The result is on the first tensor's
     device."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
@@ -159,8 +158,9 @@ def as_hex(value: int) -> str:
 
 
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the digest of each tensor, by name. All digests of a device are copied to the host in one transfer. Small
-    tensors of equal length are digested together, because there may be thousands of them, as in a replay buffer."""
+    """Return the digest of each tensor, by name. The digests of all tensors on one device are copied to the host in one
+    transfer. Small tensors of equal length are digested together, because there may be thousands of them, as in a
+    replay buffer."""
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
         together = _is_plain(tensor) and tensor.nbytes <= _SMALL
@@ -206,7 +206,7 @@ def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
     """Return one digest of the tensors after they are rounded to `dtype`, such as `bfloat16`. Only one tensor at a time
     is copied.
 
-    Tensors of different types therefore have equal digests if their values, rounded to `dtype`, are equal.
+    Tensors of different types therefore have equal digests if their values are equal after rounding.
     """
     target: torch.dtype = getattr(torch, dtype)
     lines = []
@@ -268,8 +268,8 @@ def largest_difference(tensor: Tensor, other: Tensor) -> float:
 
 
 def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
-    """Return the sketch of each floating-point tensor: a few sums of its elements with fixed signs. All sketches of a
-    device are copied to the host in one transfer.
+    """Return the sketch of each floating-point tensor: a few sums of its elements with fixed signs. The sketches of all
+    tensors on one device are copied to the host in one transfer.
 
     The signs of an element are bits of splitmix64 for its position, with the tensor's name as the seed, so they are
     equal on every device. If the signed sums of two tensors differ by d, the average of d^2 is the squared L2 norm of
@@ -306,10 +306,11 @@ def _sums(name: str, flat: Tensor) -> Tensor:
 def reduce_gradients(
     gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
 ) -> list[TensorReduction]:
-    """Return the digest and largest value of each gradient, and its largest difference from the baseline's gradient.
+    """Return, for each gradient, its digest, its largest absolute value, and its largest absolute difference from the
+    baseline's gradient.
 
-    The result is in the order of `gradients`, which are compared by name. If the baseline has no gradient with the same
-    name and shape, the difference is None. No judge treats None as 0.
+    The result is in the order of `gradients`. Each gradient is compared with the baseline's gradient of the same name.
+    If this has another shape, or does not exist, the difference is None. No judge treats None as 0.
     """
     drawn = sketches(gradients) if sketched else {}
     others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
@@ -388,8 +389,8 @@ def _positions(count: int, start: int, device: torch.device) -> Tensor:
     """Return i * GAMMA for each i in start + 1 .. start + count. Results for small counts, which are frequent, are
     cached.
 
-    During a capture the cache is not used, because a captured operator writes its result only at a replay, and into the
-    graph's memory.
+    During a capture the cache is not used, because an operator that is captured writes its result only at a replay, and
+    into the graph's memory.
     """
     keeps = count <= _KEEP and not is_capturing()
     return (_kept_positions if keeps else _make_positions)(count, start, device)

@@ -32,7 +32,8 @@ from harness.system.replay.found_state import StateByCategory, found_state, is_t
 from harness.system.sharded_tensors import whole
 from harness.system.wrappers import FaultyRun
 
-# Random generators are not compared here. If they draw different numbers, the trained tensors differ, too.
+# Random generators are not compared here. If the generators of two arms draw different numbers, the trained tensors
+# differ, too.
 LEFT_OUT = ("generators",)
 OPTIMIZER = "optimizer"
 STEP = "step"  # name of an optimizer's count of updates, which is judged separately
@@ -43,11 +44,11 @@ MOVES = "moves"  # the name under which an arm stores how its tensors moved, for
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """Return the tensors whose movement (end minus start) is compared, by `category name`. Integers and flags are
-    included.
+    """Return the tensors whose movement (end minus start) is compared, by `category name`. Tensors of integers and
+    flags are included.
 
     Of an optimizer's state, only tensors with the shape of a parameter are included: averages, slow weights and
-    moments. Their names contain the data type, unless it is float32.
+    moments. The name of such a tensor contains its data type, unless it is float32.
     """
     shapes = {tensor.shape for tensor in state.get("parameters", {}).values()}
     return {
@@ -97,7 +98,8 @@ def _from(before: Tensor, now: Tensor) -> Tensor:
     """Return the change `now` - `before` of each element. An infinite value in `before` counts as 0, because, for
     example, a running minimum starts at infinity.
 
-    If an element was NaN and still is, its change is 0. An example is an entry of a log that was not written yet.
+    The change of an element that is NaN in `before` and in `now` is 0. An example is an entry of a log that was not
+    written yet.
     """
     change = _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
     return torch.where(before.isnan() & now.isnan(), torch.zeros_like(change), change)
@@ -119,8 +121,8 @@ def sampled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> float | None:
-    """Return the median of |end - start| / |start| (L2 norms) over the tensors. Return None if all tensors were 0 at
-    the start."""
+    """Return |end - start| / |start| (L2 norms), as the median over the tensors. Tensors that were 0 at the start are
+    left out. Return None if no tensor is left."""
     moved = [
         float((end[name] - before).norm() / before.norm())
         for name, before in start.items()
@@ -136,8 +138,8 @@ class Moves:
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def apart(self, made: Mapping[str, tuple[Tensor, float]], watched: set[str]) -> list[MovedApart]:
-        """Return how the movements (end minus start) of this execution differ from the kept movements of each other
-        arm.
+        """Compare the movements (end minus start) of this execution with the kept movements of each other arm. Return
+        the differences, one record for each arm.
 
         made: the result of `moved` for this execution. watched: the names of all tensors of this execution's state. The
         result also names the tensors that are not compared.
@@ -163,11 +165,12 @@ class Moves:
         )
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """Return how the tensors of `arm` moved from start to end, or an empty mapping if this is not kept."""
+        """Return the kept movements (end minus start) of the tensors of `arm`, or an empty mapping if none are kept."""
         return self._kept.get(arm, {})
 
     def keep(self, made: Mapping[str, tuple[Tensor, float]], arm: str) -> None:
-        """Keep how the tensors of `arm` moved (`made`), unless this is kept from an earlier execution of the arm."""
+        """Keep `made`, the movements of the tensors of `arm`, unless movements of an earlier execution of the arm are
+        kept."""
         self._kept.setdefault(arm, {name: movement for name, (movement, _) in made.items()})
 
     def forget(self, arm: str) -> None:
@@ -185,9 +188,9 @@ ROUNDING = 1e-6
 class StateWatch:
     """Reads the state of one execution before its first step, after its first step, and after its last step.
 
-    A loose tensor belongs to no module or optimizer. If it existed before the first step, it is state. If the steps
-    created it, `LooseWatch` decides whether it is state. If `LooseWatch` records the operators of no step, the tensor
-    is not compared.
+    A loose tensor belongs to no module or optimizer. A loose tensor that existed before the first step is state. For a
+    loose tensor that the steps created, `LooseWatch` decides whether it is state. If `LooseWatch` observes no step,
+    such a tensor is not compared.
     """
 
     def __init__(
@@ -204,8 +207,8 @@ class StateWatch:
         moves: True to copy the state at the start into the host's memory, and to compute `moved` at the end. sketched:
         True to compute sketches (a few sums of elements) of the parameters at the start and of the whole state at the
         end. follows: True to record the operators of some steps, to decide which of the loose tensors that the steps
-        create are state. lent: True to record digests of these loose tensors, because the judge uses what another arm
-        decided about them.
+        create are state. lent: True to record only digests of these loose tensors, because the judge uses what another
+        arm's records show about them.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
@@ -225,7 +228,7 @@ class StateWatch:
         self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end; the keys are BUFFER + name
 
     def at_start(self) -> State:
-        """Return the state before the first step. Also store the values with which `at_end` compares the end."""
+        """Return the state before the first step. Also store what `at_end` needs for its comparisons with the start."""
         state = watched_state(self._training)
         self._begin(state)
         self._counted = _update_counters(state)
@@ -292,7 +295,7 @@ class StateWatch:
 
 def watched_state(training: TrainingRun) -> StateByCategory:
     """Return the training's current state, by category and name: parameters, buffers, optimizer, generators and loose
-    tensors. It is the state that the opened arm itself names, and the state that is found in it."""
+    tensors. The state contains what the opened arm names itself, and what the harness finds in the arm."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
@@ -313,8 +316,8 @@ def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
 
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return the state of the modules, optimizers and generators that are found in an opened arm. Return nothing for
-    trainings of the harness itself, because they name all their state."""
+    """Return the state of the modules, optimizers and generators that the harness finds in an opened arm. Return
+    nothing for trainings of the harness itself, because they name all their state."""
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -346,8 +349,8 @@ def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
 
 
 def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return how many bytes the tensors of each data type have. Tensors with one element are left out, and so are
-    settings and counts that are stored as text."""
+    """Return how many bytes the tensors of each data type take, by name of the type. Tensors with one element are left
+    out, and so are settings and counts that are stored as text."""
     found: dict[str, int] = {}
     for each in tensors.values():
         if each.numel() > 1 and not is_text(each):
@@ -357,7 +360,8 @@ def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _update_counters(state: StateByCategory) -> dict[str, float]:
-    """Return the counts of updates, by name: the counters of the optimizers, and a loose tensor named `updates`."""
+    """Return the counts of updates, by name: the counters of the optimizers, and the loose tensor `updates` if there is
+    one."""
     of_optimizers = {name: each for name, each in state["optimizer"].items() if name.rpartition(".")[2] in _COUNTERS}
     found = of_optimizers | {name: each for name, each in state[LOOSE].items() if name == "updates"}
     values = {name: number_of(tensor) for name, tensor in found.items() if tensor.numel() == 1}
@@ -389,11 +393,11 @@ class Ends:
     _replicas: dict[str, int] = field(default_factory=dict)
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """Return how far the tensors `ended` differ from the kept end of each other arm. Only one kept tensor at a time
-        is copied to the device.
+        """Compare the tensors `ended` with the kept end of each other arm. Return the differences, one record for each
+        arm. Only one kept tensor at a time is copied to the device.
 
-        When sharded tensors are gathered, every rank must take part, also a rank without a kept end. Otherwise the
-        other ranks would wait for it.
+        Every rank must take part in gathering sharded tensors, even a rank without a kept end. Otherwise the other
+        ranks would wait for it.
         """
         apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
         for name, tensor in ended.items():

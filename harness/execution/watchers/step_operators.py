@@ -51,21 +51,22 @@ class _Seen(NamedTuple):
 
 class _Found(NamedTuple):
     """A call of an operator, with its tensors before the call (`given`) and after it (`after`). written: the ranges of
-    bytes that the operator writes, as its schema declares."""
+    bytes that the operator writes according to its schema."""
 
     operator: ObservedOperator
     # for each tensor in `given` that is a single number on the host, its value; otherwise None
     numbers: list[str | None]
     written: list[_Range]
     given: list[_Seen]
-    after: list[_Seen]  # the returned tensors, then the given tensors, after the operator; empty for a view
+    # the returned tensors and then the given tensors, as they are after the call; empty if the operator returns a view
+    after: list[_Seen]
     names: _Named
     values: list[Tensor]
 
 
 class StepOperators(Observer):
-    """Records every operator in its block. Operators that only prepare a capture are left out, because their effects
-    are undone.
+    """Records every operator in its `with` block. Operators that only prepare a capture are left out, because their
+    effects are undone.
 
     is_cut: True if the time limit was reached before the end. unseen: the number of kernels that a capture recorded
     outside of recorded operators, plus the number of replays of graphs whose operators were not recorded.
@@ -81,8 +82,8 @@ class StepOperators(Observer):
         captures: True to record a capture instead of a step.
         """
         super().__init__()
-        # Operators before the call of `begin` belong to no step. During a capture, all operators belong to the captured
-        # step.
+        # Operators before the call of `begin` count as between two steps. During a capture, all operators belong to the
+        # captured step.
         self.between = not captures
         self.is_cut, self.unseen = False, 0
         self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
@@ -151,7 +152,8 @@ class StepOperators(Observer):
         return returned
 
     def replayed(self, captured: StepOperators | None) -> None:
-        """Add the operators of a graph that was replayed just now, with the digests that this replay computed."""
+        """Add the operators of a graph that was replayed just now, with the digests that this replay computed.
+        captured: the operators of the graph's capture; None if they were not recorded."""
         if captured is None or captured.is_cut:
             self.unseen += 1
             return
@@ -181,8 +183,8 @@ class StepOperators(Observer):
 
     @contextmanager
     def _one_operator(self) -> Iterator[None]:
-        """Within the block, an operator is running. If it is not called by another operator, first count the nodes that
-        the capture got since the previous operator."""
+        """Mark an operator as running for the duration of the `with` block. If no other operator called it, first count
+        the nodes that the capture got since the previous operator."""
         is_outer, self._is_inside = not self._is_inside, True
         if is_outer:
             self._count_unseen()
@@ -223,8 +225,8 @@ class StepOperators(Observer):
         self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
     def _number(self, tensor: Tensor) -> str | None:
-        """Return a CPU tensor of shape [] as text. Return None for any other tensor, and for a tensor that the step
-        itself computed."""
+        """Return the value of a CPU tensor of shape [] as text. Return None for any other tensor, and for a tensor that
+        the step itself computed."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
             with suppress(Exception):  # the tensor type of another library may have no value
@@ -252,8 +254,8 @@ class StepOperators(Observer):
         return sum(-(-size // block) * block for size, block in whole)
 
     def operators(self, after: Mapping[str, Tensor]) -> list[ObservedOperator]:
-        """Return the recorded operators in the order of their calls. The digests of a device are copied in one
-        transfer. after: state and gradients after the step, by name."""
+        """Return the recorded operators in the order of their calls. The digests of all tensors on one device are
+        copied to the host in one transfer. after: state and gradients after the step, by name."""
         seen = [each for found in self._found for each in (*found.given, *found.after)]
         texts, later, writers = iter(_fetched([each.digest for each in seen])), _Named(after), _Writers()
         observed = []
@@ -274,8 +276,8 @@ class StepOperators(Observer):
 
 
 class ObservedCaptures:
-    """Records the operators that CUDA graphs capture within this object's block. At each replay of a graph, its
-    operators are added to `step`."""
+    """Records the operators that CUDA graphs capture within this object's `with` block. At each replay of a graph, the
+    graph's operators are added to `step`."""
 
     def __init__(self, finder: Callable[[], SiteFinder], with_values: Collection[int] = (), until: float = inf) -> None:
         self.step: StepOperators | None = None  # records the operators of the current step
@@ -351,20 +353,22 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fill(made: Sequence[Tensor]) -> None:
-    """Fill uninitialized tensors with 0. Otherwise digests would depend on the old content of parts that an operator
-    does not write."""
+    """Fill uninitialized tensors with 0. Otherwise the digest of such a tensor would depend on the old content of those
+    elements that no operator writes."""
     for each in made:
         with suppress(Exception), torch.no_grad():
             each.zero_()
 
 
 def _tensors_of_launch(values: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among a kernel's arguments, and the tensors that tensor descriptors among them refer to."""
+    """Yield the tensors among the arguments of a kernel. If an argument is a tensor descriptor, yield the tensor that
+    it refers to."""
     return tensors_in([each if isinstance(each, Tensor | tuple) else getattr(each, "base", None) for each in values])
 
 
 def _copied(digests: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return copies of the digests, which have shape []. Only a few operations are executed on each device."""
+    """Return copies of the digests, which have shape []. Only a few operations run on each device, however many digests
+    there are."""
     found = list(digests)
     for places in _by_device(digests).values():
         copies = torch.stack([found[place].reshape(()) for place in places]).unbind()  # type: ignore[union-attr]
@@ -434,7 +438,8 @@ _Exact = tuple[_Range | None, str, tuple[int, ...]]
 
 
 class _Writers:
-    """Stores which operator last wrote to each range of bytes, and digests of its tensors after the call."""
+    """Stores, for each range of bytes, the operator that last wrote to it. Also stores digests of that operator's
+    tensors after the call."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[_Range, int]]] = {}
@@ -448,8 +453,8 @@ class _Writers:
         self._left |= {seen: (number, digest) for seen, digest in left.items()}
 
     def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
-        """Return the number of the operator that last wrote to the tensor `seen`, and True if this is certain. The
-        number is None if no recorded operator wrote to the tensor, or if the result is uncertain.
+        """Return the number of the operator that last wrote to the tensor `seen`, and True if this number is certain.
+        The number is None if no recorded operator wrote to the tensor, or if it is uncertain which operator did.
 
         digest: the tensor's digest now. If it differs from the digest after the operator, code that was not recorded
         has written to the tensor, and the result is uncertain.

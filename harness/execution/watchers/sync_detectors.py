@@ -1,8 +1,8 @@
 """Detect host syncs. Each detector executes a function, and returns where and how often the host waited for the device.
 
 The dispatch mode and the fake pass (an execution on tensors without data) find operators that need a value on the host.
-The profiler and the sync-debug mode find the waits of the host. These two ways are independent, so a detector of one
-pair can check a detector of the other pair.
+The profiler and the sync-debug mode find the waits of the host. The first pair and the second pair are independent, so
+a detector of one pair can check a detector of the other pair.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Syncs = Counter[Sync]
 
 
 class FakePassError(Exception):
-    """A step fails on fake tensors (tensors without data) but not on real tensors, for example because an operator does
-    not support fake tensors."""
+    """A step fails on fake tensors (tensors without data) but not on real tensors. A possible cause is an operator that
+    does not support fake tensors."""
 
 
 # Operators that need values of a device tensor on the host, as a scalar or for the shape of their output.
@@ -54,7 +54,7 @@ _VALUE_OPERATORS = {
     "equal", "bincount", "multinomial",
 }  # fmt: skip
 # Operators that need values of a device tensor on the host only with some arguments. `needs_value` examines only the
-# operators in these two sets.
+# operators in this set and in the set above.
 _VALUE_OPERATORS_AT_TIMES = {
     "repeat_interleave", "index", "index_put", "index_put_", "_index_put_impl_", "copy_", "_to_copy",
 }  # fmt: skip
@@ -87,11 +87,11 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
 
 
 def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True if this indexing makes the host wait: to find the positions that a mask selects, or to copy an index
-    to the device.
+    """Return True if this indexing makes the host wait, either to find the positions that a mask selects, or to copy an
+    index to the device.
 
-    An assignment of a single value of the host with a single mask does not wait, because torch fills the selected
-    positions. It waits if it accumulates.
+    If a single mask selects the positions, and a single value on the host is assigned to them, torch fills the
+    positions and the host does not wait. If the value is added instead (`accumulate`), the host waits.
     """
     indices = [index for index in args[1] if index is not None]
     masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
@@ -114,7 +114,7 @@ class DispatchWatch(Observer):
     """Counts the ATen operations that reach torch's dispatcher, and finds the operations that make the host wait.
 
     replayed: number of operations while `replaying()` was true. after: number of operations after the step had
-    returned. If the block is entered again, the counts continue. `restart` sets them to 0.
+    returned. If the `with` block is entered again, the counts continue. `restart` sets them to 0.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
@@ -146,8 +146,8 @@ class DispatchWatch(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Count a read of a device tensor's value by the host. Return the tensor or, in a fake pass (on tensors without
-        data), a tensor of ones."""
+        """Count that the host reads the value of a device tensor. Return the tensor or, in a fake pass (on tensors
+        without data), a tensor of ones."""
         if self.host is None or self.host.has(tensor):
             return tensor
         self.seen[Sync(of_current_stack(), called)] += 1
@@ -156,7 +156,7 @@ class DispatchWatch(Observer):
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Return a plausible result for a call that needs a value of a fake tensor (without data): 1, True, or the result
-    for a mask that selects everything."""
+    of a mask that selects everything."""
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
@@ -188,7 +188,7 @@ def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Te
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
     """Call `execute` on real tensors with a dispatch mode, and return the host syncs. The dispatch mode observes the
-    backward pass, but not the work of libraries and replays."""
+    backward pass, but not what libraries and replays do."""
     with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
         execute()
     return Syncs(mode.seen)
@@ -199,9 +199,10 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
     of a tensor.
 
     Each such value is replaced by a plausible one. The pass ends early if no plausible value is known, as for an output
-    whose shape depends on values. It also ends early if the step fails after a sync, because a replaced value may cause
-    errors. (NAdam, for example, divides by the value minus 1.) The syncs until then count. Raises `FakePassError` if
-    the step fails before any sync. The caller must undo the effects that fake tensors have on the state.
+    whose shape depends on values. It also ends early if the step fails after a host sync, because a replaced value may
+    cause errors. (NAdam, for example, divides by the value minus 1.) The host syncs before such an end count. Raises
+    `FakePassError` if the step fails before any host sync. The caller must undo the changes that this pass makes to the
+    state.
     """
     with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode, as_on_a_device():
         try:
@@ -218,8 +219,8 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
 
 
 def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
-    """Call `execute` with the profiler. Return how often the host waited, and True if the profiler also saw a planted
-    host sync.
+    """Call `execute` with the profiler. Return how often the host waited, and True if the profiler also saw a host sync
+    that the harness planted.
 
     Stacks are not recorded here, because they take much time. `by_profiler` finds the lines of code that wait.
     """
@@ -293,7 +294,7 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
     """Return the line of user code that made a CUDA runtime call, from the Python stack of the operator that made the
     call.
 
-    If the profiler gave the call another thread number than its operator, the call has no parent. The operator is then
+    If the profiler recorded another thread number for the call than for its operator, the call has no parent. Then use
     the shortest of the `operators` that ran at the time of the call.
     """
     start = event.time_range.start
@@ -307,8 +308,8 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
-    """Call `execute` while torch warns about calls that wait for the device, and return these host syncs. Torch does
-    not warn about `torch.cuda.synchronize()` and waits for events."""
+    """Call `execute` while torch warns about calls that wait for the device, and return the host syncs in these
+    warnings. Torch does not warn about `torch.cuda.synchronize()` and waits for events."""
     with SyncWarnings(sync_here) as seen:
         execute()
     return seen

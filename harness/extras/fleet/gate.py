@@ -53,7 +53,8 @@ class Engine(Protocol):
     poll_s: float
 
     def variables(self, places: Sequence[str]) -> Mapping[str, str]:
-        """Return the environment variables that a job needs, in addition to others, to use the GPUs in `places`."""
+        """Return environment variables that make a job use the GPUs in `places`. They are added to the job's
+        environment."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
 
@@ -211,10 +212,11 @@ def _slurm(*command: str) -> str:
 
 @contextmanager
 def _as_jobs_begin() -> Iterator[None]:
-    """Within the block, start processes with the PYTHONPATH that this command got, and block signals of the terminal.
+    """Within the `with` block, start processes with the PYTHONPATH that this command got, and block SIGINT and SIGHUP,
+    the signals of the terminal.
 
-    The new processes inherit the blocked signals, so that a job is interrupted only by this command. Signals that
-    arrive meanwhile reach this command after the block.
+    The new processes inherit the blocked signals, so that only this command can interrupt a job. Signals that arrive
+    meanwhile reach this command after the `with` block.
     """
     from submitit.helpers import environment_variables
 
@@ -293,13 +295,14 @@ def run_shards(
 
 
 def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return free places for the shard (one job's command): one for each GPU that it needs, but not more than exist.
+    """Return free places for the shard (one job's command): one place for each GPU that the shard needs, but at most
+    all places of the engine.
 
-    Return () if too few places are free. The shards after it must then wait, too. Otherwise they would take each place
-    that becomes free, and a shard that needs several GPUs would have to wait until all of them have ended.
+    Return () if too few places are free. The caller must then start no later shard either. Otherwise later shards would
+    take each place that becomes free, and a shard that needs several GPUs would start last.
     """
     if places is None:
-        return (shard.name,)  # an engine with its own queue chooses the place
+        return (shard.name,)  # an engine with a queue chooses the places itself
     free = [place for place in places if place not in set(chain.from_iterable(taken))]
     number = min(shard.gpus, len(places))
     return tuple(free[:number]) if len(free) >= number else ()
@@ -307,8 +310,8 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
 
 @contextmanager
 def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
-    """Hold a lock on a file during the block, and remove the file afterwards. owned: True if the jobs must end when
-    this command ends. They end when the lock is released."""
+    """Create a file for the `with` block, and remove it afterwards. owned: True if the jobs must end when this command
+    ends; the file is then locked, and jobs end when the lock is released."""
     import fcntl
 
     with (directory / OWNER).open("wb") as file:

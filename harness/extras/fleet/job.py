@@ -273,7 +273,7 @@ def _settle(left: Path, decided: Path) -> None:
 
 
 def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
-    """Return True if all runs of the claim's units have ended, also the runs whose evidence they use."""
+    """Return True if all runs of the claim's units have ended, and also the runs whose evidence these runs use."""
     own = {run for unit in bundle.header.units if unit.claim == claim for run in unit.runs}
     shared = [bundle.root / layout.EVIDENCE / run / layout.SHARED for run in own & ended]
     hosts = {read_model(path, Shared).run for path in shared if path.exists()}
@@ -383,5 +383,5 @@ class ShardJob:
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:
-    """Exit without a result. The job will be started again, and with a result it would count as ended."""
+    """Exit without a result. A job with a result would count as ended, but this job will be started again."""
     raise SystemExit(ExitCode.TERMINATED)

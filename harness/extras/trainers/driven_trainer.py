@@ -5,8 +5,8 @@
 | `loop` | the library's loop, as users run it; it is suspended between two steps |
 | `steps` | the library's methods of one step in the loop's order, without logging; the schedule follows each step |
 
-Only `steps` can be captured. The contract must claim that both drives train alike. Batches come from the trainer's data
-loader, in its order. Timings and observations may ask a trainer for more steps than its workload has.
+Only `steps` can be captured. The contract must claim that `loop` and `steps` train the same. Batches come from the
+trainer's data loader, in its order. Timings and observations may ask a trainer for more steps than its workload has.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class DrivenTrainer:
         self._loop.close()
 
     def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
-        """Return a training run for the harness. drive: `loop` to use the library's loop, `steps` to call its methods
-        step by step."""
+        """Return a training run for the harness. drive: `loop` to use the library's loop, `steps` to call the library's
+        methods step by step."""
         if drive == "loop":
             parameters = self.parameters()
             return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)

@@ -105,8 +105,8 @@ class DrivenLightningTrainer(DrivenTrainer):
 
 
 def _require_own_order(loader: Any) -> None:
-    """Raise an error if the loader shuffles with the random generator of the whole process. Other random draws would
-    then change the order of the batches."""
+    """Raise an error if the loader shuffles with the random generator of the whole process. With such a loader, any
+    other random number that the process draws changes the order of the batches."""
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
             "a data loader that is read step by step must shuffle with its own generator",

@@ -100,8 +100,8 @@ def _library(trainer: object) -> str:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return the named arguments in a text such as `bf16=True`. Raises AdapterError if it contains anything else than
-    literal values."""
+    """Return the named arguments in a text such as `bf16=True`. Raises AdapterError if the text contains anything but
+    names and literal values."""
     try:
         call = ast.parse(f"dict({text})", mode="eval").body
         return dict(_named(call))
@@ -123,8 +123,8 @@ def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
-    """Within the block, set the arguments `given` in every TrainingArguments that is created. Yield the list of these
-    objects."""
+    """Within the `with` block, set the arguments `given` in every TrainingArguments that is created. Yield the list of
+    these objects."""
     if not given:
         yield []
         return
@@ -157,7 +157,7 @@ def _unused(given: Mapping[str, Any], build: Any) -> AdapterError:
     return AdapterError(
         "an arm's `arguments` must reach the TrainingArguments that the function creates for its trainer",
         where=definition(build),
-        got=f"a trainer whose arguments were not created in the function, and {', '.join(given)}",
+        got=f"{', '.join(given)}, for a trainer whose TrainingArguments were created outside of the function",
         remedy="create the arguments in the function; or let the function take `optimized`, and write `optimized: "
         "true` in the arm",
     )

@@ -1,5 +1,5 @@
 """Import contracts that are written in another language. Each item of such a contract becomes an executable claim, or
-gets the reason why it cannot."""
+gets the reason why it cannot become a claim."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def decide(contract: UpstreamContract) -> Imported:
     return Imported(contract, [(item, one) for item, one in executable if item.where not in alone], unchecked)
 
 
-_ALONE = "a ratio of speeds, in a file without a recognized claim that the losses agree"
+_ALONE = "a ratio of speeds, but no recognized claim of the file requires equal losses"
 
 
 def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
@@ -162,8 +162,8 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
 
 
 def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
-    """Return the id of the claim for each executable item, by `file:line:column`. It is upstream's id. If several items
-    have the same id, each id begins with the id of its contract."""
+    """Return the id of the claim for each executable item, by `file:line:column`. The id is made from upstream's id of
+    the item. If several items have the same id, the id of the item's contract is put before it."""
     items = [(each.contract.id, item) for each in imported for item, _ in each.executable]
     given = Counter(_name(item.id) for _, item in items)
     ids: dict[str, str] = {}
@@ -220,8 +220,8 @@ def _name(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes all texts except single words in quotes. Otherwise PyYAML would write the text `1e-5` without quotes, and
-    YAML 1.2 would read it as a number."""
+    """Writes every text in quotes, unless it is a single word. PyYAML would write the text `1e-5` without quotes, and
+    YAML 1.2 would then read it as a number."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the reader takes none
         return True

@@ -21,7 +21,8 @@ class ClaimSection:
     """A section of an upstream contract: a key whose values are claims. of_mappings: True if each claim must be a
     mapping with an id.
 
-    unchecked: why an item has no executable check if it matches no form (way to word claims) in `judgements.py`.
+    unchecked: the reason to report for an item of this section that matches no form (way to word claims) of
+    `forms.yaml`.
     """
 
     unchecked: str
@@ -221,7 +222,7 @@ class _Walk:
             raise self.document.error(path, f"an item of '{section}' must be a text or a mapping", got=_shown(value))
         texts = dict(_texts(value, ""))
         if not in_list and "" in texts and (path[-1] != section or not isinstance(value, str)):
-            texts[""] = f"{path[-1]}: {texts['']}"  # without the key, the text would not say which bound it is about
+            texts[""] = f"{path[-1]}: {texts['']}"  # the key names the bound that the text is about
         given = value.get("id") if isinstance(value, dict) else None
         if given is not None and (not isinstance(given, str | int) or isinstance(given, bool) or given == ""):
             raise self.document.error((*path, "id"), "an id must be a text", got=_shown(given))

@@ -42,7 +42,7 @@ def decimal(group: str) -> str:
 @dataclass(frozen=True)
 class Words:
     """What an item requires, as text; where the pattern of a form (a way to word claims) matches this text; and the
-    number of steps."""
+    number of training steps."""
 
     text: str
     match: re.Match[str]

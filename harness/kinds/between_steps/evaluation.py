@@ -1,8 +1,8 @@
 """Judge `evaluation`: evaluations between an arm's steps do not change any bit of the arm's training.
 
-If the claim names a plain arm, the numbers that evaluations return are also compared with those of the plain arm. An
-evaluation that replays an outdated graph, or that reads weights before they are averaged, returns wrong numbers and
-does not change the training.
+If the claim names a plain arm, the numbers that evaluations return are also compared with those of the plain arm. This
+comparison finds an evaluation that replays an outdated graph, or that reads weights before they are averaged: such an
+evaluation returns wrong numbers, although it does not change the training.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ GENERATORS = "generators"  # the category that every record of state must contai
 
 
 def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: enough steps, the capture, the state around
-    each evaluation, equal batches, equal losses, the returned numbers, the guards, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: enough steps, a replayed capture, equal
+    states before and after each evaluation, equal batches, equal losses, the returned numbers, the guards, the end
+    states."""
     run = context.only_run("evaluation")
     without, evaluated = replicas(run, part.candidate, 2)
     require_steps(min(len(each.series.loss) for each in (without, evaluated)), part.steps, sheet)

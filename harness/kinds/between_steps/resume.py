@@ -60,7 +60,7 @@ class Chain(NamedTuple):
 
     @property
     def worst(self) -> Joint:
-        """Return the joint whose load left the most tensors unrestored. Of equal joints, return the first."""
+        """Return the joint whose load left the most tensors unrestored, or the first of several such joints."""
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
@@ -147,9 +147,10 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 
 def require_checkpoints(chain: Chain) -> None:
-    """End the judgement with FAIL unless, at each joint (a save and its load), another process loaded the checkpoint,
-    the checkpoint is not empty, the saved parameters were trained, and the load changed parameters that differed from
-    the saved ones. Whether the loaded values are the saved values is not checked here."""
+    """End the judgement with FAIL unless each joint (a save and its load) shows something. Another process must have
+    loaded the checkpoint, and the checkpoint must not be empty. The saved parameters must be trained, and the load must
+    have changed parameters that differed from the saved ones. Whether the loaded values are the saved values is not
+    checked here."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:
@@ -181,8 +182,8 @@ def in_words(joint: Joint | None, *, of_several: bool) -> str:
 
 
 def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: enough steps, the capture, saves and loads,
-    equal start and batches, the difference of losses, the guards, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: enough steps, a replayed capture, saves and
+    loads, equal start and batches, the difference between the losses, the guards, the end states."""
     run = context.only_run("resume")
     number = len(part.saves) + 1
     parts = replicas(run, part.candidate, number if part.baseline is not None else number + 1)

@@ -86,8 +86,8 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
     """End the judgement with FAIL unless exactly the demanded number of captures was made.
 
-    With `per_shape`, the demanded number is the largest allowed number for each shape of batch. There must also be
-    fewer captures than steps.
+    With `per_shape`, there may be up to this number of captures for each shape of batch, and there must be fewer
+    captures than steps.
     """
     of_graph = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
     beside = of_graph or "captures" not in part.model_fields_set
@@ -172,7 +172,7 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 
 def _require_census(capture: CaptureEvidence) -> None:
     """End the judgement with ERROR if the number of recorded graphs is not a multiple of the number of captures. All
-    captures have the same number of graphs, so the nodes of a graph were not counted in this case."""
+    captures have the same number of graphs, so in this case the nodes of at least one graph were not counted."""
     if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,

@@ -66,8 +66,8 @@ class Counted:
 
 
 def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, the candidate's count, the
-    control's count, that each detector sees a planted sync, the start and end states, that the detectors agree."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, the candidate's count,
+    the control's count, that each detector sees a planted sync, the start and end states, that the detectors agree."""
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
     groups = [Group({name: each}, {part.control.arm: "control"}) for name, each in executions.items()]
@@ -161,7 +161,7 @@ def _require_every_step(
     that two detectors watched."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
-    # In a run that did not watch the steps of an uncaptured arm, a detector watched a second execution of its steps.
+    # If a run did not watch the steps of an uncaptured arm themselves, a detector watched a second execution of them.
     if mechanism is None and not every_step:
         watched = max(reading.steps for reading in candidate.readings)
     sheet.count("every_step", watched)
@@ -183,8 +183,8 @@ def _require_every_step(
 
 
 def _require_seeing_profiler(counted: Counted) -> None:
-    """End the judgement with INCONCLUSIVE if the profiler missed the planted sync. If it nevertheless counted more
-    syncs than the bound allows, continue, because the arm fails."""
+    """End the judgement with INCONCLUSIVE if the profiler missed the planted sync. If a detector nevertheless counted
+    more syncs than the bound allows, continue, because the claim then fails anyway."""
     blind = any(reading.detector == "profiler" and not reading.sees_planted for reading in counted.readings)
     if blind and not any(reading.count > counted.bound * reading.steps for reading in counted.readings):
         settle(

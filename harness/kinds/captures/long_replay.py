@@ -2,9 +2,9 @@
 the time of a step grows.
 
 Every step is compared, because each block of steps has a digest of its losses and a digest of its batches. The series
-of losses has one row for each block, from the block's last step. Memory is compared with its size after the warm-up.
-At the end, the old run and a fresh run take turns, and their step times are compared. In older evidence there is no
-fresh run, so late blocks are compared with early blocks (`slowdown`).
+of losses has one row for each block, from the block's last step. Memory is compared with its size after the warm-up. At
+the end, the long run and a fresh run take turns, and their step times are compared. In older evidence there is no fresh
+run, so late blocks are compared with early blocks (`slowdown`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MIB = 2**20
 
 
 def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
-    batches, equal losses, the guards, the end states, memory, time."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
+    start and batches, equal losses, the guards, the end states, memory, time."""
     candidate, baseline = (executed(context.run_of("long_replay", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(candidate, throughout=False)
@@ -86,7 +86,7 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
     """Return the error that ended the baseline if both arms ended early after equally many steps. Return None if no arm
     ended early. If only one arm ended early, or the arms ended after different numbers of steps, end the judgement with
-    ERROR, because the machine and not the training may be the cause."""
+    ERROR. In this case the machine may be the cause, and not the training."""
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
     ended = {name: what for name, what in raised.items() if what is not None}
@@ -211,7 +211,8 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """End the judgement with FAIL if memory grew too much. Return a sentence about it in a list; [] without a bound."""
+    """End the judgement with FAIL if memory grew too much. Return a list with a sentence about the growth, or [] if the
+    claim sets no bound."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = {}
@@ -231,7 +232,7 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
 
 
 def _growth(sizes: list[int], after: int) -> int:
-    """Return the growth of memory after the warm-up in bytes. This is the larger of two numbers.
+    """Return the growth of memory after the warm-up in bytes. The growth is the larger of two numbers.
 
     1. The peak after the warm-up, minus the memory after the last block of the warm-up.
     2. The peak of the second half, minus a typical peak of the first half. For the typical peak, the blocks of the
@@ -290,10 +291,10 @@ def _longer(slowdown: float) -> str:
 def _flat_next_to_a_fresh_run(
     part: LongReplay, rounds: Sequence[ReplayRound], early_to_late: Slowdown, sheet: Sheet
 ) -> list[str]:
-    """Return a list with a sentence about the step times of the old run and a fresh run, which took turns. End the
-    judgement with FAIL if the old run is slower.
+    """Return a list with a sentence about the step times of the long run and a fresh run, which took turns. End the
+    judgement with FAIL if the long run is slower than the claim allows.
 
-    If late steps are slower than early steps, but the old run is as fast as the fresh run, end the judgement with
+    If late steps are slower than early steps, but the long run is as fast as the fresh run, end the judgement with
     INCONCLUSIVE. In this case the machine became slower, or something slows the whole process, including the fresh run.
     """
     allowed = part.slowdown_at_most or 0.0
@@ -328,7 +329,7 @@ def _flat_next_to_a_fresh_run(
 
 
 def _old_over_fresh(rounds: Sequence[ReplayRound]) -> Slowdown | None:
-    """Return the median over the rounds of (old run's seconds / fresh run's seconds - 1), with its interval."""
+    """Return the median over the rounds of (long run's seconds / fresh run's seconds - 1), with its interval."""
     rank = _rank(len(rounds))
     if rank is None:
         return None

@@ -66,8 +66,9 @@ class Capture(Judged):
 
     def can_bite(self, path: str) -> bool:
         if path in ("outside_share_at_most", "outside_operations_at_most"):
-            # A traced replay is judged by other bounds. With several captures, a fault that breaks these bounds also
-            # changes the number of captures. The check of this number comes earlier and would end the judgement first.
+            # A traced replay is judged by other bounds. With several captures, these two bounds decide nothing: a fault
+            # that breaks them also changes the number of captures, and the earlier check of this number ends the
+            # judgement.
             return self.mechanism == "cuda_graph" and self.captures == 1 and super().can_bite(path)
         # A bound of one node proves nothing, because a graph without nodes already fails as an empty capture.
         return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)

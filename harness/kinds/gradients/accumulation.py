@@ -1,9 +1,9 @@
 """Judge `accumulation`: a step over k micro-batches equals a step on the whole batch, except for rounding.
 
 The evidence contains the digest of each micro-batch and the numbers of updates that the optimizers counted. Gradients,
-norms before clipping and losses are compared with those of an arm that processes the same batch at once. Gradients of
-micro-batches can wrongly be added instead of averaged. With a clip or with Adam, both ways may train alike, but norms
-before clipping show the difference.
+norms before clipping and losses are compared with those of an arm that processes the same batch at once. A wrong step
+may add the gradients of micro-batches instead of averaging them. With a clip or with Adam, the wrong step may train
+like a correct one, but the norms before clipping show the fault.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ORDER = ("loss", "norms", "gradients")
 
 
 def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
-    work, the micro-batches, the number of updates, the gradients, that training had an effect."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
+    start and work, the micro-batches, the number of updates, the gradients, that training had an effect."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     named = {f"baseline {part.baseline}": baseline, f"candidate {part.candidate}": candidate}

@@ -48,8 +48,8 @@ _WHY_NONE = (
 
 
 def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
-    work, the differences, the clipped norms, the guards."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
+    start and work, the differences between gradients, the clipped norms, the guards."""
     run = context.only_run("paired")
     candidate = executed(run, part.candidate)
     named = {f"candidate {part.candidate}": candidate}

@@ -1,8 +1,9 @@
 """Judge `kernel_match`: kernels agree with their naive versions (naive twins) and with an fp64 reference.
 
-A case is a combination of one operation, data type, shape and magnitude. Errors are relative to the reference's largest
-absolute value. With `relative_to: terms`, each element's error is relative to the sum of the absolute values of its
-terms instead. A kernel may have a peer, which is another project's kernel for the same operation.
+A case is a combination of one operation, data type, shape and magnitude of the inputs. Errors are relative to the
+reference's largest absolute value. With `relative_to: terms`, each element's error is relative to the sum of the
+absolute values of its terms instead. A kernel may have a peer, which is another project's kernel for the same
+operation.
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *
 
 
 def _require_terms(case: KernelCase, sheet: Sheet) -> None:
-    """End the judgement with ERROR if the case lacks evidence that `relative_to: terms` needs. This is the error
-    relative to terms of every output and of the peer's outputs, the number of elements that were changed outside the
-    outputs, and the number of references that are zero everywhere."""
+    """End the judgement with ERROR if the case lacks evidence that `relative_to: terms` needs. Three things are needed:
+    the error of every output, also of the peer, relative to its terms; the number of elements that were changed outside
+    the outputs; the number of references that are zero everywhere."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(
             reasons.EVIDENCE_MISSING,

@@ -23,14 +23,16 @@ from harness.kinds.trajectory.repeatability import named_trajectory, require_equ
 # 1. from the peak of the warm-up to the peak of all later samples.
 # 2. from the peak of the first `after` later samples to the peak of the last `after` samples. This growth finds a leak
 # that a high peak in the warm-up hides.
-# 3. from a median to the peak of the last `after` samples. The median is that of the peaks of all windows of `after`
-# samples in the first half of the later samples. This growth finds a leak that a peak right after the warm-up hides.
+# 3. from a typical peak to the peak of the last `after` samples. The first half of the later samples is divided into
+# groups of `after` samples, and the typical peak is the median of the groups' peaks. This growth finds a leak that a
+# peak right after the warm-up hides.
 #
 # If steps have different shapes, `after` should be at least the number of steps in which all shapes occur once.
 
 
 def judge_steady(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
-    """Return PASS if the bytes that the claim names grow by at most `growth_at_most` (0.01 is 1 %)."""
+    """Return PASS if allocated and reserved memory, or with `of: reserved` only reserved memory, grow by at most
+    `growth_at_most` (0.01 is 1 %) after the warm-up."""
     run = context.only_run(part.chosen_probe())
     execution = executed(run, part.candidate)
     watched = part.per == "replay"
@@ -120,8 +122,8 @@ GIB = 2**30
 
 
 def judge_peak(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, equal training, memory outside
-    torch's allocator, the bound, that no higher peak was missed."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, equal training, memory
+    outside torch's allocator, the bound, that no higher peak was missed."""
     candidate, baseline = (executed(context.run_of("peak_memory", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(baseline, candidate)

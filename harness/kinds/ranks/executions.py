@@ -27,7 +27,7 @@ FEWEST_SHARES = 0.5
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
     """Return an arm's first execution in each rank. End the judgement with ERROR if an execution is missing or
-    incomplete, or contradicts itself."""
+    incomplete, or has records that contradict each other."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, but arm {arm} has {ranks}")
@@ -38,7 +38,8 @@ def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
 
 
 def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
-    """Return the record of all steps of each rank. End the judgement with ERROR if one is missing or incomplete."""
+    """Return the record of all steps of each rank. End the judgement with ERROR if a record is missing or
+    incomplete."""
     found = {}
     for rank, execution in executions.items():
         noted, steps = execution.rank_steps, len(execution.series.loss)
@@ -153,7 +154,7 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
     """End the judgement with FAIL if a rank read too few or too many rows in a step. In a step, all ranks together may
     read a smaller or larger batch than the workload states. If most batches are smaller, leave the claim undecided,
-    because rows that are packed into one row seem to be missing."""
+    because rows that the trainer packs into one row look like missing rows."""
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
@@ -179,8 +180,9 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
 
 
 def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
-    """Return three numbers for a rank's rows: the mean number of different rows in a step, the number that is expected
-    for random draws from all of the rank's rows, and the largest standard deviation of the number for such draws.
+    """Return three numbers for a rank's rows. The first is the mean number of different rows in a step. The second is
+    the number that is expected for random draws from all of the rank's rows. The third is an upper bound on the
+    standard deviation of the number for such draws.
 
     Of n draws from v rows, v (1 - (1 - 1/v)^n) are expected to be different. The variance is at most n/4 (Efron-Stein),
     because one draw changes the number by at most 1.

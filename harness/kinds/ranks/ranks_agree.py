@@ -40,7 +40,8 @@ class _Draws:
 
     steps: the number of steps in which at least one rank drew a number.
     alike: step -> a rank that drew the same numbers as another rank with a lower number.
-    apart: step -> a rank whose generator had another state than those of most ranks, before or after the step.
+    apart: step -> a rank whose generator had a different state from the generators of most ranks, before or after the
+    step.
     """
 
     steps: int
@@ -155,9 +156,9 @@ SETTLING_STEPS = 2
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal frozen
-    parameters, equal numbers of steps, equal parameters after each step, divided parameters, the rows of each rank,
-    random numbers, collectives, that training had an effect, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
+    frozen parameters, equal numbers of steps, equal parameters after each step, divided parameters, the rows of each
+    rank, random numbers, collectives, that training had an effect, the end states."""
     run = context.only_run("paired")
     arm = context.contract.arms[part.candidate]
     executions = of_ranks(run, part.candidate, arm.ranks)
@@ -229,9 +230,10 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """End the judgement with FAIL if a rank holds too large a share of the parameters or of the optimizer's tensors, or
-    if every parameter is divided and the claim sets no `share_at_most`. End the judgement with ERROR if the claim needs
-    the shares, but they were not recorded. Return a clause that says how many parameters are divided, or ""."""
+    """End the judgement with FAIL if a rank holds too large a share of the parameters or of the optimizer's tensors. Do
+    the same if every parameter is divided and the claim sets no `share_at_most`. End the judgement with ERROR if the
+    claim needs the shares, but they were not recorded. Return a clause that says how many parameters are divided, or
+    ""."""
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
         sheet.figure("parameters_in_parts", in_parts, "tensors")

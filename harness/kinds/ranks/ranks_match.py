@@ -23,8 +23,8 @@ from harness.numbers import counted
 
 
 def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
-    rows, the losses, that all trained, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
+    start and rows, the losses, that training had an effect in every arm and rank, the end states."""
     run = context.only_run("paired")
     arm = context.contract.arms[part.candidate]
     executions = of_ranks(run, part.candidate, arm.ranks)

@@ -161,9 +161,9 @@ class Pairs:
 
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: steps after a load, the capture, enough
-    steps, precisions, finite losses, equal starts and batches of each seed, that seeds differ, enough distinct batches,
-    a worse candidate, the other guards, the end states, an undecided difference."""
+    """Return the judgement of a claim. The checks are made in this order: steps after a load, a replayed capture,
+    enough steps, precisions, finite losses, equal starts and batches of each seed, that seeds differ, enough distinct
+    batches, whether the candidate is worse, the other guards, the end states, whether the difference is undecided."""
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
     run, chains = joined(part, run)
@@ -195,7 +195,8 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
         require_precisions(part, executions[part.candidate], executions[part.baseline])
         comparison.begin(group)
     _require_unequal_seeds(part, by_seed)
-    for executions in by_seed.values():  # before the losses: the margin holds for distinct batches
+    # checked before the losses are compared, because the margin is meant for distinct batches
+    for executions in by_seed.values():
         require_distinct_batches(part.guards, executions[part.candidate], sheet)
     note_chains(chains, sheet)
     pairs = pairs_of(part, by_seed)

@@ -83,8 +83,8 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """End the judgement with INCONCLUSIVE if the seconds that a process measured are too few for the work of the GPU or
-    of the processors, or if they contradict the supervisor's clock."""
+    """End the judgement with INCONCLUSIVE if the seconds that a process measured contradict another clock. They must
+    not be too few for the work of the GPU or of the processors, and must agree with the supervisor's clock."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
         _require_time_for_the_work(timing, timings)

@@ -148,7 +148,8 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
     )
     least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
     most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
-    # All measurements together may decide, although one of the measurements does not.
+    # The bounds over all measurements together may decide, although those of a single measurement do not. In that case,
+    # leave the bounds out of the sentence.
     if least < part.at_least <= most:
         sure = f"at {part.confidence * 100:g}% confidence"
         sentence += f": {sure}, the ratio is at least {_down(least):.3f} and at most {-_down(-most):.3f}"

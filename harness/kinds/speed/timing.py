@@ -63,8 +63,8 @@ class StepTimes:
 
 
 def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:
-    """Return for how many seconds the device works in a step of `arm`. Use the measurement of this process if it was
-    profiled, otherwise the median over all profiled processes."""
+    """Return for how many seconds the device works in a step of `arm`. The number is from this process if this process
+    was profiled, and otherwise the median over all profiled processes."""
     profiled = [timing] if timing.observed_steps else [each for each in timings if each.observed_steps]
     return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
@@ -203,7 +203,7 @@ def _require_over(earlier: Block, later: Block, where: str) -> None:
 
 
 class Process(NamedTuple):
-    """One process of the comparison, with its run and its timing."""
+    """One process of a timing: the evidence of its run, and its record of timed blocks."""
 
     run: RunEvidence
     timing: TimingEvidence
@@ -286,8 +286,8 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """End the judgement unless a working profiler watched at least one process, and all other processes captured the
-    same graphs."""
+    """End the judgement unless a working profiler watched at least one process, and every other process captured the
+    same graphs as a watched process."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:

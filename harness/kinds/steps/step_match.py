@@ -1,4 +1,7 @@
-"""Judge `step_match`: from the same state, the candidate's step equals the reference's step except for rounding."""
+"""Judge `step_match`: from the same state, the candidate's step equals the reference's step except for rounding.
+
+The yardstick is an arm that executes the reference in the candidate's precision. It shows how large rounding errors
+are."""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ class Held:
 
 
 def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
-    batches, that every tensor was compared, the bounds, enough steps, the guards, the end states."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
+    start and batches, that every tensor was compared, the bounds, enough steps, the guards, the end states."""
     run = context.only_run("step_match")
     arms = {role: executed(run, name) for role, name in part.arms().items()}
     candidate = arms["candidate"]

@@ -184,7 +184,8 @@ class TrajectoryMatch(Bounded):
         # claim of equal bits needs only digests. Repetitions and controls need only series and digests.
         if self.equality == "bitwise":
             return []
-        # In one process, libraries make the same choices for both arms, for example of an algorithm.
+        # In one process, libraries make the same choices for both arms, for example of an algorithm. Therefore
+        # candidate and baseline are executed in one process.
         if self.equality == "noise":
             return [[self.candidate, self.baseline], [self.candidate], [self.baseline]]
         control = [] if self.ends is None else [[self.ends.control, self.baseline]]

@@ -58,8 +58,8 @@ def require_equal_training(
     nothing: str,
     same_system: bool,
 ) -> None:
-    """End the judgement unless both arms trained in the measured steps, and these steps satisfy `trajectory`. The
-    checks are those of the judge of trajectory_match claims.
+    """End the judgement unless both arms trained in the measured steps, and these steps satisfy the claim `trajectory`.
+    The checks are the same as in the judge of `trajectory_match`.
 
     named: the baseline and then the candidate, by name. nothing: the message if no step was recorded. same_system: True
     if one system trains both arms.
@@ -85,7 +85,8 @@ def require_equal_training(
 
 
 def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
-    """Compare every repetition with the first run. The repetition that differs most decides."""
+    """Return the judgement of a claim. Every repetition is compared with the first run, and the repetition that differs
+    most decides."""
     run = context.only_run("paired")
     executions = replicas(run, part.candidate, part.runs)
     comparison = Comparison(part, context, sheet)
@@ -133,8 +134,8 @@ def _badness(found: Difference) -> tuple[bool, bool, float, int]:
 
 
 def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: finite losses, compiled code, enough steps,
-    losses, batches, start, that both arms trained."""
+    """Return the judgement of a claim. The checks are made in this order: finite losses, that no recording stands for
+    compiled code, enough steps, that losses, batches and starts differ, that both arms trained."""
     run = context.only_run("paired")
     ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
     named = {part.baseline: theirs, part.candidate: ours}

@@ -1,7 +1,7 @@
 """Judge `trajectory_match`: two arms' losses, or another metric, agree in bits, within a bound or within noise.
 
 With `equality: bitwise`, the end states must also be equal. With `within`, the distance of the final parameters is also
-reported. With `noise`, several runs of both arms are compared, with gradients and end states
+reported. With `noise`, several runs of both arms are compared in losses, gradients and end states
 (`harness.judging.own_noise`). The noise floor is the baseline's largest absolute difference from its repetition.
 """
 
@@ -51,8 +51,8 @@ SAME = "the same operators on the same types, shapes and strides, and equal bits
 
 
 def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Return the judgement of a claim. The checks are made in this order: the capture, finite losses, equal start and
-    work, the difference, the guards, the end states, the noise floor."""
+    """Return the judgement of a claim. The checks are made in this order: a replayed capture, finite losses, equal
+    start and work, the difference between the series, the guards, the end states, the noise floor."""
     if part.equality == "noise":
         return _judge_by_noise(part, context, sheet)
     run = context.only_run("paired")

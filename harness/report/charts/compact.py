@@ -1,7 +1,7 @@
 """Rewrite matplotlib's SVG so that it is small, with a flat list of shapes, classes for styles, and relative paths.
 
-A report has dozens of images and must stay small enough for a mail. Most of matplotlib's output is nesting, names that
-nothing refers to, and digits that no screen can show.
+A report has dozens of images and must stay small enough for a mail. Most of matplotlib's output can be left out: nested
+groups, ids that nothing refers to, and digits that no screen can show.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ class Scale:
 def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str, str]]:
     """Return three things for a matplotlib image: its view box, the content of its `svg` element, and styles by class.
 
-    Attributes are in single quotes, and ids begin with `ID`. Metadata is removed, because it contains the date and
-    equal runs must give equal bytes. Data for the script of the page is kept: names of series (`data-s`) and other
-    marks (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale of axes at their clipping rectangle.
+    Attributes are in single quotes, and ids begin with `ID`. Metadata is removed, because it contains the date, and
+    equal runs must give equal bytes. Data for the script of the page is kept: names of series (`data-s`) and of other
+    marks (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale of each pair of axes (in attributes
+    of the clipping rectangle).
     """
     root = ET.fromstring(svg)  # noqa: S314 - matplotlib's own output
     looks, ids = _Looks(), _Ids()
@@ -142,7 +143,7 @@ def _attributes(node: ET.Element, looks: _Looks, ids: _Ids) -> dict[str, str]:
 
 
 def _named(group: str) -> dict[str, str]:
-    """Return the attributes for all shapes in a group. They come from the group's id in matplotlib's SVG."""
+    """Return the attributes that every shape in a group gets because of the group's id in matplotlib's SVG."""
     if group.startswith(("xtick", ALONG)):
         return {"data-t": ""}
     return {name: _quoted(group.removeprefix(begins)) for begins, name in _NAMES.items() if group.startswith(begins)}
@@ -202,8 +203,8 @@ def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
 
 
 def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
-    """Return definitions of repeated paths, and the shapes that refer to them. This saves space if arms train equally,
-    because their curves are then equal."""
+    """Return one definition for each path that occurs several times, and the shapes, which refer to these definitions.
+    This saves space if arms train equally, because the arms' curves are then equal."""
     times = Counter(leaf.attributes.get("d", "") for leaf in shapes)
     often = {path: ids.of(path) for path, count in times.items() if count > 1 and len(path) > _LONG}
     drawn = [

@@ -269,7 +269,8 @@ def _difference_words(
     return text + (f"; first differing step {first}." if first is not None else "; no step differs.")
 
 
-BROAD = 5.0  # Width of a baseline's line in points. A thinner line above it leaves both of its sides visible.
+# Width of a baseline's line in points. If a thinner line is drawn on top, the baseline stays visible on both sides.
+BROAD = 5.0
 
 
 class Role(StrEnum):
@@ -301,7 +302,7 @@ _LINES: Mapping[Role, Mapping[str, Any]] = {
 def line_of(role: Role) -> dict[str, Any]:
     """Return the style of a line.
 
-    The baseline's line is drawn below all other lines. If another arm is equal, its line is visible on top.
+    The baseline's broad line is drawn below all other lines. If another arm has equal values, both lines are visible.
     """
     return {"color": COLOURS[role], **_LINES[role]}
 
@@ -426,7 +427,7 @@ def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Ma
 
 # The code below plots a timing: the ratio and the blocks of each process, and the machine's clocks and throttling.
 
-SAMPLES = 160  # largest number of samples that are drawn for one reading, for all processes together
+SAMPLES = 160  # largest number of samples drawn for one reading (such as the clock), for all processes together
 Reading = Callable[[TelemetrySample], float | None]
 READINGS: dict[str, Reading] = {
     "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
@@ -449,8 +450,8 @@ class ProcessTiming:
     """One process of a timing that compares two arms. All times are seconds on the axis."""
 
     process: int
-    # The judge's ratio. If the judge left out the process: the baseline's undisturbed step time divided by the
-    # candidate's.
+    # The ratio that the judge used. If the judge left out this process, the baseline's undisturbed step time divided by
+    # the candidate's undisturbed step time.
     ratio: float
     disturbed: int  # number of rounds in which other work ran on the processor
     candidate_aa: float
@@ -473,8 +474,8 @@ class ProcessTiming:
 def timing(
     processes: Sequence[ProcessTiming], *, demanded: float, interval: Sequence[float], shares_clock: bool
 ) -> Plot:
-    """Plot in one figure: ratio, A/A ratios (each arm against itself) and blocks of each process, and the machine's
-    clocks and throttle reasons.
+    """Plot a timing in one figure. For each process it shows the ratio, the A/A ratios (each arm against itself) and
+    the blocks. For the machine it shows clock, power, temperature and throttle reasons.
 
     demanded: the smallest ratio that the claim allows; interval: the interval of the trimmed mean ratio; shares_clock:
     True if the start of each block was recorded, so that the time axis also shows gaps.
@@ -532,8 +533,8 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
 
 
 def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot the A/A ratios of each process (each arm against itself) in separate axes. They are near 1, and could not be
-    distinguished on axes with a large ratio."""
+    """Plot the A/A ratios of each process (each arm against itself) in separate axes. These ratios are near 1, and
+    could not be distinguished on the axes of candidate and baseline, where the ratio can be large."""
     processes = [item for item in processes if item.counts]
     middles = [(item.start + item.end) / 2 for item in processes]
     # Draw the baseline's marks broad and below the other marks, like its lines.
@@ -572,7 +573,8 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
 
 
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
-    """Plot a row for each throttle reason. The row has a line in the times in which samples had this reason."""
+    """Plot a row for each throttle reason. Lines in the row mark the times in which samples of the GPU had this
+    reason."""
     for lane, reason in enumerate(reasons):
         least = 0.006 * processes[-1].end  # shortest length of a line, so that a single sample stays visible
         spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
@@ -608,8 +610,8 @@ def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str,
 
 @drawn_once
 def bars(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, alt: str) -> Plot:
-    """Plot a horizontal bar for each row. The first of the named values fills the bar. The last value is the bar's
-    outline, and is written at its end."""
+    """Plot a horizontal bar for each row. The first of the named values is drawn as a filled bar. Any other value is
+    drawn as an outline. The last value is also written as a number at the end of the bar."""
 
     def paint(axes: list[Axes]) -> None:
         axis, places, longest = axes[0], range(len(rows)), list(values.values())[-1]
@@ -647,7 +649,8 @@ class MachineRuns(NamedTuple):
 def over_runs(
     machines: Sequence[MachineRuns], ticks: Mapping[int, str], demand: tuple[float, str] | None, unit: str, alt: str
 ) -> Plot:
-    """Plot a figure over several runs with its intervals. Each machine has one color. The demand has a label."""
+    """Plot a figure over several runs, with its intervals. Each machine has one color. demand: a number, drawn as a
+    line, and the label of the line."""
 
     def paint(axes: list[Axes]) -> None:
         for place, one in enumerate(machines):

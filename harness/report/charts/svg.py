@@ -138,7 +138,7 @@ def legend(axis: Axes, *, columns: int = 2) -> None:
 
 
 def named(mark: Artist, name: str) -> None:
-    """Give a mark that is not in the legend a name, namely that of the legend entry with the same style."""
+    """Give a mark that is not in the legend a name: the name of the legend entry with the same style."""
     mark.set_gid(f"mark:{name}")
 
 
@@ -152,7 +152,8 @@ def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: flo
 
 
 def _name_marks(axis: Axes) -> None:
-    """Give each mark its name from the legend. A line along the horizontal axis is named as a series."""
+    """Give each mark the name that it has in the legend. A line whose points are data on both axes is also marked as a
+    series."""
     for mark in (*axis.lines, *axis.patches):
         name = str(mark.get_label())
         if mark.get_gid() is None and not name.startswith("_"):

@@ -16,8 +16,8 @@ NAMED = 4  # number of kinds of cost that the one-line summary names
 COLUMNS = 6  # number of kinds of cost that have a column of their own in the table of runs
 RUNS = 5  # number of runs in the open table; the other runs are in a folded table
 UNCLOCKED = (
-    "These are sums over the runs, as if they had followed one another, each from its first record to its last. The "
-    "times at which their processes started and ended were not recorded."
+    "These are sums over the runs, also where runs went side by side. Each run counts from its first record to its "
+    "last, because the times at which its process started and ended were not recorded."
 )
 CLOCKED = "Each run counts in full, also where runs went side by side."
 SHARED = "GPU time is the filled part of a bar; a moment of a GPU that several runs share is divided among them."
@@ -98,7 +98,8 @@ def _kinds(costs: Costs) -> Table:
 
 
 def _runs(costs: Costs) -> list[Table]:
-    """Return tables of the runs, the longest first. The `COLUMNS` most costly kinds have columns."""
+    """Return tables of the runs, the longest run first. The `COLUMNS` kinds of cost with the most seconds have
+    columns."""
     kinds = sorted(costs.by_kind, key=lambda kind: -costs.by_kind[kind])
     spent = {run: _by_kind(phases) for run, phases in costs.by_run.items()}
     ordered = sorted(spent.items(), key=lambda item: -sum(item[1].values()))
@@ -119,7 +120,8 @@ def _by_kind(phases: Sequence[PhaseSeconds]) -> Mapping[Kind, float]:
 
 
 def _figures(took: Mapping[Kind, float], kinds: Sequence[Kind]) -> list[float]:
-    """Return the total seconds of a run, then of the first `COLUMNS` kinds, then the sum of all other kinds."""
+    """Return the seconds of a run: the total, then one number for each of the first `COLUMNS` kinds of cost, then the
+    sum of all other kinds."""
     each = [took.get(kind, 0.0) for kind in kinds]
     return [sum(each), *each[:COLUMNS], sum(each[COLUMNS:])]
 
@@ -134,8 +136,8 @@ def _tenths(value: float) -> str:
 
 
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
-    """Plot a bar for the run seconds of each kind of cost. Its GPU seconds are filled. If no GPU was used, the whole
-    bar is filled."""
+    """Plot a bar for each kind of cost. The length of the bar is the seconds of runs, and its filled part is the
+    seconds of GPUs. If no GPU was used, the whole bar is filled."""
     told = [f"{kind.words} {took:,.1f} s{_of_a_gpu(of_gpus.get(kind, 0.0))}" for kind, took in spent.items()]
     parts = {"seconds of GPUs": [min(of_gpus.get(kind, 0.0), took) for kind, took in spent.items()]}
     return plots.bars(

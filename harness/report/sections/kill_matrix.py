@@ -35,8 +35,10 @@ _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one fault in one claim. slips: True if a check of the tolerance alone would have missed the fault.
-    link: address of the judgement."""
+    """The result of planting one fault for one claim. link: address of the judgement.
+
+    slips: True if a check of the tolerance alone would have missed the fault.
+    """
 
     word: str
     slips: bool = False
@@ -203,8 +205,8 @@ def _column(
 def groups(columns: Sequence[Column]) -> list[list[Column]]:
     """Return groups of claims that share faults, so that each table is at least half filled.
 
-    Claims with many faults are placed first. A claim joins the group whose table stays fullest, among the groups that
-    have at least half of the claim's faults.
+    Claims with many faults are placed first. A claim can join a group that has at least half of the claim's faults. Of
+    these groups, the claim joins the one whose table stays fullest.
     """
     found: list[list[Column]] = []
     for column in sorted(columns, key=lambda one: -len(one.cells)):
@@ -230,9 +232,8 @@ def _share(columns: Sequence[Column]) -> float:
 
 
 def _group(columns: Sequence[Column]) -> Group:
-    """Return a table of these claims. Surviving faults come first, then faults that most claims share.
-
-    Faults that are planned for the same claims are next to each other.
+    """Return a table of these claims. Surviving faults come first. The other faults are ordered by how many claims
+    share them, the largest number first. Faults that are planned for the same claims are next to each other.
     """
     faults = dict.fromkeys(fault for column in columns for fault in column.cells)
     rows = [(fault, [column.cells.get(fault, Cell(NOT_PLANNED)) for column in columns]) for fault in faults]

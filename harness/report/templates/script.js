@@ -1,5 +1,6 @@
-// What a page can do beside being read: values under the pointer, a closer look at a range, a filter, a copied command.
-// All of it is made here, so that nothing dead stands on a page where no script runs. Texts of evidence go in as text.
+// The script adds to a page: values of plots under the pointer, zooming, a filter for cards, and buttons that copy
+// commands. The script also creates the elements for these, so that a page on which no script runs has no dead controls.
+// Texts from evidence are inserted as text, never as HTML.
 'use strict';
 (() => {
 const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
@@ -10,7 +11,7 @@ const make = (tag, set, ...inside) => {
 };
 const button = (textContent, onclick) => make('button', {type: 'button', textContent, onclick});
 
-// --- cards, and rows that lead to one, by verdict, claim and words
+// --- filter the cards, and the rows that link to a card, by verdict, claim and words
 const entries = all('[data-verdict]');
 const heading = document.getElementById('claims');
 if (heading && entries[1]) {
@@ -46,7 +47,7 @@ if (heading && entries[1]) {
   });
 }
 
-// --- a link leads to what is folded, too
+// --- open the folded elements around the target of a link
 const unfold = () => {
   const target = document.getElementById(location.hash.slice(1));
   if (!target) return;
@@ -57,7 +58,7 @@ const unfold = () => {
 addEventListener('hashchange', unfold);
 if (location.hash) unfold();
 
-// --- the command that repeats the run
+// --- add a button that copies the command that repeats the run
 for (const text of all('[data-copy]')) {
   const done = make('output');
   const copy = () => {
@@ -67,8 +68,8 @@ for (const text of all('[data-copy]')) {
   text.before(make('p', {className: 'tool'}, button('Copy the command', copy), ' ', done));
 }
 
-// --- plots: what is known of their values is read off what is drawn, in units of the image
-// A path in pieces: its points, whether they are one mark, what ends the piece.
+// --- plots: the values are computed from the coordinates of the drawn paths, in units of the image
+// Split a path into pieces. A piece has its points, their middle, and an `end`, which is empty unless it is a mark.
 const pieces = path => path.match(/M[^M]+/g).map(piece => {
   const [x, y, ...steps] = piece.match(/-?\d+/g).map(Number);
   const points = [[x, y]];
@@ -113,7 +114,7 @@ for (const plot of all('svg.plot')) {
     return whole ? left + (Math.round(valueAt(within)) - xs[0]) / step : within;
   };
   const zoomed = x => Math.round(left + (x - from) / (to - from) * width);
-  // Where a line is at x, or a mark near by.
+  // Return the height of a line at x, or of a mark near x.
   const heightAt = (parts, x) => {
     for (const {points, end} of parts) {
       const next = end ? 0 : points.findIndex(([right], at) => at && points[at - 1][0] <= x && x <= right && points[at - 1][0] < right);
@@ -159,7 +160,7 @@ for (const plot of all('svg.plot')) {
         each.leaf.replaceWith(path);
         each.leaf = path;
       }
-      // A mark keeps its shape.
+      // Move a mark as a whole, so that zooming does not change its shape.
       const move = (x, middle) => each.name && middle ? Math.round(x + zoomed(middle) - middle) : zoomed(x);
       each.leaf.setAttribute('d', each.parts.map(({points, end, middle}) =>
         'M' + points.map(([x, y]) => move(x, end && middle[0]) + ' ' + y).join('L') + end).join(''));

@@ -37,7 +37,7 @@ class HostMade:
 
     All other memory counts as the device's memory: batches, parameters, state, and everything computed from these.
     recorded: True if the step is recorded for replays. Step counters then also count as the device's memory, because
-    replays must repeat them.
+    replays must repeat their changes.
     """
 
     def __init__(self, *, recorded: bool = False) -> None:
@@ -127,8 +127,8 @@ def caller() -> FrameType:
 
 
 def _names(frame: FrameType, back: FrameType) -> tuple[str, str]:
-    """Return two names: the function of the frame and, if this is an interceptor's `execute`, the function that called
-    it, else ""."""
+    """Return the name of the frame's function, and a second name. If the function is an interceptor's `execute`, the
+    second name is that of the function that called `execute`. Otherwise the second name is ""."""
     name = frame.f_code.co_name
     return name, back.f_code.co_name if name == "execute" else ""
 
@@ -140,8 +140,8 @@ def is_of_an_optimizer(frame: FrameType) -> bool:
 
 
 def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu". A variable that has the value "cpu" here would have the value "cuda" on a
-    machine with a GPU."""
+    """Return True if the call in `frame` names the device by the literal "cpu". A variable that has the value "cpu"
+    here would have the value "cuda" on a machine with a GPU."""
     if str(device) != "cpu":
         return False
     if is_of_an_optimizer(frame):
@@ -152,7 +152,8 @@ def _means_the_host(device: object, frame: FrameType) -> bool:
     return ('"cpu"' in call or "'cpu'" in call) and "cuda" not in call
 
 
-# Execute a step on a CPU as if on a device. A read counts as a wait only if the host would wait for a device there.
+# Execute a step on a CPU as if on a device. A read counts as a wait only if the host would wait at the same read on a
+# device.
 #
 # A dispatch mode that watches the step may have two attributes. `host` (a `HostMade`) stores which memory is the host's
 # memory. `read` is called when the host reads a tensor without an operator, and returns the tensor to read.
@@ -167,7 +168,7 @@ READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__for
 
 
 class OnADevice(Interceptor):
-    """Within the block, shows to dispatch modes on a CPU the calls that they would see on a device.
+    """Within the `with` block, shows to dispatch modes on a CPU the calls that they would see on a device.
 
     With a given number of classes, `one_hot` reads no value on a device. On a CPU, torch's `one_hot` reads the smallest
     and the largest class to check them; this read is avoided. A function that reads the CPU's memory without calling an
@@ -201,12 +202,12 @@ class OnADevice(Interceptor):
 
 @contextmanager
 def as_on_a_device() -> Iterator[None]:
-    """Execute the block so that a dispatch mode on a CPU sees the calls that it would see on a device.
+    """Execute the `with` block so that a dispatch mode on a CPU sees the calls that it would see on a device.
 
-    In the block, torch's optimizers accept `capturable=True` on a CPU. Nothing else changes if the block is inside
-    another such block, or if no active dispatch mode distinguishes host and device. In these cases no function mode is
-    used. A function mode would be called at every operation and every read of a tensor's attribute, and would make
-    torch.compile compile again.
+    In the `with` block, torch's optimizers accept `capturable=True` on a CPU. Nothing else changes if the `with` block
+    is inside another such `with` block, or if no active dispatch mode distinguishes host and device. In these two cases
+    no function mode is used. A function mode would be called at every operation and every read of a tensor's attribute,
+    and would make torch.compile compile again.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
@@ -293,7 +294,7 @@ _SHOWN = 8
 
 
 class Waits(Observer):
-    """Counts, for each line of code, how many operations in the block read values of tensors on `device`."""
+    """Counts, for each line of code, how many operations in the `with` block read values of tensors on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """Run user steps on fake tensors, which have shapes but no values. On a CPU, operators that do not support fake tensors
 run on zeros.
 
-Few user-defined operators are registered for fake tensors. Some of torch's own fake versions hold only for a GPU:
-`_grouped_mm` accepts only bfloat16. Execution on zeros gives the shapes of the results. It does not show whether a
-user-defined operator waits for the device.
+Few user-defined operators are registered for fake tensors. Some of torch's own fake versions are right only for a GPU.
+For example, the fake `_grouped_mm` accepts only bfloat16. Execution on zeros gives the shapes of the results, but does
+not show whether a user-defined operator waits for the device.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from harness.system.replay.launches import as_written, standing_in
 from harness.system.replay.placement import is_of_torch
 from harness.system.users_code import named, own_frame_of_stack
 
-_DEEPEST = 6  # number of levels of nested containers that are searched for an owner; each level reads the whole heap
+_DEEPEST = 6  # levels of containers that are searched for a fake tensor's holder; each level reads the whole heap
 _SEARCHED = 4
 _SHOWN = 3
 _modes: list[weakref.ref[FakeTensorMode]] = []
 
 
 class FakeTensorsLeftError(HarnessError):
-    """Objects of the training still hold the harness's fake tensors after a trial execution."""
+    """Objects of the training still hold the harness's fake tensors after an execution on fake tensors was undone."""
 
 
 def note_mode(mode: FakeTensorMode) -> None:
@@ -97,7 +97,7 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
     if places:
         more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
         raise FakeTensorsLeftError(
-            "the harness runs the step on tensors without values to test it, and no such tensor may remain in memory",
+            "to test the step, the harness runs it on tensors without values, and no such tensor may remain in memory",
             got=f"tensors without values in {', '.join(places[:_SHOWN])}{more}",
             remedy="keep the state that a step changes where the harness finds it: in variables that the step closes "
             "over, or on the model, the optimizer, the trainer or its callbacks",
@@ -105,8 +105,8 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
 
 
 def _holders(values: list[Any]) -> set[str]:
-    """Return the names of the objects that hold `values`: `Class.attribute`, `module.name` or `function`. Holders of
-    containers are found, too.
+    """Return the names of the objects that hold `values`: `Class.attribute`, `module.name` or `function`. An object
+    that holds a value inside containers is found, too.
 
     Objects that torch's internals hold are left out, because they do not belong to the training.
     """
@@ -221,7 +221,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _without_values(returned: Any) -> Any:
-    """Return an operator's result without real values, which torch also stores on fake tensors of one element."""
+    """Remove the real value that torch stores on a fake tensor of one element. Return the operator's result."""
     for tensor in tensors_in(returned):
         if isinstance(tensor, FakeTensor):
             tensor.constant = None
@@ -230,7 +230,7 @@ def _without_values(returned: Any) -> Any:
 
 @contextmanager
 def on_fake_tensors() -> Iterator[FakeStepMode]:
-    """Execute the block on fake tensors. Compiled code runs uncompiled, because fake tensors have no memory."""
+    """Execute the `with` block on fake tensors. Compiled code runs uncompiled, because fake tensors have no memory."""
     with as_written(), standing_in((FakeTensor,), "tolist", Tensor.tolist), FakeStepMode() as mode:
         note_mode(mode)
         yield mode
@@ -239,7 +239,7 @@ def on_fake_tensors() -> Iterator[FakeStepMode]:
 def _reads_what_it_draws_from(func: Any, *args: Any, **kwargs: Any) -> bool:
     """Return True for a `multinomial` with one sample or without replacement.
 
-    Such a call checks its probabilities on the host, on any device. torch has no tag for this read.
+    On any device, such a call reads its probabilities on the host to check them. torch has no tag for this read.
     """
     if func is not torch.ops.aten.multinomial.default:
         return False

@@ -1,4 +1,4 @@
-"""Follow Python numbers that each step changes, and list operators whose results on CUDA may vary by repetition.
+"""Follow Python numbers that each step changes, and list operators that on CUDA may give other bits at each repetition.
 
 A replay executes no Python, so a Python number keeps its value from the capture. If the step only counts with the
 number, only the count is wrong. If the number affects a comparison or a tensor, the captured step trains differently.
@@ -144,7 +144,8 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
     """Convert a followed number to a plain number. This counts as a read, unless `%` formats the number as text."""
     caller = sys._getframe(2)
-    # At a BINARY_OP this can only be the formatting of a text with `%`, because arithmetic has its own methods.
+    # At a BINARY_OP this can only be the formatting of a text with `%`, because `Followed` has other methods for
+    # arithmetic.
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
         ours.note("converted to a plain number or an index")
     return function(ours.value)
@@ -189,8 +190,8 @@ class _GivenToTorch(Interceptor):
 
 @contextmanager
 def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
-    """Within the block, replace the numbers in the slots by followed numbers. Functions of `math` then return followed
-    numbers."""
+    """Within the `with` block, replace the numbers in the slots by followed numbers. Functions of `math` then return
+    followed numbers."""
     functions = [(name, each) for name, each in vars(math).items() if callable(each) and not name.startswith("__")]
     for slot in slots:
         slot.put(Followed(slot.value(), frozenset({slot.name}), notes))
@@ -206,12 +207,14 @@ def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
 
 
 def can_follow() -> bool:
-    """Return False if several ranks train together, because all ranks must execute a step equally often."""
+    """Return False if several ranks train together, because `follow` executes the step more often, and all ranks must
+    execute it equally often."""
     return not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
 def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bool) -> list[HostNumber]:
-    """Execute `body` twice: first to find the numbers that it changes, then to follow them. Return the numbers.
+    """Execute `body` twice: first to find the numbers that `body` changes, then to find for what it reads these
+    numbers. Return the numbers.
 
     `body` must have run once before. A number that only the first execution changes, such as a flag that something was
     built, needs no replay. If the step cannot run with a followed number in place of a number, the number counts as

@@ -8,11 +8,11 @@
 | `generators` | generators of torch, numpy and Python: the global ones and those that the step holds |
 | `tensors` | tensors in attributes, lists and closures, such as averaged weights, and numpy's arrays |
 
-The names of state do not depend on an adapter's variable names, unless two things would otherwise share a name.
-Prefixes of wrappers (`_orig_mod.` of `torch.compile`, `module.` of `DistributedDataParallel`) are removed. Settings of
-optimizers and schedulers are compared by value. For example, a captured step may keep its learning rate in a float32
-tensor, and an uncaptured step in a Python number. Options of an optimizer that only select how it executes its update
-(`capturable`, `fused`) are not state.
+The names of state do not depend on an adapter's variable names, unless two pieces of state would otherwise have the
+same name. Prefixes of wrappers (`_orig_mod.` of `torch.compile`, `module.` of `DistributedDataParallel`) are removed.
+Settings of optimizers and schedulers are compared by value. For example, a captured step may keep its learning rate in
+a float32 tensor, and an uncaptured step in a Python number. Options of an optimizer that only select how it executes
+its update (`capturable`, `fused`) are not state.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
 def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     """Return modules by path. Each DistributedDataParallel module, compiled or not, is replaced by its inner model.
 
-    If the step also holds the inner model directly, the inner model keeps the path of this second place.
+    If the step also holds the inner model directly, the inner model keeps the path of this direct reference.
     """
     found, held = {}, {id(module) for module in modules.values()}
     for path, module in modules.items():

@@ -97,8 +97,8 @@ _set, _seed = torch.random.set_rng_state, torch.random.manual_seed
 
 @contextmanager
 def noted_generator_states() -> Iterator[list[str]]:
-    """Yield a list. It gets a text for each line in the block that calls `torch.set_rng_state` or
-    `torch.manual_seed`."""
+    """Yield a list. The list gets a text for each line of code that calls `torch.set_rng_state` or `torch.manual_seed`
+    during the `with` block."""
     told: list[str] = []
 
     def note(how: str) -> None:

@@ -1,4 +1,4 @@
-"""Announce kernels that are launched without a torch operator, and replace functions of torch for a block.
+"""Announce kernels that are launched without a torch operator, and replace functions of torch within a `with` block.
 
 No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`).
 Trainers that launch kernels in other ways must call `announced`, otherwise the harness does not see the launches.
@@ -41,7 +41,7 @@ _announcing = False
 
 
 def is_watched() -> bool:
-    """Return True if the harness watches launches, and if the launch that begins now is not announced already."""
+    """Return True if the harness watches launches, and if the launch that begins now was not announced yet."""
     return bool(watches) and not _announcing
 
 
@@ -49,8 +49,8 @@ def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch:
     """Call `launch` so that the last observer in `watches` sees it, and return its result.
 
     name: the kernel's name.
-    args: its arguments, including its tensors.
-    kwargs: settings that also affect its result.
+    args: the kernel's arguments, including its tensors.
+    kwargs: settings that also affect the kernel's result.
 
     The line that called the function in which `announced` is called counts as the line of the launch.
     """
@@ -67,7 +67,8 @@ def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch:
 
 @contextmanager
 def triton_announced() -> Iterator[None]:
-    """Announce each launch of a Triton kernel within the block, so that the last observer in `watches` sees it."""
+    """Announce each launch of a Triton kernel within the `with` block, so that the last observer in `watches` sees
+    it."""
     replaced = []
     for module, name in _TRITON:
         # Do not import Triton on a machine without a GPU. A system may have to configure Triton before its import.
@@ -104,7 +105,7 @@ def _announcing_run(run: Callable[..., object]) -> Callable[..., object]:
 
 @contextmanager
 def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
-    """Replace the function `name` of each module or class by `stand_in` within the block."""
+    """Replace the function `name` of each module or class by `stand_in` within the `with` block."""
     before = [getattr(module, name) for module in modules]
     try:
         for module in modules:
@@ -117,7 +118,8 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
 
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
-    """Within the block, make `torch.cuda.is_current_stream_capturing()` return True to all callers outside of torch.
+    """Within the `with` block, make `torch.cuda.is_current_stream_capturing()` return True to all callers outside of
+    torch.
 
     Yield a list that gets the lines that call this function. A real capture does not use this context, because compiled
     code may depend on the identity of torch's own function.
@@ -137,12 +139,13 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """Within the block, compile nothing and run compiled code uncompiled. Yield a list that gets the lines that call
-    compiled code."""
+    """Within the `with` block, compile nothing and run compiled code uncompiled. Yield a list that gets the lines that
+    call compiled code."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []
-    # The callback of torch, or that of an enclosing `as_written` block. The enclosing block must also note the calls.
+    # The callback of torch or, inside another `with as_written()`, the callback of this outer `with` block, which must
+    # note the calls, too.
     outer = eval_frame._callback_from_stance
 
     # torch calls this function at each call of compiled code. With `compiler` None or False, torch itself would compile
@@ -156,6 +159,6 @@ def as_written() -> Iterator[list[str]]:
         if place not in calls:
             calls.append(place)
 
-    # Setting torch's stance is not enough. It does not note the calls, and a step may set another stance.
+    # Setting torch's stance is not enough. The stance does not note the calls, and a step may set another stance.
     with torch.compiler.set_stance("force_eager"), standing_in((eval_frame,), "_callback_from_stance", run_eagerly):
         yield calls

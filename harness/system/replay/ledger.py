@@ -47,7 +47,7 @@ _LIFTED = {_aten.lift_fresh, _aten.lift_fresh_copy}
 
 
 class FirstValues(Observer):
-    """Within the block, stores the first value of each tensor that is created only from numbers."""
+    """Within the `with` block, stores the first value of each tensor that is created only from numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,8 @@ class FirstValues(Observer):
 
 
 def writing_to(tensor: Tensor) -> AbstractContextManager[object]:
-    """Allow in-place changes of the tensor in the block. Inference tensors allow them only in inference mode."""
+    """Allow in-place changes of the tensor in the `with` block. Inference tensors allow such changes only in inference
+    mode."""
     return torch.inference_mode() if tensor.is_inference() else nullcontext()
 
 
@@ -95,8 +96,8 @@ def copy_into(tensor: Tensor, value: Tensor) -> None:
         local(tensor).copy_(value)
 
 
-# Bits for the sources from which the content of memory is computed. WHOLE: from parameters, and not only by a single
-# number. Higher bits are marks.
+# Bits for the sources from which the content of memory is computed. WHOLE: computed from parameters, and not only
+# through a single number. Higher bits are marks.
 PARAMETERS, DATA, WHOLE = 1, 2, 4
 _MADE_OF, _FIRST_MARK = PARAMETERS | DATA | WHOLE, 3
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
@@ -111,7 +112,8 @@ _CONDITIONS = frozenset({"condition", "mask"})  # names of arguments that only s
 
 
 class Effect(NamedTuple):
-    """The effects of an operator. `writes` and `chooses` name arguments by position or name."""
+    """The effects of an operator. `writes` contains the positions and names of the arguments that the operator changes,
+    and `chooses` those of the arguments that only select values."""
 
     writes: frozenset[int | str]
     chooses: frozenset[int | str]
@@ -187,8 +189,8 @@ class Ledger(Observer):
         self._reached = 0  # marks whose content reached other state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the tensors' memory as kept, because parameters, buffers or optimizers hold it. Later writes do not
-        remove this mark."""
+        """Note that parameters, buffers or optimizers hold the tensors' memory (`is_kept`). Later writes to the memory
+        do not change this."""
         for memory in self._in(list(tensors)):
             memory.is_kept = True
 

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that does not prevent compiled code from running compiled. It sees compiled operators only within
-    `as_written`.
+    """A dispatch mode that does not prevent compiled code from running compiled. The mode sees the operators of
+    compiled code only within `as_written`, which runs this code uncompiled.
 
     A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's memory. Under such a mode, a
     step executes as it would on a device. Other subclasses do not change the step.

@@ -38,7 +38,7 @@ from harness.system.replay.sites import Site, site_to_note
 # too.
 
 # Operators that move or create memory and do not round. They are not compared, because a captured step copies its batch
-# with them, and a plain step may not do so.
+# with such operators, but a plain step need not copy its batch.
 _MOVES = frozenset(
     {
         "_reshape_alias", "_to_copy", "_local_scalar_dense", "_unsafe_view", "alias", "arange",
@@ -69,8 +69,8 @@ def _known(func: OpOverload) -> tuple[str | None, tuple[tuple[int, str], ...]]:
     return name, tuple((place, each.name) for place, each in arguments if str(each.type) == "Optional[Tensor]")
 
 
-# Names of arguments that decide whether an operator draws. It draws no random numbers if such an argument is 0 or
-# False.
+# Names of arguments that decide whether an operator draws random numbers. The operator draws none if such an argument
+# is 0 or False.
 _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
@@ -118,7 +118,7 @@ def _layout(tensor: Tensor) -> str:
 
 
 class OperatorWatch(Observer):
-    """Collects the operators that are executed in the block.
+    """Collects the operators that are executed in the `with` block.
 
     names: the set of these operators, except operators inside compiled code.
     draws: the calls that draw random numbers, in order.
@@ -260,7 +260,7 @@ def record(function: Callable[[], list[Tensor]]) -> Operations:
 
 
 class _Recording(Observer):
-    """Executes and records every operation in the block."""
+    """Executes and records every operation in the `with` block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class _Recording(Observer):
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:
-            raise RuntimeError(f"{func} makes the host read a value that the step computes, so it cannot be replayed")
+            raise RuntimeError(f"{func} makes the host read a value that the step computes; no replay can do that")
         called = _COPY if func is LIFT else func  # each repetition creates the tensor again from its numbers
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
@@ -304,7 +304,7 @@ class _Recording(Observer):
         """Return a tensor that is computed only from constants. For other tensors, raise RuntimeError, because the host
         would read them."""
         if not self.host.has(tensor):
-            raise RuntimeError(f"{called} makes the host read a value that the step computes, so it cannot be replayed")
+            raise RuntimeError(f"{called} makes the host read a value that the step computes; no replay can do that")
         return tensor
 
     def _keep(self, tensor: Tensor) -> None:
@@ -325,8 +325,8 @@ class _Recording(Observer):
             dtype, number = place
             if dtype != tensor.dtype:
                 raise RuntimeError(
-                    "a tensor shares memory with a tensor that the step computes, but has another data type, and no "
-                    "recorded operation created it, so a replay could not create it again"
+                    "the step uses a tensor that no recorded operation created, so no replay can create it again; the "
+                    "tensor shares memory with a tensor that the step computes, but has another data type"
                 )
             shape = [list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
             view = [_Result(number), *shape]
@@ -384,10 +384,11 @@ def _places(value: Any) -> Iterator[int]:
 
 @contextmanager
 def _no_earlier_casts() -> Iterator[None]:
-    """Clear autocast's cache before and after the block. Otherwise each repetition would use weights that were
+    """Clear autocast's cache before and after the `with` block. Otherwise each repetition would use weights that were
     converted to another data type before the recording.
 
-    Within the block the cache works as in a plain step. All gradients of a weight are added in the converted type.
+    Within the `with` block the cache works as in a plain step, so that all gradients of a weight are added in the
+    converted type.
     """
     torch.clear_autocast_cache()
     try:
@@ -400,8 +401,8 @@ _SUMS = {"sum", "mean"}
 _FOLLOWED = 1 << 16  # number of elements; for larger tensors, such as activations, the values themselves count as terms
 _ADDITIONS = {"add", "sub", "rsub"}
 _SCALINGS = {"mul", "div"}
-# Operators whose results have terms of the same size as their inputs. `relu` and similar operators may cut off the
-# rounding error of a sum.
+# Operators whose results have terms of the same size as their inputs. This includes `relu` and similar operators,
+# although they may cut off the rounding error of a sum.
 _SAME = {
     "relu",
     "clamp",
@@ -421,8 +422,8 @@ _SAME = {
 
 
 class LossTerms(Observer):
-    """Computes the size of each element of each tensor in the block. The size is the sum of the absolute values of the
-    element's terms."""
+    """Computes the size of each element of each tensor that is computed in the `with` block. The size is the sum of the
+    absolute values of the element's terms."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,11 @@
-"""Predict on a CPU which tensors a training would keep on the host of a GPU, and which tensors each step would copy.
+"""Predict on a CPU which tensors a training with a GPU would keep on the host, and which tensors each step would copy
+from the host to the GPU.
 
 torch without CUDA ends the process if autograd meets a fake tensor of a CUDA device. Therefore the step runs on the
 CPU, and calls of torch functions are observed from the opening of the training on. A call that names a device places
 its result on this device (`x.to(device)`, `torch.zeros(3, device=device)`). A result that is computed from a placed
-tensor is on the device as well. Other new tensors are on the host. The place of earlier tensors is unknown.
+tensor is on the device as well. Other new tensors are on the host. The place of tensors that existed before the opening
+is unknown.
 
 A dispatch mode sees a user-defined operator, but not the operators that the operator's kernel calls. If the kernel is
 in Python or calls torch, a second mode inside the kernel observes these operators. A C++ kernel that reads memory
@@ -117,7 +119,7 @@ class _Memory(NamedTuple):
 
 class Placement(Interceptor):
     """Records for each tensor whether it would be on the device or on the host. The training must be opened in the
-    block.
+    `with` block.
 
     copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows such
     copies only from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown:
@@ -160,7 +162,8 @@ class Placement(Interceptor):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the step that is executed in the block. Drop the lines that an earlier watched step recorded."""
+        """Watch the step that is executed in the `with` block. Drop the lines that were recorded in an earlier watched
+        step."""
         self._steps += 1
         self._forget()
         self._watching = True
@@ -289,7 +292,8 @@ class Placement(Interceptor):
 
 
 class _Operators(Observer):
-    """Records the operators in the block whose results on CUDA may differ between repetitions."""
+    """Records operators that are called in the `with` block and that on CUDA may give other results at each
+    repetition."""
 
     def __init__(self, placement: Placement) -> None:
         super().__init__()

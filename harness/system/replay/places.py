@@ -31,8 +31,8 @@ from harness.system.replay.ledger import FirstValues, writing_to
 from harness.system.sharded_tensors import local
 
 ABSENT = object()  # stands for the value of a name that is not bound
-# Largest size of an array that counts as state, in bytes. A larger array counts as a data set. Otherwise every trial
-# execution would copy it.
+# Largest size of an array that counts as state, in bytes. A larger array counts as a data set and is not copied before
+# each execution that is undone later.
 LARGEST = 2**28
 # The class of the links in the internal list of a bounded cache. The class has no public name.
 _LINK = next(
@@ -88,7 +88,7 @@ Stays = Callable[[Slot, Any], bool]
 class Place:
     """A dictionary as a place. Subclasses are for other kinds of place. They define how their owner is read and filled.
 
-    is_shared: True if the whole process shares the place, such as names of modules and data of classes.
+    is_shared: True if the whole process shares the place, such as the global names of a module and the data of a class.
     """
 
     is_shared = False
@@ -174,7 +174,8 @@ class Elements(Place):
 
 
 class Bindings(Place):
-    """Names of a module that code uses, the data of a class, an object's slots, or a closure's variable.
+    """Global names of a module that the step's code uses, the data of a class, an object's slots, or a closure's
+    variable.
 
     These places have no dictionary that belongs only to the training.
     """
@@ -254,8 +255,8 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """Clear the cache if it was empty before, or if it contains fake tensors. Otherwise keep it, because the
-        training may need the results."""
+        """Clear the cache if it contains fake tensors, or if it was empty before and `stays` is not True for its
+        results. Otherwise keep the cache, because the training may need the results."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
@@ -306,7 +307,8 @@ _WHOLE = object()  # stands for the name in the key of an entry that does not be
 
 
 class StateError(HarnessError):
-    """A trial execution created optimizer state, and the harness does not know the first value of this state."""
+    """An execution that is undone later created optimizer state, and the harness does not know the first value of this
+    state."""
 
 
 class OptimizerState(Place):

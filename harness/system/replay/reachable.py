@@ -105,8 +105,8 @@ class _Walk:
     def __init__(self) -> None:
         self.found = Reachable()
         self._seen: dict[int, object] = {}  # keeps the objects alive, so that their ids are not used again
-        # Objects to follow at the end of the search. If other objects also hold them, they get their paths from those
-        # objects.
+        # Objects to follow at the end of the search. An object that is also held elsewhere thus gets its path from
+        # there.
         self._last: list[tuple[str, Any]] = []
         self._shared: set[int] = set()  # ids of objects that modules and classes hold, directly or indirectly
         self._is_shared = False  # True while the search is inside such an object
@@ -174,8 +174,8 @@ class _Walk:
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
             self._hold(Place(vars(value), path or type(value).__name__))
-            # A trial execution may leave a step of the scaler unfinished. The scaler would then refuse the next step,
-            # so its stages are restored. A disabled scaler has no stages.
+            # An execution that is undone later may leave a step of the scaler unfinished. The scaler would then refuse
+            # the next step, so its stages are restored. A disabled scaler has no stages.
             stages: dict[int, dict[str, Any]] = vars(value).get("_per_optimizer_states", {})
             self._hold(Place(stages, path or type(value).__name__))
             for stage in stages.values():
@@ -260,8 +260,8 @@ class _Walk:
         if Values.has(value):
             self._hold(Values(value, path))
             if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and _RESULT not in path:
-                # The array cannot share its memory with a tensor, because torch lacks its type or its strides are
-                # negative.
+                # An array cannot share its memory with a tensor if torch lacks the array's type, or if the array's
+                # strides are negative.
                 with suppress(TypeError, ValueError):
                     self.found.arrays[_free(path, self.found.arrays)] = torch.from_numpy(value)
         entries: list[tuple[str, Any]] = []
@@ -328,8 +328,8 @@ class _Walk:
         ]
 
     def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return (path, object) of each global that the code names. If a global is a module, return the attributes of
-        the module that the code names."""
+        """Return (path, object) of each global that the code names. If a global is a module, return instead those of
+        its attributes that the code names."""
         entries: list[tuple[str, Any]] = []
         names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
         if is_users:
@@ -377,8 +377,8 @@ def _is_own_code(module: Mapping[str, Any]) -> bool:
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:
-    """Return the path if no other object has it. Otherwise return the path with a number, because all roots have empty
-    paths."""
+    """Return the path if no other object has it, otherwise the path with a number. For example, all roots have the
+    empty path."""
     if path not in taken:
         return path
     count = sum(other == path or other.startswith(f"{path}#") for other in taken)

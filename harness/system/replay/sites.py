@@ -92,8 +92,8 @@ def asked_at() -> str:
 
 
 def made_to_wait(error: BaseException) -> str:
-    """Return advice on how to keep an optimizer's update from reading values. Return "" if the error was not raised by
-    an update."""
+    """Return advice on how to keep an optimizer's update from reading values on the host. Return "" if the error was
+    not raised by an update."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     updates = [
         number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
@@ -116,8 +116,8 @@ def made_to_wait(error: BaseException) -> str:
 
 
 def called_at(error: BaseException) -> str:
-    """Return a text to add to the place of an exception. It is the code of the line or, for a place in a library, the
-    line of user code that called the library."""
+    """Return a text to add to the place of an exception. The text is the code of the line or, for a place in a library,
+    the line of user code that called the library."""
     frame, place = innermost_frame(error), of_traceback(error.__traceback__)
     if frame is None:
         return ""
@@ -235,7 +235,7 @@ _finder: Any = None
 
 @contextmanager
 def sites_noted(finder: SiteFinder) -> Iterator[None]:
-    """Within the block, make recordings store the site of each operation."""
+    """Within the `with` block, make recordings store the site of each operation."""
     global _finder  # noqa: PLW0603
     before, _finder = _finder, finder
     try:

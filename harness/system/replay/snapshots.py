@@ -181,7 +181,8 @@ class HostChanges:
 
 
 def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
-    """Return the memory of each tensor on the host that no module holds, as an array of its bytes [n], uint8."""
+    """Return the memory of each tensor that is on the host and that no module holds, as an array of bytes [n],
+    uint8."""
     strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
     storages = [each.untyped_storage() for each in strided]
     # Read the memory by its address. A call of torch inside a recorded step would become part of the recording.

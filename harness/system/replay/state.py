@@ -1,4 +1,5 @@
-"""Undo the effects of a trial execution of a step on values, `.grad`, optimizer state, generators and attributes.
+"""Undo an execution of a step that only prepares a capture: its effects on values, `.grad`, optimizer state, generators
+and attributes.
 
 Warm-up steps, the fake pass (an execution on tensors without values) and the recording of a traced step all execute the
 step's body before the first counted step. If these executions were not undone, the captured arm would start from a
@@ -35,8 +36,8 @@ State = Callable[[], Mapping[str, Tensor]]
 class _Known(NamedTuple):
     """The earlier state of a tensor.
 
-    memory: a tensor that shares the memory that the tensor had.
-    value: the values that it had, on the host.
+    memory: a tensor that shares the earlier memory of `tensor`.
+    value: a copy of the earlier values of `tensor`, on the host.
     """
 
     tensor: Tensor
@@ -48,13 +49,13 @@ class _Known(NamedTuple):
 
 
 class StateGuard:
-    """Stores the state at the beginning of a block, and restores it at the end. It restores in place, so addresses do
-    not change.
+    """Stores the state at the beginning of a `with` block, and restores the state at the end. Values are restored in
+    place, so addresses do not change.
 
-    `restore` restores the state before the end of the block, and can keep newly created state. `state` names tensors
-    that the body changes. Tensors that are reachable from `roots` need not be named (see `reachable`). Parameters and
-    state of a `torch.optim` optimizer that steps in the block need not be named either, because a global pre-step hook
-    finds them.
+    A call of `restore` restores the state earlier than at the end of the `with` block, and can keep newly created
+    state. `state` names tensors that the body changes. Tensors that are reachable from `roots` need not be named (see
+    `reachable`). Parameters and state of a `torch.optim` optimizer that makes a step in the `with` block need not be
+    named either, because a global pre-step hook finds them.
     """
 
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
@@ -90,7 +91,8 @@ class StateGuard:
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
-        """Record which tensors the step's first execution creates, and their values. Run this execution in the block.
+        """Record which tensors the step's first execution creates, and their values. Run the first execution in this
+        `with` block.
 
         `restore` then checks whether later executions change these tensors.
         """
@@ -109,9 +111,9 @@ class StateGuard:
         """Restore everything. With `keep_created`, reset state that the first execution created to its first value
         instead.
 
-        Such state belongs to an optimizer, a gradient scaler or a table. A capture needs this state to exist already,
-        because every replay would otherwise create it again. Raise `StateError` for state that later executions change
-        and that was not created only from numbers.
+        Such state belongs to an optimizer or a gradient scaler, or is another new tensor, such as a table. A capture
+        needs this state to exist already, because every replay would otherwise create it again. Raise `StateError` for
+        state that later executions change and that was not created only from numbers.
         """
         with _disable_current_modes(), torch.no_grad():
             kept = self._begin_anew() if keep_created else set()
@@ -133,7 +135,8 @@ class StateGuard:
         self._is_restored = True
 
     def _new_tensors(self) -> list[tuple[str, Tensor]]:
-        """Return (path, tensor) for each reachable tensor that was not reachable at the beginning of the block."""
+        """Return (path, tensor) for each reachable tensor that was not reachable at the beginning of the guard's `with`
+        block."""
         if not self._places.changed():
             return []
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
@@ -186,7 +189,7 @@ class StateGuard:
 
 
 def _is_made_of(value: Any, kept: set[int]) -> bool:
-    """Return True if a value contains tensors, and only tensors in `kept`."""
+    """Return True if a value contains tensors, and if the ids of all these tensors are in `kept`."""
     if not kept:
         return False
     found = reach(value)
@@ -195,8 +198,8 @@ def _is_made_of(value: Any, kept: set[int]) -> bool:
 
 
 def _put_back_gradient(known: _Known) -> None:
-    """Restore gradient and `requires_grad`. A step may set `requires_grad`, or write values that are still part of an
-    autograd graph."""
+    """Restore gradient and `requires_grad`. Before that, detach the tensor if the step wrote values to it that are
+    still part of an autograd graph."""
     tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
@@ -229,7 +232,7 @@ def _put_back(tensor: Tensor, value: Tensor) -> None:
 def _saved(tensor: Tensor) -> Tensor:
     """Return a copy of the tensor, or of this rank's part of it, on the host.
 
-    The copy exists during warm-up and capture, when most of the device's memory is in use.
+    The copy is on the host, because most of the device's memory is in use during warm-up and capture.
     """
     return local(tensor).detach().to("cpu", copy=True)
 
@@ -258,8 +261,8 @@ class StaticAddresses:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
 
     def seen(self) -> dict[str, int]:
-        """Return each buffer's address for a `CaptureRecord`. Return `MOVED` for a buffer that had another address at
-        any replay."""
+        """Return each buffer's address for a `CaptureRecord`. For a buffer that was not at the address of the capture
+        when `check` ran, the address is `MOVED`."""
         return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:

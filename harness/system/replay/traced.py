@@ -1,11 +1,12 @@
 """Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
 
-Each trial execution is undone before the next one. First the step runs on fake tensors, which have no values (the fake
-pass). A host sync fails there. If the step created state in this first execution, or waited for the device, the step is
-executed on real tensors to create that state. If it waited, a second fake pass follows, because the warm-up of a CUDA
-graph also executes what only the first step does. Last, the step is executed and recorded (`operations`). A replay runs
-the recorded operators on the same tensors. A replay is not a CUDA graph. It shows what would break a capture, but
-nothing about speed, memory or loading.
+The step is executed several times before the first replay, and each execution is undone before the next one. First the
+step runs on fake tensors, which have no values (the fake pass). A host sync fails there. If the step created state in
+the fake pass, or waited for the device, the step is executed on real tensors to create its state. If the step waited, a
+second fake pass follows. A wait that only the first execution needs is allowed, because the warm-up of a CUDA graph
+would also execute it before the capture. Last, the step is executed and recorded (`operations`). A replay runs the
+recorded operators on the same tensors. A replay is not a CUDA graph. It shows what would break a capture, but nothing
+about speed, memory or loading.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _preparations = 0  # number of preparations that are running
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Make `is_prepared` return True within the block."""
+    """Make `is_prepared` return True within the `with` block."""
     global _preparations  # noqa: PLW0603
     _preparations += 1
     try:
@@ -84,8 +85,9 @@ class TracedStep:
     body: does the device work of one step, and returns the 0-d loss.
     state: names tensors that the body changes. Tensors that are reachable from `roots` need no name (see `StateGuard`).
     static: names the buffers whose addresses the recording holds.
-    outputs: called after the body while recording. Every replay computes the tensors that it returns, such as gradients
-    and metrics. They are in `self.outputs`, and in the attributes in which the step itself keeps them.
+    outputs: called after the body while recording. Every replay computes the tensors that `outputs` returned, such as
+    gradients and metrics. These tensors are in `self.outputs`, and in the attributes in which the step itself keeps
+    them.
 
     Recording does not change the state, so step 0 is replayed like every other step.
     """
@@ -100,7 +102,8 @@ class TracedStep:
         roots: Sequence[object] = (),
         under: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Prepare a recording. under: returns a context for the body. The context's operators are recorded as well."""
+        """Prepare a recording. under: returns a context manager around the body. The operators that the context manager
+        calls are recorded as well."""
         self._body, self._state, self._roots, self._under = body, state, roots, under
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
@@ -119,8 +122,8 @@ class TracedStep:
         self.replays = 0
 
     def record(self) -> None:
-        """Run the fake pass, then record. Raise `HostSyncError` or `NotTraceableError` if this fails. The state is then
-        restored."""
+        """Run the fake pass, then record. If one of them fails, restore the state and raise `HostSyncError` or
+        `NotTraceableError`."""
         with preparing():
             self._record()
 
