@@ -1,10 +1,11 @@
 """Compute the gradient of one batch in micro-batches: only one part of the batch passes through the model at a time.
 
-Each micro-batch's loss is divided by the number of tokens of the whole batch. Losses and gradients therefore add up to
-the mean over all tokens, even if micro-batches have different numbers of tokens. The backward pass overwrites the flat
-gradient buffer and does not add to the buffer. (To add, a kernel would have to read the buffer in every step, even in a
-step without micro-batches.) The sum over micro-batches is therefore kept in a separate buffer, which is as large as the
-trainable parameters. Each micro-batch needs one more launch, to add its gradient to this buffer.
+Each micro-batch's loss is divided by the number of tokens of the whole batch. The losses of all micro-batches therefore
+add up to the mean loss over all tokens, and their gradients to the gradient of this mean, even if micro-batches have
+different numbers of tokens. The backward pass overwrites the flat gradient buffer and does not add to the buffer. (To
+add, a kernel would have to read the buffer in every step, even in a step without micro-batches.) The sum over
+micro-batches is therefore kept in a separate buffer, which is as large as the trainable parameters. Each micro-batch
+needs one more launch, to add its gradient to this buffer.
 
 A capture records the whole step, with all k micro-batches and the update, in one graph, so a replay of a step is one
 launch. The activations of all micro-batches use the same memory of the graph's pool. Therefore the graph needs no more
@@ -53,7 +54,7 @@ class Accumulation:
 
     def add(self, number: int) -> None:
         """Add the gradient of micro-batch ``number`` to the sum. After the last micro-batch, write the sum to the flat
-        gradient."""
+        gradient buffer."""
         gradient = self._model.trainable.gradient
         if number == 0:
             self.total.copy_(gradient)

@@ -59,7 +59,7 @@ def backward(
 ) -> Tensor:
     """Return the gradient [T, QKV] of qkv before its rotation.
 
-    grad_output: the gradient [T, N*D] of attention's output. qkv: the argument of `forward`, which is rotated. output,
-    log_sum_exp: the results of `forward`.
+    grad_output: the gradient [T, N*D] of attention's output. qkv: the argument of `forward`, with rotated query and key
+    heads. output, log_sum_exp: the results of `forward`.
     """
     return ops.attention_backward(grad_output, qkv, output, log_sum_exp, shape.cos, shape.sin, *_sizes(shape, config))

@@ -44,7 +44,8 @@ class BetweenSteps:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Copy the state from `path` into the trainer's tensors, because captured graphs contain their addresses.
+        """Copy the state from the file `path` into the existing tensors of the trainer, whose addresses captured graphs
+        contain.
 
         Raises `ReferenceImplError` if the checkpoint's names or shapes differ from the trainer's.
         """
@@ -56,7 +57,11 @@ class BetweenSteps:
                 if loaded.keys() != state.keys()
                 else "tensors whose shapes differ from the step's"
             )
-            raise ReferenceImplError("checkpoint", f"{path.name} holds {found}", "resume the run that was saved")
+            raise ReferenceImplError(
+                "checkpoint",
+                f"{path.name} holds {found}",
+                "load it in a run with the model and settings of the saved run",
+            )
         for name, tensor in state.items():
             tensor.copy_(loaded[name])
 

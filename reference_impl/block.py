@@ -24,7 +24,7 @@ from reference_impl.streams import Beside, StepStreams
 
 
 class BlockWeights:
-    """The frozen weights of a block. Matrices are [outputs, inputs]. The matrices of a group are dequantized
+    """The frozen weights of a decoder block. Matrices are [outputs, inputs]. The matrices of a group are dequantized
     together."""
 
     def __init__(
@@ -46,8 +46,8 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class BlockContext:
-    """The tensors of the forward pass that the backward pass needs. If the step is captured, their addresses are
-    fixed."""
+    """The tensors of the forward pass that the backward pass needs. In a captured step these tensors have fixed
+    addresses."""
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
@@ -104,7 +104,8 @@ class Block:
 
         residual [T, H]: the residual stream before the block. branch [T, H]: the previous branch, which must still be
         added to ``residual``, or None. The returned branch is None if it is already added to the returned residual
-        stream. dense: its next matrices must be those of this block's `BlockWeights.forward_groups`.
+        stream. dense: the source of the dense weights; its next matrices must be those of this block's
+        `BlockWeights.forward_groups`.
         """
         config, trainable = self.config, self.trainable
         gain, eps = trainable.input_norm, config.rms_norm_eps
@@ -115,8 +116,8 @@ class Block:
             residual_in, normed, rstd_in = ops.rms_norm_add_forward(branch, residual, gain, eps)
         qkv_weight, output_weight = dense.take()
         qkv, low_rank = self._project(normed, qkv_weight)
-        # Attention uses little memory bandwidth. Therefore dequantize the other weights of this block, and the first
-        # weights of the next block, while attention runs.
+        # Attention uses little memory bandwidth. So dequantize the other weights of this block, and the first weights
+        # of the next block, while attention runs.
         dense.ahead(3)
         if self.adapters:
             attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
@@ -163,8 +164,9 @@ class Block:
 
         The parameters' gradients are complete after the caller has called `take` of the second result. LoRA's gradients
         are in buffers that `reference_impl.lora.Trainable` describes. grad [T, H]: the gradient of the block's output.
-        dense: its next matrices must be those of this block's `BlockWeights.backward_groups`. consume: True lets the
-        gradient of gate_up overwrite gate_up, so that the largest activation needs no second buffer.
+        dense: the source of the dense weights; its next matrices must be those of this block's
+        `BlockWeights.backward_groups`. consume: True lets the gradient of gate_up overwrite gate_up, so that the
+        largest activation needs no second buffer.
         """
         trainable = self.trainable
         grad_gate_up = ops.down_swiglu_backward(

@@ -197,7 +197,7 @@ def _plain_name(name: object) -> str:
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all tensors of one file, by name. Raises `ReferenceImplError` for an invalid file.
 
-    safetensors compares the tensors' sizes with the length of the file.
+    The length of the file is not checked here, because safetensors compares it with the tensors' sizes.
     """
     if not os.path.isfile(path):  # noqa: PTH113 - a name that no file can have is none, and raises nothing
         raise ReferenceImplError(str(path), "does not exist", "fetch the missing file")

@@ -2,8 +2,8 @@
 
 scale = min(1, max_norm / (norm + 1e-6)) for each group, as in `torch.nn.utils.clip_grad_norm_`. A group is one layer,
 or the whole model if the clip is global. The fused clip keeps norm and scale in device memory, and needs three launches
-and no host sync for each step. The synchronizing clip is the unoptimized counterpart. For each tensor it copies one
-number to the host, which means six numbers for each layer.
+and no host sync for each step. The synchronizing clip is the unoptimized counterpart of the fused clip. For each tensor
+it copies one number to the host, so it copies six numbers for each layer.
 """
 
 from __future__ import annotations

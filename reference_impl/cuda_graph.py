@@ -53,7 +53,8 @@ def scope_from_environment() -> str:
 
 
 class TracedReplay:
-    """A step that was recorded without CUDA. In the scope `backward`, the forward pass is only executed."""
+    """A step that was recorded without CUDA. In the scope `backward`, the forward pass is not recorded: each replay
+    executes its code."""
 
     def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
         self._forward: Callable[[], Tensor] | None = None
@@ -79,7 +80,8 @@ class TracedReplay:
 
 
 def _with_marker(trainer: Trainer) -> Tensor:
-    """Run backward, clip and optimizer of the step. Return an unused tensor, as a recorded function must."""
+    """Run backward, clip and optimizer of the step. Return a tensor that is not used, because a recorded function must
+    return one."""
     trainer.backward_body()
     return trainer.clip.norms.sum()
 
@@ -236,7 +238,7 @@ class CapturingTrainer:
             self._drop(captured)
         self._cache.clear()
         if self._on_gpu and self.scope != "none":
-            # Take a new pool, because torch deletes a pool together with the last graph that uses the pool. If a
+            # Take a new memory pool, because torch deletes a pool together with the last graph that uses it. If a
             # capture used a deleted pool, an assertion in torch's pinned-memory allocator would fail.
             self._pool = graph_pool_handle()
 

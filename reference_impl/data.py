@@ -85,8 +85,8 @@ def window_order(seed: int, number: int, windows: int) -> Tensor:
 
 
 class TextBatches:
-    """Batches of windows of the text. In its own window, a window's last token is only a target. It is also the first
-    input of the next window.
+    """Batches of windows of the text. The last token of a window is only a target in this window, and the first input
+    of the next window.
 
     A pass over the text uses each window at most once. Each pass has its own order, which depends on the seed.
     """
@@ -105,7 +105,8 @@ class TextBatches:
         return hashlib.sha256(self._tokens.numpy().tobytes()).hexdigest()
 
     def distinct(self, batch_size: int, seq_len: int) -> int:
-        """Return the number of batches of this shape in one pass over the text. They share no window."""
+        """Return the number of batches of this shape in one pass over the text. These batches have no window in
+        common."""
         return (self._tokens.numel() - 1) // seq_len // batch_size
 
     def batch(self, index: int, batch_size: int, seq_len: int) -> tuple[Tensor, Tensor]:

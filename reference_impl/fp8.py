@@ -1,4 +1,4 @@
-"""Products in FP8: both operands e4m3 (the logits' gradient e5m2), scaled by powers of two, summed in fp32.
+"""Products in FP8. Operands are e4m3 (the logits' gradient is e5m2), scaled by powers of two. Sums are in fp32.
 
     product[m, n] = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
 
@@ -26,10 +26,10 @@ from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
 
 # Largest number of terms for which fast accumulation is used. Hopper's tensor cores add FP8 products with about 14
 # bits. Without fast accumulation, the library adds these sums to fp32 sums after every 128 products. With fast
-# accumulation, the products of a block differ from exact sums of the same operands by 0.2 %, or by 0.4 % for sums of
-# 17,920 terms. The rounding of the operands causes a much larger error, 3.7 %. Therefore the products of the blocks,
-# with at most 17,920 terms, use fast accumulation, which saves an eighth of their time. The input gradient of the head
-# sums 151,936 terms and does not use fast accumulation.
+# accumulation, the products of a decoder block differ from exact sums of the same operands by 0.2 %, or by 0.4 % for
+# sums of 17,920 terms. The rounding of the operands causes a much larger error, 3.7 %. Therefore the products of the
+# decoder blocks, with at most 17,920 terms, use fast accumulation, which saves an eighth of their time. The input
+# gradient of the head sums 151,936 terms and does not use fast accumulation.
 MOST_TERMS_FAST = 32768
 
 
@@ -38,7 +38,7 @@ class ScaledRows:
     """A matrix in FP8. The value of an element is its entry in ``data`` multiplied by the scale of its row."""
 
     data: Tensor  # e4m3 or e5m2, [rows, cols]; the last dimension is summed
-    scale: Tensor  # f32 [rows]; or 0-d, if all rows of both operands have one scale each
+    scale: Tensor  # f32 [rows]; or 0-d, if each operand of the product has one scale for all rows
     norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding; None if they are not needed
 
     @classmethod
@@ -51,8 +51,8 @@ class ScaledRows:
 class Fp8Matrix:
     """A frozen NF4 weight [outputs, inputs] that is converted to FP8 at each use, either untransposed or transposed.
 
-    The values of NF4 codes are in [-1, 1], so no element of a row exceeds the row's largest absmax. The scales can
-    therefore be computed when the weight is loaded.
+    The values of NF4 codes are in [-1, 1]. No element of a row therefore exceeds the row's largest absmax, which is the
+    largest absolute value of a block of 64 elements. The scales can therefore be computed when the weight is loaded.
     """
 
     source: QuantizedMatrix
@@ -86,7 +86,7 @@ class Fp8Matrix:
         return ScaledRows(data, self.column_scale)
 
 
-# Largest factor by which the norm of a row can grow when it is rounded to e4m3 and the result to bfloat16.
+# An upper bound of the factor by which the norm of a row can grow in one rounding to e4m3 and one to bfloat16.
 _ROUNDED = 1.07
 # The largest slope of silu, which it has near 2.4.
 _STEEPEST = 1.1
@@ -107,8 +107,9 @@ class MlpLimits:
     def of(cls, gate_up: QuantizedMatrix, down: QuantizedMatrix) -> MlpLimits:
         """Return both factors for the weights gate_up [2I, H] and down [H, I].
 
-        A factor is the largest product, over the I columns of the MLP, of the norms of two weights of a column. It
-        includes a margin of 7 % for each of four roundings.
+        `forward` is the largest |row i of gate| * |row i of up| over the I columns of the MLP. `backward` is the
+        largest |column i of down| * max(1.1 |row i of up|, |row i of gate|). Both include a margin of 7 % for each of
+        four roundings.
         """
         gate, up = _dense(gate_up).norm(dim=1).chunk(2)
         columns = _dense(down).norm(dim=0)

@@ -64,7 +64,8 @@ class Fp8Block(Block):
     def forward_fp8(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, weights: Ahead[ScaledRows]
     ) -> tuple[Tensor, Tensor, Fp8Context]:
-        """Do the same as `Block.forward`, in FP8. weights: its next values must be the weights in `in_forward`."""
+        """Do the same as `Block.forward`, in FP8. weights: the source of the weights; its next values must be the
+        weights in `in_forward`."""
         config, trainable, multiply = self.config, self.trainable, self.products.multiply
         eps = config.rms_norm_eps
         first, added = (residual, None) if branch is None else (branch, residual)
@@ -98,7 +99,8 @@ class Fp8Block(Block):
         weights: Ahead[ScaledRows],
         streams: StepStreams,
     ) -> tuple[Gradient, Beside[None]]:
-        """Do the same as `Block.backward`, in FP8. weights: its next values must be the weights in `in_backward`."""
+        """Do the same as `Block.backward`, in FP8. weights: the source of the weights; its next values must be the
+        weights in `in_backward`."""
         trainable, multiply = self.trainable, self.products.multiply
         grad_gate_up = self.products.down_swiglu_backward(
             grad.rows, weights.take(), context.gate_up, context.norm_mid, self.limits

@@ -1,4 +1,4 @@
-"""The decoder with FP8 products with the frozen weights of the blocks and of the head.
+"""The decoder whose products with frozen weights, those of the decoder blocks and of the head, run in FP8.
 
 T tokens, H hidden, V vocabulary. The head is not NF4 and cannot be converted at each use. Therefore two FP8 copies are
 kept in addition to the embedding, one of them transposed (together 2 * V * H bytes). All elements of the head have the
@@ -85,7 +85,7 @@ class Fp8Model(Model):
         return residual, branch, contexts
 
     def _final_norm(self, residual: Tensor, branch: Tensor | None) -> tuple[Tensor, ScaledRows, Tensor]:
-        """Return the residual stream [T, H] after all blocks, its norm in FP8, and the norm's rstd [T]."""
+        """Return the residual stream [T, H] after all blocks, its RMSNorm in FP8, and the rstd [T] of this norm."""
         first, added = (residual, None) if branch is None else (branch, residual)
         eps = self.config.rms_norm_eps
         hidden, _, data, scale, rstd, _ = ops.fp8_norm_add_forward(first, added, self.final_gain, eps, keep=False)

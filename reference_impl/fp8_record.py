@@ -1,4 +1,4 @@
-"""Count the matrix products of a step that run in FP8. The object that multiplies also counts."""
+"""Count the matrix products of a step that run in FP8. The object that computes the products also counts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from reference_impl.kernels.registry import KernelSpec
 from reference_impl.trainer import Trainer
 
 FP8_NAME = "float8_e4m3fn"
-# number of products per block: qkv, output, gate and up, down; each in the forward pass and for the input gradient
+# number of products per decoder block: qkv, output, gate and up, down; each in the forward pass and for the input
+# gradient
 PRODUCTS_A_BLOCK = 8
 # number of products of the head for each chunk of tokens; the logits of one chunk exist at one time
 PRODUCTS_A_CHUNK = 2

@@ -1,9 +1,10 @@
 """A cache of compiled kernels, and a log of compiles and loads. The cache checks the PTX target of each kernel.
 
-The key of a kernel names operation, shape, dtype, constants, warps, stages and target. Two kernels with the same key
-are an error. PTX without a target, or for another architecture, is also an error (F-PTX-001), and such a kernel is not
-loaded. Triton and CUDA C++ each have their own cache of kernels, from which kernels are launched. The cache of this
-module compiles a kernel into that cache before the first launch, so every launched kernel has been checked.
+The key of a kernel names operation, shape, dtype, constants, warps, stages and target. Two different kernels with the
+same key are an error. PTX without a target, or for another architecture, is also an error (F-PTX-001), and such a
+kernel is not loaded. Triton and CUDA C++ each have their own cache of kernels, from which kernels are launched. The
+cache of this module compiles each kernel into the cache of its language before the first launch, so every launched
+kernel has been checked.
 """
 
 from __future__ import annotations
@@ -136,7 +137,10 @@ class KernelCache:
             other = self._loaded.get(key)
             if other is not None:
                 if other.identity != spec.identity:
-                    raise KeyCollisionError(f"{spec.function.name} and another kernel share the key {key}")
+                    raise KeyCollisionError(
+                        f"{spec.function.name} and another kernel share the key {key}; "
+                        "add what differs between the two kernels to the key"
+                    )
                 return
             check_target(self.describe(spec), self.device.target)
             self.device.load(spec, self._compiled[key, *spec.identity])
@@ -220,7 +224,7 @@ class Ledger:
         nvrtc.listeners.append(self._add)
 
     def unwatch(self) -> None:
-        """Stop listening. Listeners that were added later may still pass events here. They are ignored."""
+        """Stop listening. Listeners that were added later may still pass events here. Such events are ignored."""
         from triton import knobs
 
         self._watching = False

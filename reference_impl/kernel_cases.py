@@ -120,8 +120,8 @@ class ReferenceKernelCases:
         return call
 
     def compiled(self) -> list[Kernel]:
-        """Return the compiled kernels. On a CPU, return only those of the tiled products, because claims read no
-        others."""
+        """Return the compiled kernels. On a CPU, return only the kernels of the tiled products, because no claim reads
+        other compiled kernels."""
         if self.device.type != "cpu":
             specs = (self._planned | self._launched).values()
             return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]

@@ -39,7 +39,7 @@ def _recorded(
     model: ModelConfig,
     config: TrainConfig,
     seq_lens: tuple[int, ...],
-    _hopper: bool,  # only a part of the cache's key, because a step on Hopper launches other kernels
+    _hopper: bool,  # makes the cache's key differ, because a step on Hopper launches other kernels
 ) -> tuple[KernelSpec, ...]:
     launched: dict[KernelSpec, None] = {}
 

@@ -23,8 +23,8 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The tensors of the forward pass that the backward pass needs. The forward pass includes the backward pass of the
-    head."""
+    """The tensors of the forward pass that the backward pass needs. The forward pass already computes the backward pass
+    of the head."""
 
     blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]

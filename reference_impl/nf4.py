@@ -1,6 +1,7 @@
 """NF4, 4-bit NormalFloat weights (Dettmers et al., QLoRA, 2023), and the frozen matrices that use NF4.
 
-Blocks of 64 consecutive elements share one float32 absmax. A byte holds two elements, the first in its high nibble.
+Blocks of 64 consecutive elements share one scale, the float32 `absmax` (largest absolute value) of the block. A byte
+holds two elements, the first in its high nibble.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class FullMatrix:
         """Return ``weight`` [rows, cols], rounded to the values that `QuantizedMatrix.dense` would return.
 
         Plain torch operations dequantize the weight once, before training. The kernel plan therefore needs no kernel
-        for it.
+        for this weight.
         """
         codes, absmax = quantize(weight)
         return cls(naive.dequantize(codes, absmax, weight.shape[0], weight.shape[1], dtype))

@@ -1,7 +1,8 @@
 """The trainer's operators. Each calls a kernel for CUDA tensors, and the plain torch function for all other tensors.
 
-Each operator corresponds to a function with the same signature in ``kernels/<op>/naive.py``. Its docstring gives shapes
-and formulas. ``kernel.py`` is imported at the first use, so a machine without a GPU driver imports no Triton.
+Each operator corresponds to a function with the same signature in ``kernels/<op>/naive.py``. The docstring of that
+function gives shapes and formulas. ``kernel.py`` is imported at the first use, so a machine without a GPU driver
+imports no Triton.
 """
 
 from __future__ import annotations

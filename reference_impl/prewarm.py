@@ -1,9 +1,9 @@
 """Prewarm: compile and load every kernel that a run needs, by key, before any weight is copied to the device.
 
 `plan` computes the kernels from the model's shape, the batch, the sequence lengths, the rank, the dtype and other
-settings. It calls `specializations` of each kernel module. A launch uses the same code to name its kernel. Kernels of
-libraries have no keys. Handles, workspaces and plans of libraries are created by a rehearsal. The rehearsal is one step
-of a temporary model with one layer of the same shape.
+settings. It calls `specializations` of each kernel module, and a launch uses the same code to name its kernel. Kernels
+of libraries have no keys and are not in the plan. Handles, workspaces and plans of libraries are created by a
+rehearsal. The rehearsal is one step of a temporary model with one layer of the same shape.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ def make_library_handles(device: torch.device) -> None:
 def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> None:
     """Run one step of each shape on a temporary layer of random weights, so that libraries are initialized.
 
-    The kernels of the plan are not launched here. Outputs stay uninitialized, and library calls accept any numbers.
+    The kernels of the plan are not launched here. Their outputs stay uninitialized, which is harmless, because library
+    calls accept any numbers.
     """
     trainer = Trainer(replace(config, model=replace(model, num_layers=1)))
     with registry.launching_by(_launch_nothing):

@@ -17,8 +17,8 @@ Value = TypeVar("Value")
 
 
 class Beside(Generic[Value]):
-    """A value that the function `make` computes. `make` runs on the second stream if `start` was called, otherwise in
-    `take`."""
+    """A value that the function `make` computes. `start` runs `make` on the second stream, if there is one. Otherwise
+    `take` runs `make` on the current stream."""
 
     def __init__(self, side: torch.cuda.Stream | None, make: Callable[[], Value]) -> None:
         self._side = side

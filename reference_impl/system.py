@@ -335,8 +335,8 @@ class QLoRARun:
         self.capturing.forget_captures()
 
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernel that scales gradients: name -> address of its scales -> number of tensors that have
-        elements."""
+        """Return the kernel that scales gradients: CUDA name -> address of its table of tensors -> number of tensors
+        with elements in the table."""
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 

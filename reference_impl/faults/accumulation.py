@@ -1,4 +1,5 @@
-"""Planted faults of steps with micro-batches: in the parts that are read, in the sum of gradients, and in its use.
+"""Planted faults of steps with micro-batches: wrong parts of the batch are read, or gradients are summed or used
+wrongly.
 
 With each of these faults the loss still falls. Importable without torch.
 """

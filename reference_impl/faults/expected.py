@@ -36,7 +36,7 @@ def single_evaluations(step: int) -> dict[str, Expectation]:
 
 
 def transformers_twin(**figures: int) -> dict[str, Expectation]:
-    """Return the verdict that a fault caused in older published drills. There, the claim REF-STEP-001 did not judge
+    """Return the expected verdict of a fault in older published drills, whose claim REF-STEP-001 did not yet judge
     single steps.
 
     figures: the expected figures, by name; `__` in a name stands for a dot.

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable
 
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
-# Factors on the limits from which the scales are computed. A correct bound is about 400 times the largest value of a
-# row. The normal numbers of e4m3 cover a range of 2^15, and the subnormal numbers a further 2^3.
+# Factors by which two faults multiply the limits from which the scales are computed. A correct bound is about 400 times
+# the largest value of a row. The normal numbers of e4m3 cover a range of 2^15, and the subnormal numbers a further 2^3.
 TOO_SMALL, TOO_LARGE = 2.0**-11, 2.0**12
 STAGE = 128  # number of elements of the summed dimension in one stage
 
@@ -46,7 +46,7 @@ def fp8_product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return a copy of `left` [T, K] with zeros in the last block of at most `STAGE` columns."""
+    """Return a copy of `left` [T, K] with zeros in the last columns (at most `STAGE`), which form the last stage."""
     import torch
 
     cut = left.view(torch.uint8).clone()

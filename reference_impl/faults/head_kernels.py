@@ -1,4 +1,5 @@
-"""Planted faults of the head's product, which also writes statistics of the softmax, and of the loss that reads them.
+"""Planted faults of the head's product, which also writes statistics of the softmax, and of the loss that reads these
+statistics.
 
 Importable without torch.
 """

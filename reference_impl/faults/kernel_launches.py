@@ -1,4 +1,4 @@
-"""Planted faults of the launches of tiled products: their constants differ from those in the contract and in the plan.
+"""Planted faults of the launches of tiled products: a launch has other constants than the contract and the plan.
 
 The results of the products stay correct. No planned kernel has these constants, so the launched kernels also differ
 from the planned kernels. Importable without torch.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable, Product
     from reference_impl.kernels.registry import KernelSpec
 
-WIDER = 2  # factor on the size of the tile
+WIDER = 2  # factor by which the size of the tile is multiplied
 FEWER_WARPS = 4  # number of warps, which are 128 threads
 MORE_STAGES = 3  # number of pipeline stages; each stage holds the tiles for one pass of the loop in shared memory
 SHORTER_UNROLL = 2

@@ -101,7 +101,8 @@ def coarse_results(table: KernelTable) -> None:
     {"kernel_match": Expectation("FAIL", "exceeds_tolerance")},
 )
 def coarse_bfloat16_results(table: KernelTable) -> None:
-    """Change only bfloat16 results. `coarse_results` changes results by less than bfloat16 can represent."""
+    """Change only bfloat16 results. The fault `coarse_results` would not show in them, because its changes are smaller
+    than bfloat16 can represent."""
     _change_results(table, _coarse_bfloat16)
 
 

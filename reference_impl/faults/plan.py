@@ -33,7 +33,7 @@ def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
 
 
 def _missing(**figures: str | int) -> dict[str, Expectation]:
-    """Return the verdicts for a key that the run uses but the plan does not contain, with and without a GPU."""
+    """Return the verdicts, with and without a GPU, for a key that the run uses and the plan does not contain."""
     return {
         **_coverage("prewarm_missing_key", **figures),
         "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),

@@ -27,7 +27,7 @@ def product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return a copy of `left` [T, K] with zeros in the last block of at most `STAGE` columns."""
+    """Return a copy of `left` [T, K] with zeros in the last columns (at most `STAGE`), which form the last stage."""
     cut = left.clone()
     cut[:, (left.shape[1] - 1) // STAGE * STAGE :] = 0
     return cut

@@ -1,7 +1,8 @@
-"""Planted faults of ranks that train together: in what a rank sums or updates, and in where the sum is started.
+"""Planted faults of ranks that train together: a rank sums or updates wrong values, or a sum is started in the wrong
+place.
 
 If a rank left out a collective, the other ranks would wait forever. Therefore every rank takes part in every sum. A
-faulty rank contributes wrong values to the sum, or does not use its result. In an arm with one rank these faults change
+faulty rank contributes wrong values to the sum, or does not use the sum. In an arm with one rank these faults change
 nothing. Importable without torch.
 """
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from reference_impl.cuda_graph import CapturingTrainer
 
 FORGETFUL_STEP = 5
-UNPLANNED_BYTES = 16 * 2**30  # more than the memory that a filled device keeps for the steps
+UNPLANNED_BYTES = 16 * 2**30  # more than the memory that stays free for the steps when the device is filled
 
 
 @fault(

@@ -1,4 +1,5 @@
-"""Planted faults that make a setting partly ineffective: the seed, or LoRA switched off. Importable without torch."""
+"""Planted faults that make a setting wholly or partly ineffective: the seed, or the setting that switches LoRA off.
+Importable without torch."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def check(spec: KernelSpec, parameter: Parameter) -> None:
     The rules are those of `cuTensorMapEncodeTiled` in the manual of CUDA's driver, for a map that is not interleaved.
     """
     if not 0 <= parameter.pointer < len(spec.pointers):
-        raise KernelArgumentError(spec.op, str(parameter), "of no pointer", f"there are {len(spec.pointers)}")
+        raise KernelArgumentError(spec.op, str(parameter), "of no pointer", f"use an index below {len(spec.pointers)}")
     if isinstance(parameter, TensorMap):
         pointer = spec.pointers[parameter.pointer]
         for remedy in _broken_rules(parameter, pointer.aligned, DTYPES[pointer.dtype].itemsize):

@@ -21,8 +21,8 @@ from reference_impl.kernels.target import hopper
 from reference_impl.step_cases.heads import Heads
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# A block has 32 rows in fp32 and 64 rows in bf16. The first shape is far smaller than a block. The second shape has one
-# row more than a block in fp32. A key head has two query heads in the first shape and three in the second.
+# A tile has 32 rows in fp32 and 64 rows in bf16. The first shape is far smaller than a tile. The second shape has one
+# row more than a tile in fp32. A key head has two query heads in the first shape and three in the second.
 RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
 # The interpreter takes 0.02 s for each program, so longer sequences are used only for compiled kernels.
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)

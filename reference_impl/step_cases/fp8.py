@@ -1,10 +1,10 @@
 """Comparisons of the kernels that write FP8. Data multiplied by scales is compared with the unrounded fp64 results.
 
-The error of a value is at most 2^-4 of the value, or 2^-10 of the scale if the value is smaller than the normal numbers
-of its row. The largest value of a row is at least 224 times the scale. Therefore 2^-10 of the scale is less than 2^-4 *
-2^-13 of the row's largest value. The terms of an error bound are the value's size, and 2^-13 of the row's largest
-value. The gradient of the logits is in e5m2. Its error is at most 2^-3 of the terms, which are the value's size and
-2^-27 of the row's largest value.
+The error of a value is at most 2^-4 of the value. If the value divided by its row's scale is smaller than the normal
+numbers of e4m3, the error is at most 2^-10 of the scale. The largest value of a row is at least 224 times the scale.
+Therefore 2^-10 of the scale is less than 2^-4 * 2^-13 of the row's largest value. The terms of an error bound are the
+value's size, and 2^-13 of the row's largest value. The gradient of the logits is in e5m2. Its error is at most 2^-3 of
+the terms, which are the value's size and 2^-27 of the row's largest value.
 """
 
 from __future__ import annotations

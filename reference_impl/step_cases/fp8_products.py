@@ -27,7 +27,8 @@ from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 # tiles of 128 rows and 192 columns, and incomplete stages of 128 terms.
 RAGGED = ((1, 192, 192), (300, 208, 288), (130, 1008, 352))
 _WEIGHT = 0.02  # the standard deviation of Qwen2's initializer
-# Factor by which the norm of a row may grow. `reference_impl.fp8` allows it, because a row is rounded afterwards.
+# Margin for four roundings in a limit, the same as in `reference_impl.fp8`, whose rows are rounded after their norms
+# are known.
 _ROUNDED = 1.07**4
 _OF_SUMS, _OF_BOUND, _OF_PRODUCT = 2.0**-5, 2.0**-13, 2.0**-4
 

@@ -1,4 +1,5 @@
-"""Comparisons of the gradients of a block's LoRA factors and of its norms' gains, which the same kernels compute.
+"""Comparisons of the gradients of a decoder block's LoRA factors and of its norms' gains, which the same kernels
+compute.
 
 The claim's `magnitude` is the size of activations, incoming gradients and the gains' partial sums. The kernel rounds
 the product with the norm's scale to the data type before it sums. The reference uses the rounded product, too.

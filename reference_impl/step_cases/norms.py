@@ -17,8 +17,8 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.rms_norm import naive
 from reference_impl.step_cases.inputs import Inputs, Setting
 
-# Tokens and hidden size of each shape. The hidden size is a multiple of four, because the partial sums of a block's
-# second norm must begin at a multiple of 16 bytes.
+# Tokens and hidden size of each shape. The hidden size is a multiple of four, because the partial sums of a decoder
+# block's second norm must begin at a multiple of 16 bytes.
 RAGGED = ((5, 36), (1, 20), (9, 12))
 _RMS_NORM = "torch rms_norm"
 
@@ -124,7 +124,7 @@ def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) ->
 
 
 def backward(setting: Setting) -> Iterator[KernelComparison]:
-    """Yield comparisons of two norms, as a block has them. Here both norms have the same input.
+    """Yield comparisons of two norms, because a decoder block has two. Here both norms have the same input.
 
     The backward of the second norm also adds the gradient of the residual path.
     """

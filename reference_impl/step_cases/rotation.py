@@ -77,7 +77,8 @@ def _tables(setting: Setting, seq_len: int, head_dim: int) -> KernelComparison:
     theta, device = _THETA * setting.magnitude, setting.device
 
     def angles() -> tuple[Tensor, Tensor]:
-        """Return the angles [S, D/2] in fp64, and their changes for a relative error 1 of theta's exponent."""
+        """Return the angles [S, D/2] in fp64, and for each angle the factor by which its computation amplifies a
+        relative rounding error."""
         share = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
         position = torch.arange(seq_len, dtype=torch.float64, device=device)
         return torch.outer(position, theta**-share), 1 + share * math.log(theta)

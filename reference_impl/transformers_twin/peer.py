@@ -127,7 +127,8 @@ class PeerRun:
                 output = self._model(input_ids=self._batch, labels=self._batch, use_cache=False)
             if output.logits.dtype != getattr(torch, self._told.dtype):
                 raise RuntimeError(
-                    f"a model with data type {self._told.dtype} returned logits in {output.logits.dtype}"
+                    f"a model with data type {self._told.dtype} returned logits in {output.logits.dtype}; "
+                    "use a version of transformers that keeps the data type"
                 )
             loss: Tensor = output.loss
             torch.autograd.backward(loss)

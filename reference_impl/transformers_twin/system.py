@@ -1,5 +1,5 @@
-"""The adapter for the twin, which contracts use as an arm to compare the trainer's arms with. Describing it imports no
-torch."""
+"""The adapter for the twin. Contracts use the twin as an arm, with which they compare the trainer's arms. Describing
+the twin imports no torch."""
 
 from __future__ import annotations
 

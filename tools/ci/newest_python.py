@@ -51,7 +51,7 @@ def works(command: str) -> bool:
 
 
 def newest_python() -> str | None:
-    """Return the command of the newest supported Python of another version than this Python's, or None."""
+    """Return the command of the newest supported Python that has another version than this Python, or None."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     others = [version for version in reversed(VERSIONS) if version != own]
     return next((command for version in others for command in candidates(version) if works(command)), None)

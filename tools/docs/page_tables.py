@@ -1,4 +1,4 @@
-"""Make Markdown tables, and write them between the two marks of a page."""
+"""Make Markdown tables, and write them between the two marks (HTML comments) of a page."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ PLACE = re.compile(r"(<!-- tables?\b[^>]*-->).*?(<!-- end of tables? -->)", re.D
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], bar: str = "\\|") -> str:
-    """Return a Markdown table. A bar in a cell is replaced by `bar`, and a cell becomes one line."""
+    """Return a Markdown table. In a cell, each `|` is replaced by `bar`, and each line break by a space."""
     lines = [head, ["---"] * len(head), *rows]
     cells = [[" ".join(cell.replace("|", bar).split()) for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def filled(page: str, text: str) -> str:
-    """Return the page with `text` between its marks. Raises ValueError for a page without marks."""
+    """Return the page with `text` between its marks. Raises ValueError unless the page has one pair of marks."""
     written, places = PLACE.subn(lambda found: f"{found[1]}\n\n{text}\n\n{found[2]}", page)
     if places != 1:
         raise ValueError(

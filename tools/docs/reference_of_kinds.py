@@ -17,7 +17,7 @@ from harness.contract.schema import part_model
 from harness.kinds import BUILT_IN
 
 Schema = Mapping[str, Any]
-# To find the fields that all claims share, take any kind (here this one) and leave out the fields of its own part.
+# To find the fields that all claims share, take any kind (here this one) and leave out the fields of its check.
 OF_ALL = "TrajectoryMatchClaim"
 COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds below. The worst part decides."
 CASES = "[cases](../writing-a-contract.md#3-take-the-numbers-from-somewhere)"

@@ -40,7 +40,7 @@ class Outcome(Strict):
 
 
 class Decision(Outcome):
-    """The outcome of some items of one file, named by id or by pattern."""
+    """The outcome of those items of one file that `items` names, by id or by pattern."""
 
     items: Annotated[list[Text], Field(min_length=1)]
 

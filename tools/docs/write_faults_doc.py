@@ -1,4 +1,4 @@
-"""Fill docs/faults.md: every fault, the claims that name it, their expected verdicts, and upstream's own bound.
+"""Fill docs/faults.md: each fault, its claims, the expected verdicts, and whether the claim's tolerance alone finds it.
 
 The last column comes from published drills, the other columns from the contracts and the declarations of faults.
 """

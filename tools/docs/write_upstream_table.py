@@ -80,7 +80,7 @@ def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
 
 
 def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
-    """Return the state of a row about training on a GPU, from the outcome and the verdicts of the claims in it."""
+    """Return the state of a row about training on a GPU, from its outcome and the verdicts of the outcome's claims."""
     if outcome is None:
         return SUPPORTING
     unpublished = all(claims[name].published == NOT_PUBLISHED for name in outcome.by)
@@ -90,12 +90,12 @@ def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
 def checked(where: str, outcome: Outcome, claims: Mapping[str, OurClaim]) -> None:
     """Raise ContractError if an outcome names a claim or a test that does not exist."""
     if missing := [name for name in outcome.by if name not in claims]:
-        raise ContractError("a row names claims of ours", where=where, got=", ".join(missing))
+        raise ContractError("a row may name only claims of this project", where=where, got=", ".join(missing))
     for test in outcome.tests:
         file, _, function = test.partition("::")
         path = ROOT / file
         if not path.is_file() or f"def {function}(" not in path.read_text(encoding="utf-8"):
-            raise ContractError("a row names a test", where=where, got=test)
+            raise ContractError("a row may name only tests that exist", where=where, got=test)
 
 
 def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path = EXCERPTS) -> str:
@@ -183,7 +183,7 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 
 def _says(items: Sequence[Item]) -> str:
-    """Return upstream's words for the first item that has a prediction or a formula. If none has, use the first."""
+    """Return the words of the first item with a prediction or a formula, otherwise the title of the first item."""
     worded = [(item, item.texts[key]) for key in ("prediction", "formal") for item in items if item.texts.get(key)]
     text = f"{worded[0][0].title}: {worded[0][1]}" if worded else items[0].title
     return _code(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")

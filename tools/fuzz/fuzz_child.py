@@ -1,4 +1,4 @@
-"""Try inputs in a forked process. If an input ends this process, the input is a finding, and the fuzzing continues.
+"""Try inputs in a forked process. If an input ends this process, the input is reported, and the fuzzing continues.
 
 Each input may use `SECONDS` of processor time, and `BYTES` more memory than the process has at its start.
 """
@@ -32,7 +32,7 @@ class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of t
 
 @dataclass(frozen=True)
 class Tried:
-    """The numbers of inputs that were tried and that were read without an error, what broke, and the last input."""
+    """How many inputs were tried, how many were read without an error, what broke, and the last input."""
 
     tried: int
     read: int
@@ -71,7 +71,7 @@ def attempt(target: Target, case: bytes) -> bool:
 
 
 class _Shared(ctypes.Structure):
-    """Memory shared with the parent, which can read counts, a finding and the last input if the child dies."""
+    """Memory that the parent shares. It can read counts, the error and the last input even if the child dies."""
 
     _fields_ = (
         *((name, ctypes.c_longlong) for name in ("tried", "read", "ended", "words_length", "case_length")),

@@ -30,7 +30,7 @@ CASES = ROOT / "tests" / "fuzz_cases"
 DRAW = 100  # number of inputs in a draw; hypothesis takes about 1 ms for a draw, and 1 µs for each byte of it
 BATCH = 5_000  # number of inputs that one process reads
 PROGRESS = 50_000  # number of inputs between two lines of progress
-MOST_FINDINGS = 20  # a target ends after this number of findings
+MOST_FINDINGS = 20  # the fuzzing of a target ends after this number of failing inputs
 
 
 def warm(target: Target) -> None:
@@ -52,7 +52,7 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
                 give(case)
 
     blocks = st.binary(min_size=DRAW * ROW, max_size=DRAW * ROW)
-    one_more = 2  # draw more blocks than needed, because hypothesis first draws a block of zeros
+    one_more = 2  # make more draws than needed, because the first draw of hypothesis has only zeros
     generating = settings(
         max_examples=inputs // DRAW + one_more,
         deadline=None,
@@ -64,8 +64,8 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
 
 
 def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: int) -> Tried:
-    """Try `inputs` inputs, or fewer if the time `until` is reached. The result's `broken` has a line for each finding.
-    each: copies of the target with separate folders, one for each process that may run at the same time."""
+    """Try `inputs` inputs, or fewer if the time `until` is reached. The result's `broken` has a line for each failing
+    input. each: copies of the target with separate folders, one for each process that may run at the same time."""
     tried = read = pending = 0
     broken: list[str] = []
     running: deque[tuple[Target, int, Child]] = deque()

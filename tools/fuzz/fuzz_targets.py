@@ -1,7 +1,7 @@
 """The targets of fuzzing: each reader of untrusted files, and each use of a valid contract.
 
 A target makes an input (a case) from a row of random bytes, and tries the case. A case consists of bytes, too. A case
-that finds an error is stored. If the reader raises an error, trying the case raises the same error.
+that finds an error is stored. To try a case raises the same error as the reader.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], obj
         try:
             contract = Contract.model_validate(json.loads(content))
         except ValidationError as error:
-            raise ContractError("the document is a contract") from error
+            raise ContractError("the document must be a contract") from error
         if found := problems(contract):
             raise ContractError(found[0].rule)
         return use(LoadedContract(contract, Path("c.yaml"), content.decode(), "0" * 64, {}, lambda _: (1, 1)))

@@ -3,7 +3,7 @@
 python tools/long_checks/random_kills.py [--kills 300] [--seed 17]
 
 The script waits for the chosen phase, and then for a random part of this phase's usual time. The exit code is 1 if a
-gate is open for an unfinished run, if a process runs two seconds after its command ended, or if a command does not end.
+gate is open for an unfinished run, if a process runs 2 s longer than its command, or if a command does not end.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def prepare(folder: Path) -> None:
     """Write a contract whose units all hold, and whose one fault is killed (detected by the claim)."""
     with patch.object(
         sys, "path", [str(SCRIPTED), *sys.path]
-    ):  # set only here; in other processes the folder would replace a worker's probe
+    ):  # only in this process: with this folder on its path, a worker would import another probe
         from scripted_system import contract_text
     text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
     (folder / "gate.yaml").write_text(text)

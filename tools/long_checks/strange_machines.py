@@ -68,7 +68,7 @@ _ALL: dict[str, str | None] = {
     "PATH": f"{{work}}/{WITHOUT_COMPILERS}",
     "TMPDIR": "{work}/nowhere",
 }
-# Without these variables, Python uses UTF-8 under LANG=C, which tests need to read the project's files.
+# Without these variables, Python uses UTF-8 even under LANG=C. Tests need UTF-8 to read the project's files.
 README = Circumstance({**_ALL, "PYTHONUTF8": None, "PYTHONCOERCECLOCALE": None}, other_user=True, offline=True)
 CIRCUMSTANCES = {
     "an ordinary machine": Circumstance(),

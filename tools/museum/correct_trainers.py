@@ -28,7 +28,7 @@ from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
-# This claim is left out for examples, because only `harness.system.made_step` offers the arm for its control.
+# This claim is left out for examples, because only `harness.system.made_step` offers this claim's control arm.
 NOT_OURS = "SYNCS"
 
 

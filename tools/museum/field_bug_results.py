@@ -37,7 +37,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Said:
-    """The result of one claim for one form. claim: the claim's name without the entry's, such as `SAME`. step: the
+    """The result of one claim for one form. claim: the claim's name without the entry's name, such as `SAME`. step: the
     first step (from 0) with a difference, or None. seconds: the time of the runs that decided the claim."""
 
     claim: str
@@ -83,7 +83,7 @@ def keep_results(new: Results, path: Path = RESULTS) -> None:
 
 
 def _kept(trial: Trial, said: Said) -> Said:
-    """Return the part of a result that is stored. Results of first tries, and of claims that hold, have no figures."""
+    """Return the part of a result that is stored. For a first try, or a claim that holds, no figures are stored."""
     if not said.found or trial.tried == FIRST:
         return Said(said.claim, said.status, said.reason)
     message = LINE.sub(r"\1", " ".join(said.message.split()))

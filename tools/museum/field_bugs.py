@@ -1,4 +1,4 @@
-"""Field bugs, the published bugs in examples/field_bugs: their entries, contracts for trials, and results of trials."""
+"""Load field bugs (published bugs, in examples/field_bugs), write contracts to try them, read and store the results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedCont
 
 
 def write_templates(draft: Draft, folder: Path, change: Callable[[str], str]) -> list[LoadedContract]:
-    """Write the draft's contracts into a folder, each text after `change`. Return the loaded contracts."""
+    """Write the draft's contracts into a folder, with `change` applied to each text. Return the loaded contracts."""
     texts = {draft.contract_name: draft.contract(), draft.long_contract_name: draft.long_contract()}
     for name, text in texts.items():
         (folder / name).write_text(change(text), encoding="utf-8")

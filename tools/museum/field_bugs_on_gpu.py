@@ -2,11 +2,11 @@
 
     python tools/museum/field_bugs_on_gpu.py FOLDER [NAME ...] [--record]
 
-First all claims except MEMORY are tried. Each entry is a fork, and each of its runs a fork of this fork. Then the claim
-MEMORY is tried for one entry after the other, because it would also count the memory of other processes on the device.
-When an entry ends, its results are written to FOLDER/NAME.csv, with the columns of examples/field_bugs/results.csv. The
-last line has the number of entries with right results. The exit code is 1 if an entry has a wrong result. `--record`
-only copies the results in FOLDER to results.csv.
+First all claims except MEMORY are tried: each entry in a fork, and each run of the entry in a fork of this fork. Then
+the claim MEMORY is tried for one entry after the other, because it would also count the memory of other processes on
+the device. When an entry ends, its results are written to FOLDER/NAME.csv, with the columns of
+examples/field_bugs/results.csv. The last line has the number of entries with right results. The exit code is 1 if an
+entry has a wrong result. `--record` only copies the results in FOLDER to results.csv.
 """
 
 from __future__ import annotations

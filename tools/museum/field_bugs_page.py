@@ -166,7 +166,7 @@ def _section(entry: Entry) -> str:
     lines = [
         f"### {bug.title}",
         f"[{entry.path.stem}](../examples/field_bugs/{entry.path.name}), {_thread(bug.thread)}"
-        + (f", in `{bug.package}`" if bug.package else ", with a small model written for this museum"),
+        + (f", in `{bug.package}`" if bug.package else ", re-enacted with a small model"),
         _filled(f"What users saw: {bug.users_saw}"),
         _filled(f"Cause: {bug.cause}"),
         *(_quoted(each.claim, each.message) for each in (entry.found or entry.found_on_gpu)[:2] if each.message),

@@ -63,7 +63,7 @@ AHEAD = (
 
 
 def prepare() -> None:
-    """Import the modules that runs need, and use one thread as forks do, because threads change the order of sums."""
+    """Import the modules that runs need. Use one thread, as in forks, because several add in another order."""
     if not torch.cuda.is_available():
         # Set this variable now, because Triton reads it when it is imported below.
         os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -220,8 +220,8 @@ class Fork:
 def at_once(
     works: Mapping[str, Callable[[], object]], jobs: int = JOBS, limit_s: float = math.inf
 ) -> Iterator[tuple[str, int | None]]:
-    """Run each work in a fork, up to `jobs` at a time. When a work ends, yield its name and exit code. The exit code is
-    None for a work that was killed after `limit_s` seconds."""
+    """Run each function of `works` in a fork, up to `jobs` at a time. When a fork ends, yield the function's name and
+    the fork's exit code. The exit code is None for a fork that was killed after `limit_s` seconds."""
     waiting, running = [*works], dict[str, tuple[Fork, float]]()
     while running or waiting:
         while waiting and len(running) < jobs:

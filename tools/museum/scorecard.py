@@ -40,8 +40,8 @@ EXPLANATION = """\
 The first two tables count the harness's answers at the first try, when the harness had not yet been
 changed because of the bug or the trainer. A bug is missed if no claim fails, or if the fixed form
 fails the same claims. A fixed form counts as a correct trainer. "Cut off" means that the time on
-the machine ended before the answer. All entries of one date were written before the first of them
-was tried. Their authors know the claims."""
+the machine ended before the answer. All entries of one date were written before the first of these
+entries was tried. The authors of the entries know the claims."""
 AGAIN = "The next two tables count later tries, after changes that were partly made because of these bugs:"
 FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third-party](../examples/README.md)"
 

@@ -5,8 +5,8 @@
 NAME is an entry or its path in another folder. Without NAME, all entries are tried. The buggy and the fixed form of an
 entry are tried, and the result of each claim is printed. `--short` skips the long run. `--first-try` stores the results
 in examples/field_bugs/results.csv as the first try, and the date in first_tries.csv. A stored first try is never
-replaced. `--record` stores the results as current results for docs/field-bugs.md, instead of earlier ones. With several
-seeds, the long run is tried only with the first seed, and with other seeds if no other claim found the bug.
+replaced. `--record` stores the results as current results for docs/field-bugs.md, instead of earlier ones. The long run
+is tried with the first seed, and with later seeds only if no other claim found the bug.
 
 Without a GPU, runs are forks of one process (forked_runs.py). The exit code is 1 if a bug was not found, or if a
 claim of a fixed form is violated or undecided, or ends with an error.
@@ -48,9 +48,9 @@ def try_form(
     steps: int = STEPS,
     limit_s: float = LIMIT_S,
 ) -> list[Said]:
-    """Return the result of each claim for one form, executed in forks. claims: names of the claims to try without the
-    entry's name, empty for all except those in `without`. long: also try the long run. steps: number of steps of each
-    arm, except in the long run. limit_s: time limit of one run."""
+    """Return the result of each claim for one form, executed in forks. claims: the claims to try, by their names
+    without the entry's name; empty: all claims except those in `without`. long: also try the long run. steps: number of
+    steps of each arm, except in the long run. limit_s: time limit of one run."""
     with drafted(entry, form, seed, steps) as (draft, folder, contracts):
         left_out = {draft.claim_id(each) for each in without}
         wanted = [each for each in wanted_of(draft, contracts, claims, long=long) if each not in left_out]
@@ -87,7 +87,7 @@ def wanted_of(draft: Draft, contracts: Sequence[LoadedContract], claims: Sequenc
 
 def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Records:
     """Try both forms with each seed, and return the results. long: also try the long run, with the first seed, and with
-    other seeds if no other claim finds the bug."""
+    later seeds only if no other claim found the bug."""
     records: field_bugs.Records = {}
     late = False
     for seed in seeds:

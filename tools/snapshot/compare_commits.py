@@ -16,7 +16,7 @@ on this machine with this Python. The sections are:
 Every entry of BASE must be equal in HEAD. Entries only in HEAD are listed as new. Messages are not compared.
 
 The runs of BASE are executed twice. A value that differs between these two executions must exist in HEAD, but is not
-compared. If such a value is a number (a time), its field is not compared in any run. Both are listed as left out.
+compared. If it is a number (a time), its field is not compared in any run. The output lists these values and fields.
 
 The exit code is 0 if all requested sections were compared and are equal. Otherwise it is 1, and each value that differs
 is printed, as it is in BASE and as it is in HEAD.

@@ -2,7 +2,7 @@
 
 Every experiment is a whole comparison of two arms. It has several processes with rounds of timed blocks in the order
 ABBA. The judge's `harness.judging.statistics` decides it. A point is a kind of noise with a true ratio. At each point,
-the judge also decides some experiments from evidence. The script fails if these decisions differ.
+the judge itself decides some experiments again, from evidence. The script fails if it decides one differently.
 
     python tools/statistics/error_rates.py [--experiments 20000] [--seed 0]
 """
@@ -117,7 +117,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Simulated experiments of a setting at a true ratio of 1. For other true ratios, their log ratios are shifted."""
+    """Simulated experiments of a setting at a true ratio of 1. Other true ratios are made by shifting log ratios."""
 
     setting: Setting
     logs: Array

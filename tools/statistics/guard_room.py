@@ -53,7 +53,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Room:
-    """A guard with the smallest value of correct trainings, and the largest value of those with the fault."""
+    """A guard, the smallest value of correct trainings, and the largest value of trainings with the planted fault."""
 
     guard: Guard
     smallest: float | None = None
@@ -63,7 +63,7 @@ class Room:
     @property
     def problem(self) -> str | None:
         """Return what is wrong with the guard, or None. A guard must be well below the values of correct trainings, and
-        above the values of trainings with the fault."""
+        above the values of trainings with the planted fault."""
         if self.smallest is None:
             return "was not measured"
         if self.guard.demanded > SHARES[self.guard.name] * self.smallest:

@@ -5,7 +5,7 @@
 The trainings ("cases") are in `reports/statistics/guard-room/cases.json`, which `guard_room.py cases` writes from the
 contracts. The script writes FILE.json after every training, so you can stop the script at any time. All cases are
 trained with one seed before the next seed is used. So a stopped measurement has the first seeds of all cases. If the
-file already has a measurement for this machine and text, the measurement is not repeated.
+file already has a measurement for this machine and training text, the measurement is not repeated.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def lost_learning(self) -> float:
-        """Return the fault's factor on the learning rate. All its updates together are at most one normal update."""
+        """Return the fault's factor on the learning rate. All updates with it add up to at most one normal update."""
         return min(LOST_LEARNING, 1 / self.config.steps)
 
     def batches(self, seed: int) -> TextBatches:
@@ -95,8 +95,8 @@ def read_cases(path: Path, device: str) -> list[Case]:
 
 
 class RankLosses(Accumulation):
-    """Processes the rows of one rank after the other, and stores the loss of each rank. The results are equal in every
-    bit to the results of ranks that train together."""
+    """Processes the batch rank by rank, each time the rows of one rank, and stores the loss of each rank. The results
+    are equal in every bit to the results of ranks that train together."""
 
     def __init__(self, trainer: Trainer, ranks: int) -> None:
         super().__init__(trainer.model, ranks)
@@ -152,7 +152,7 @@ class Trained:
 
     effect: dict[str, float]  # number of last steps -> effect, averaged over these steps
     clip_active_steps: int
-    # How clearly the loss of a short training follows the control's loss, in standard errors. None for others.
+    # How clearly the loss follows the control's loss, in standard errors. None if the training is not short.
     standard_errors: float | None
 
 
@@ -213,7 +213,7 @@ def missing(cases: list[Case], rows: list[dict[str, Any]]) -> Iterator[tuple[Cas
 
 
 def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the measurements (rows) in an earlier file that are for these cases, this machine and this text."""
+    """Return the rows of an earlier file that are for these cases, this machine and this training text."""
     if not path.is_file():
         return []
     record = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Publish the results ("points") of a simulation as compressed JSON and tables. Repeat a simulation to check them."""
+"""Publish the results ("points") of a simulation as compressed JSON and tables. Repeat it to check the results."""
 
 from __future__ import annotations
 

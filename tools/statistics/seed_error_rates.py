@@ -1,7 +1,7 @@
 """Simulate how often claims over several seeds are decided wrongly. Write the rates to reports/statistics/.
 
 Every experiment is a whole comparison, decided by the code of the judge (`harness.kinds.seeds.not_worse`). The judge
-also decides some experiments of each point from evidence. The script fails if these decisions differ.
+itself decides some experiments of each point again, from evidence. The script fails if it decides one differently.
 
     python tools/statistics/seed_error_rates.py [--experiments 20000] [--seed 0]
 """

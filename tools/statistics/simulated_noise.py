@@ -96,7 +96,7 @@ def busy(slower: float, generator: np.random.Generator, shape: Shape, deviation:
 
 
 def disturbed(share: float, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw a baseline in which this share of blocks is slower by 70 %, in series of four blocks on average."""
+    """Draw noise in which `share` of the baseline's blocks are slower by 70 %, in series of four blocks on average."""
     times = bell_shaped(generator, shape, deviation)
     experiments, processes, rounds = shape
     leave = 1 / STRETCH

@@ -36,7 +36,7 @@ def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def skewed(towards: float, middle: float, generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw exponential noise minus `middle`. towards: 1 for a long tail of worse differences, -1 for one of better."""
+    """Draw exponential noise minus `middle`. towards: 1 if worse differences have the long tail, -1 if better ones."""
     drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
     return drawn
 

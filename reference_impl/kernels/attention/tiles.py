@@ -14,7 +14,8 @@ from reference_impl.kernels.registry import device_function
 
 @device_function
 def columns(HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Return the position in the head of each column of a tile, and a mask, True for columns that are not padding."""
+    """Return, for each column of a tile, its position in the head, and a mask that is True for columns that are not
+    padding."""
     lane = tl.arange(0, 2 * HALF_BLOCK)
     return lane // HALF_BLOCK * HALF + lane % HALF_BLOCK, lane % HALF_BLOCK < HALF
 
@@ -40,7 +41,8 @@ def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
     BLOCK: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Return a tile: the rows of one head from position `first` on. It starts at row `token` of packed [T, WIDTH].
+    """Return a tile: the rows of one head from position `first` of a sequence on. The sequence starts at row `token` of
+    packed [T, WIDTH].
 
     TILED: `packed` is a descriptor whose boxes are tiles, and no tile reaches beyond the end of its sequence.
     """

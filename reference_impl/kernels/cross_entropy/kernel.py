@@ -89,7 +89,7 @@ def _forward_backward_kernel(
     row = logits + tl.program_id(0).to(tl.int64) * V
     target = tl.load(targets + tl.program_id(0))
     valid = target != IGNORED_TARGET
-    target_logit = _target_logit(row, target, V)  # read it before the second pass overwrites it
+    target_logit = _target_logit(row, target, V)  # read this logit before the second pass overwrites it
     column = tl.arange(0, VECTORS)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
 
     # Keep one maximum and one sum for each vector of a thread, so that threads exchange no data in the loop. The
@@ -128,7 +128,7 @@ def _from_statistics_kernel(
     row = logits + tl.program_id(0).to(tl.int64) * V
     target = tl.load(targets + tl.program_id(0))
     valid = target != IGNORED_TARGET
-    target_logit = _target_logit(row, target, V)  # read it before the gradient overwrites it
+    target_logit = _target_logit(row, target, V)  # read this logit before the gradient overwrites it
 
     lane = tl.arange(0, LANES)
     part = tl.program_id(0).to(tl.int64) * PARTS + lane
@@ -210,8 +210,8 @@ def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -
 
 
 def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of a loss over `tokens` in chunks of `chunk`. There are two kernels if the last chunk is
-    shorter, otherwise one."""
+    """Return the kernels of a loss over `tokens` tokens in chunks of `chunk` tokens. There are two kernels if the last
+    chunk is shorter, otherwise one."""
     sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
     return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
 

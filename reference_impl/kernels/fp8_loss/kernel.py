@@ -100,8 +100,8 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
 
 
 def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of a loss over `tokens` in chunks of `chunk`. There are two kernels if the last chunk is
-    shorter, otherwise one."""
+    """Return the kernels of a loss over `tokens` tokens in chunks of `chunk` tokens. There are two kernels if the last
+    chunk is shorter, otherwise one."""
     sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
     return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
 

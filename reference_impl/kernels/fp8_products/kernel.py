@@ -41,7 +41,8 @@ _FROM = 512
 
 def serves(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
     """Return True if both kernels support these sizes and `dtype`, and are faster than separate kernels."""
-    # The copy engine requires rows whose size is a multiple of 16 bytes. A panel must not be wider than the matrix.
+    # The copy engine requires rows whose size is a multiple of 16 bytes. A panel (the columns of one tile) must not be
+    # wider than the matrix.
     fits = hidden % 16 == 0 and intermediate % _TURNED == 0 and min(hidden, intermediate) >= COLUMNS
     return hopper() and dtype is torch.bfloat16 and tokens >= _FROM and fits
 
@@ -79,10 +80,10 @@ def _left(rows: int, columns: int) -> TensorMap:
 
 
 def _right(rows: int, columns: int) -> TensorMap:
-    """Return a tensor map whose boxes contain half the rows of a panel, in another order.
+    """Return a tensor map of a weight. A box contains half of the weight's rows for one panel, in another order.
 
-    Each 32 rows are reordered. With the number of a row written as 8 q + 2 e + b (q < 4, e < 4, b < 2), b varies
-    fastest in a box, then q, then e.
+    The rows are reordered in groups of 32. With the number of a row written as 8 q + 2 e + b (q < 4, e < 4, b < 2), b
+    varies fastest in a box, then q, then e.
     """
     sizes, strides = (columns, 2, 4, 4, rows // _TURNED), (columns, 8 * columns, 2 * columns, _TURNED * columns)
     return TensorMap(1, sizes, strides, (_DEPTH, 2, 4, 4, COLUMNS // 2 // _TURNED))

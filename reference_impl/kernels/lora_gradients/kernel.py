@@ -1,4 +1,4 @@
-"""The gradients of a block's LoRA factors and of its norms' gains, by two launches.
+"""The gradients of a decoder block's LoRA factors and of its norms' gains, by two launches.
 
 Legend: T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v together, C chunks of the tokens, G norms,
 P partial sums of a gain's gradient.
@@ -240,7 +240,7 @@ def _specs(
 
 
 def specializations(*, tokens: int, outputs: int, hidden: int, ranks: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of both launches of a block, which has two norms, for data of `dtype`."""
+    """Return the kernels of both launches of a decoder block, which has two norms, for data of `dtype`."""
     return [*_specs((tokens, outputs, hidden, ranks), 2, gain_partial_count(tokens), dtype, None)]
 
 

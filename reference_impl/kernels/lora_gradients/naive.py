@@ -1,4 +1,4 @@
-"""The gradients of a block's LoRA factors and of its norms' gains, in plain torch.
+"""The gradients of a decoder block's LoRA factors and of its norms' gains, in plain torch.
 
 T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v together, G norms, P partial sums of a gain.
 """

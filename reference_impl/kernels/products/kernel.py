@@ -98,7 +98,8 @@ def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -
 
 
 def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
-    # The copy engine requires rows whose size is a multiple of 16 bytes. A panel must not be wider than the matrix.
+    # The copy engine requires rows whose size is a multiple of 16 bytes. A panel (the columns of one tile) must not be
+    # wider than the matrix.
     fits = all(width % 8 == 0 and width >= COLUMNS for width in widths)
     return hopper() and dtype is torch.bfloat16 and tokens >= least and fits
 
@@ -165,8 +166,8 @@ def _chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> Tenso
 
 
 def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Return the tensor map of a matrix [rows, 2 * columns] with the columns of gate and of up. A box has only columns
-    of one of them."""
+    """Return the tensor map of a matrix [rows, 2 * columns] with the columns of gate and of up. A box contains only
+    columns of gate, or only columns of up."""
     return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (_NARROW, 1, _CHUNK), swizzle=2 * _NARROW)
 
 
@@ -264,8 +265,8 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
 def specializations(
     *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
 ) -> list[KernelSpec]:
-    """Return the kernels for the products of a block. If a fused kernel does not support the shape, a library computes
-    the product, and only the kernels of SwiGLU are returned.
+    """Return the kernels for the products of a decoder block. If a fused kernel does not support the shape, a library
+    computes the product, and only the kernels of SwiGLU are returned.
 
     query: input size of attention's output projection. qkv: output size of the projection to q, k and v. ranks: the
     ranks of both adapters together.

@@ -35,7 +35,8 @@ from reference_impl.kernels.registry import (
 # partial sums than rows. There are at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
 _MIN_ROWS = 2
 _MAX_PARTIALS = 512
-# Size of a tile, and number of warps, for the reduction of partial sums. `kernels/lora_gradients` uses them, too.
+# Size of a tile, and number of warps, for the reduction of partial sums. `kernels/lora_gradients` uses the same
+# numbers.
 REDUCE_ROWS = 256
 REDUCE_COLUMNS = 16
 REDUCE_WARPS = 8
@@ -144,7 +145,8 @@ def reduce_gain(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Sum a block of columns of one norm's partials [P, H] over P and write it to grad_gain [H]."""
+    """Sum the columns from `block` * `COLUMNS` on, `COLUMNS` of them, of one norm's partials [P, H] over P. Write the
+    sums to grad_gain [H]."""
     column = block * COLUMNS + tl.arange(0, COLUMNS)
     lane = tl.arange(0, ROWS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -274,7 +276,8 @@ def _reduce_gain_spec(norms: int, partials: int, hidden: int) -> KernelSpec:
 def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list[KernelSpec]:
     """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step.
 
-    The kernel that reduces the gains of a block is not included, because it also computes the block's LoRA gradients.
+    The kernel that sums the gradients of a decoder block's gains is not included, because `kernels/lora_gradients`
+    lists it.
     """
     return [
         forward_spec(tokens, hidden, eps, dtype),

@@ -1,4 +1,4 @@
-"""A small trainer that `snapshot.py` drills in each commit. An arm's options can make it end badly."""
+"""A small trainer that `snapshot.py` drills in each commit. An arm's options can make the arm's run end badly."""
 
 from __future__ import annotations
 
