@@ -185,7 +185,7 @@ def test_unknown_trainer_arguments_are_refused(
         (
             None,
             {"arguments": "bf16=True"},
-            "found a trainer whose arguments were not created in the function, and bf16",
+            "found bf16, for a trainer whose TrainingArguments were created outside of the function",
         ),
     ],
 )

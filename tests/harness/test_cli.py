@@ -243,7 +243,7 @@ def test_report_says_that_it_sealed_a_run_again(contracts: Path, played: None, m
     write_contract(contracts, "held")
     called("verify", contracts)
     directory = run_directory()
-    assert "sealed again" not in called("report", directory).stdout
+    assert "new manifest" not in called("report", directory).stdout
     before = digest_of(directory)
     write_reports = session.write_reports
 
@@ -255,7 +255,7 @@ def test_report_says_that_it_sealed_a_run_again(contracts: Path, played: None, m
     said = called("report", directory).stdout.splitlines()[0]
     now = digest_of(directory)
     assert now != before
-    assert said == f"sealed again: manifest sha256:{now}, before sha256:{before}; with --out FOLDER the run stays"
+    assert said == f"new manifest: sha256:{now}, before sha256:{before}; with --out FOLDER, no run is changed"
 
 
 def _ended(journal: Path) -> bool:

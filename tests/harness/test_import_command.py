@@ -88,7 +88,7 @@ def test_a_speed_ratio_without_a_loss_claim_is_not_imported_as_executable(call: 
     Path("up/graph.yaml").write_text(SPEED)
     _, lines, _ = call("up/graph.yaml")
     assert lines[2:] == [
-        "  no executable check: 1 × a ratio of speeds, in a file without a recognized claim that the losses agree",
+        "  no executable check: 1 × a ratio of speeds, but no recognized claim of the file requires equal losses",
         "    G-2: Faster",
     ]
 

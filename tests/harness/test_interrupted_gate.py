@@ -302,7 +302,7 @@ MACHINES: dict[str, tuple[str, object, str]] = {
     "processor": ("devices.environment.cpu_model", "another", "another machine: cpu"),
     "memory": ("devices.environment.host_memory_gib", 1.0, "another machine: host_memory_gib"),
     "commit": ("devices.environment.git_commit", "abc", "the commit abc, but the run was started at"),
-    "sources": ("devices.environment.source_digest", "0" * 64, "other sources"),
+    "sources": ("devices.environment.source_digest", "0" * 64, "sources that differ"),
     "packages": (
         "evidence.sources.package_digests",
         {"harness": "0" * 64},

@@ -109,9 +109,9 @@ def test_a_run_header_with_a_run_mark_makes_a_folder_a_run(kept: str, mark: str,
     (tmp_path / kept).touch()
     refuse_within_run(tmp_path / "a" / "b")
     (tmp_path / mark).touch()
-    with pytest.raises(UsageError, match="a place in"):
+    with pytest.raises(UsageError, match="a path inside the run"):
         refuse_within_run(tmp_path / "a" / "b")
-    with pytest.raises(UsageError, match="a place in"):
+    with pytest.raises(UsageError, match="a path inside the run"):
         made_folder(tmp_path)
     os.unlink(tmp_path / kept)  # noqa: PTH108
     made_folder(tmp_path / "a" / "b")

@@ -277,7 +277,7 @@ def test_a_run_and_a_drill_of_its_contract_can_have_one_page(shards: Shards) -> 
     assert "no fault planted" not in words
     assert {path: path.read_bytes() for path in sealed} == sealed
 
-    told = f"a later drill is not on its page: harness report {A} {drill} --out FOLDER shows both"
+    told = f"the page lacks a later drill; to show both: harness report {A} {drill} --out FOLDER"
     assert called("report", A).stdout.splitlines()[0] == told
     assert "later drill" not in called("report", drill).stdout
 

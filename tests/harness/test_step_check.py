@@ -77,7 +77,7 @@ def test_the_verdicts_of_the_fixture_check_step_decide_whether_the_test_passes(
     ("arguments", "told"),
     [
         ('"train.py:make_stop"', "did you mean 'make_step'?"),
-        ('"train.py:make_step", steps=3', "a step must be tried over at least 8 steps; found steps=3"),
+        ('"train.py:make_step", steps=3', "`steps` must be at least 8; found steps=3"),
         ('"train.py:make_step", baseline="main"', "not a git repository"),
     ],
 )

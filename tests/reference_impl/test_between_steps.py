@@ -63,7 +63,7 @@ def test_a_checkpoint_with_a_different_lora_rank_is_refused(checkpoint: Path) ->
         QLoRASystem().open(workload, Arm()) as run,
         pytest.raises(
             ReferenceImplError,
-            match="checkpoint: saved holds tensors whose shapes differ from the step's; resume the run",
+            match="checkpoint: saved holds tensors whose shapes differ from the step's; load it",
         ),
     ):
         run.load(checkpoint)

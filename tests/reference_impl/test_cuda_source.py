@@ -225,7 +225,7 @@ def test_compiling_a_hopper_source_for_a_different_target_is_refused(sm: int) ->
 
 
 ARGUMENT_ERRORS: dict[str, tuple[Callable[[KernelSpec], KernelSpec], str]] = {
-    "pointer": (lambda spec: with_map(spec, pointer=3), "of no pointer; there are 3"),
+    "pointer": (lambda spec: with_map(spec, pointer=3), "of no pointer; use an index below 3"),
     "rank": (lambda spec: with_map(spec, sizes=(36,)), "give 1 to 5 dimensions"),
     "box": (lambda spec: with_map(spec, box=(BOX_COLUMNS,)), "give 1 to 5 dimensions"),
     "size": (lambda spec: with_map(spec, sizes=(36, 0)), r"give sizes from 1 to 2\^32"),

@@ -364,8 +364,8 @@ DESCRIBED = {
         "def __init__(self, size):\n    self.size = size\n\ndef build(self, workload, arm):",
         ": a system's class or factory must be callable without arguments; found TypeError: System.__init__() missing "
         "1 "
-        "required positional argument: 'size' ({place}); give its parameters defaults, or name an instance: "
-        "`system = MySystem(…)`, `module:system`",
+        "required positional argument: 'size' ({place}); give its parameters default values, or create an instance in "
+        "the module, `system = MySystem(…)`, and name it: `module:system`",
         at="class System(StepFunctionSystem):",
     ),
 }

@@ -128,13 +128,13 @@ def test_a_row_state_without_its_required_proof_is_an_error(
 
 
 def test_a_row_of_the_upstream_table_that_names_a_missing_claim_is_an_error() -> None:
-    with pytest.raises(ContractError, match=r"^here: a row names claims of ours; found GONE-001$"):
+    with pytest.raises(ContractError, match=r"^here: a row may name only claims of this project; found GONE-001$"):
         table.checked("here", Outcome(state="decided", by=["CGB-EQ-001", "GONE-001"]), {"CGB-EQ-001": OURS})
 
 
 @pytest.mark.parametrize("test", ["tests/none.py::test_it", "tests/tools/test_upstream_table.py::test_none"])
 def test_a_row_of_the_upstream_table_that_names_a_missing_test_is_an_error(test: str) -> None:
-    with pytest.raises(ContractError, match=rf"^here: a row names a test; found {test}$"):
+    with pytest.raises(ContractError, match=rf"^here: a row may name only tests that exist; found {test}$"):
         table.checked("here", Outcome(state="refuted", tests=[test], why="So."), {})
 
 

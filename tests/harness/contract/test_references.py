@@ -24,7 +24,7 @@ TWO_DTYPES = "parameter_dtypes: {candidate: bfloat16, baseline: float32}"
 NEAR = "ends: {control: waiting, at_most: 0.01}"
 NOT_THE_BASELINE = (
     "the control of `ends` must have the baseline's settings; found 'waiting', whose settings differ from those of "
-    "'plain'; use the baseline's settings; the harness itself changes the control's start by a rounding"
+    "'plain'; use the baseline's settings; the harness itself changes the control's initial parameters by a rounding"
 )
 ACCUMULATED = ("candidate: fast", "baseline: plain", "micro_batches: 2", "max_relative_difference: 0.1")
 TWO_PRECISIONS = "precisions: {candidate: bfloat16, baseline: float32}"
@@ -113,7 +113,7 @@ EDITS = [
         "    candidate: fast",
         "    mechanism: traced\n    candidate: waiting",
         (
-            "16:16: the candidate of a claim about a capture must capture; found 'waiting'; "
+            "16:16: the candidate of a claim about a capture must capture its step; found 'waiting'; "
             "give it `capture: step` or `capture: backward`"
         ),
     ),
@@ -121,7 +121,7 @@ EDITS = [
 CLAIMS = [
     (
         _another("capture", "candidate: fast").replace("TOY-002", "TOY-001"),
-        "24:9: claim ids must be unique; found 'TOY-001' again; rename one",
+        "24:9: claim ids must be unique; found 'TOY-001' again; rename one of the two",
     ),
     (
         _another("gradient_match", "candidate: fast", "baseline: plain", "equality: bitwise", "steps: [0, 10]"),
@@ -204,7 +204,7 @@ CLAIMS = [
     (
         _another("capture", "candidate: plain"),
         (
-            "27:16: the candidate of a claim about a capture must capture; found 'plain'; "
+            "27:16: the candidate of a claim about a capture must capture its step; found 'plain'; "
             "give it `capture: step` or `capture: backward`"
         ),
     ),
@@ -305,7 +305,7 @@ CLAIMS = [
     (
         _another("capture_fallback", "candidate: plain", "baseline: waiting", "steps: 10"),
         (
-            "27:16: the candidate of a claim about a capture must capture; found 'plain'; "
+            "27:16: the candidate of a claim about a capture must capture its step; found 'plain'; "
             "give it `capture: step` or `capture: backward`"
         ),
     ),

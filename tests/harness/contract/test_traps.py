@@ -249,7 +249,7 @@ def test_names_that_differ_only_in_case_are_refused(folder: Path, old: str, new:
     (folder / "one.yaml").write_text(text().replace(old, new))
     [line] = refusals(folder)
     assert message in line
-    assert line.endswith("in upper and lower case; rename one")
+    assert line.endswith("in upper and lower case; rename one of the two")
 
 
 def test_a_claim_id_in_two_contracts_is_a_warning_and_explained_for_both(

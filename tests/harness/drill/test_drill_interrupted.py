@@ -60,7 +60,7 @@ def test_an_interrupted_drill_keeps_the_rows_whose_runs_ended(
 ) -> None:
     stopped, directory = interrupted.stopped, interrupted.directory
     assert stopped.code == 143
-    assert stopped.__notes__ == [f"kept 3 rows whose runs had ended, marked INCOMPLETE: {directory}"]
+    assert stopped.__notes__ == [f"kept the results of 3 faults whose runs had ended, marked INCOMPLETE: {directory}"]
     record = read_record(directory / "drill.json")
     assert {row.fault: row.killed for row in record.rows} == {
         "lost_first_update": True,

@@ -121,8 +121,8 @@ def test_recorded_drills_older_than_the_contract_are_counted(loaded: LoadedContr
     assert finding == Finding(
         "warning",
         "short-v1.yaml:2:5",
-        "1 recorded drill of its faults is older than the contract "
-        "(that of 'stale_batch' first, 2026-01-01T00:00:00+00:00): run the drill again",
+        "1 recorded drill result is older than the contract "
+        "(first: fault 'stale_batch', 2026-01-01T00:00:00+00:00): run the drill again",
     )
 
 

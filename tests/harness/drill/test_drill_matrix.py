@@ -88,7 +88,7 @@ def test_the_drill_matrix_lists_survivors_first_with_the_expected_verdict() -> N
 
 def test_the_drill_matrix_lists_per_claim_which_faults_upstreams_number_would_pass() -> None:
     seen = record(row("a", upstream=True), row("b", upstream=False), row("c", upstream=True), row("d"))
-    assert lines(seen)[-1] == "  the tolerance alone would pass, in C-1: a, c"
+    assert lines(seen)[-1] == "  the tolerance of C-1 alone would not detect: a, c"
 
 
 def test_the_drill_matrix_lists_failed_controls_and_faults_not_run() -> None:

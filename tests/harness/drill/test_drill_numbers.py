@@ -59,8 +59,9 @@ def test_a_number_that_no_listed_fault_breaks_is_a_warning_with_a_remedy(tmp_pat
     (finding,) = lint(loaded, describe)
     assert (finding.level, finding.where) == ("warning", place_of(loaded, "demands: {", "2048"))
     assert finding.message == (
-        "no fault of 'C-TILE-BWD-001' breaks `demands.shared_memory_bytes` (2048), so any other value would pass its "
-        "drill: name a fault that expects `demand_unmet`, unmet_demand = shared_memory_bytes; offered: more_stages"
+        "no fault of 'C-TILE-BWD-001' breaks `demands.shared_memory_bytes` (2048), so the drill would pass with any "
+        "other value: add a fault to `falsified_by` that expects `demand_unmet`, unmet_demand = shared_memory_bytes; "
+        "offered: more_stages"
     )
 
 

@@ -126,8 +126,8 @@ def other_contract(record: dict[str, Any]) -> None:
     [
         (left_out, "run short-v1+short+paired+doubled_step was planned, but no row reads its evidence"),
         (twice, "SHORT-001: doubled_step: the record has 2 rows, but the contract requires one"),
-        (other_control, "the evidence gives different controls"),
-        (other_contract, "the record was made under other contracts"),
+        (other_control, "controls (units without a fault) have other verdicts now than in the record"),
+        (other_contract, "the record names other contracts than `run.json` does"),
     ],
 )
 def test_a_drill_record_edited_outside_its_rows_differs(

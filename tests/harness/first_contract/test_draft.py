@@ -206,7 +206,7 @@ def test_a_draft_replaces_an_existing_file_only_with_force(project: Path) -> Non
     draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False))
     (project / "contracts").mkdir()
     (project / "contracts" / "my-train-v1.yaml").write_text("mine")
-    with pytest.raises(UsageError, match=r"existing contracts/my-train-v1\.yaml; move it away"):
+    with pytest.raises(UsageError, match=r"existing contracts/my-train-v1\.yaml; add --force, or move this file away"):
         keep(draft, project, force=False)
     assert not (project / "my_train_harness.py").exists()
     assert (project / "contracts" / "my-train-v1.yaml").read_text() == "mine"

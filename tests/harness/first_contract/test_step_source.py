@@ -140,7 +140,7 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
         ("def main(seed, /):\n    return a, b, c\n", "found `seed` without a default"),
         (
             "def main(captured, optimized):\n    return a, b, c\n",
-            "found both; name two functions, one for each argument",
+            "found both; write two functions, one with each argument, and name one of them",
         ),
         ("from .steps import make as main\n", f"train.py:2{WRITTEN}`.steps:make`"),
         ("class main:\n    pass\n", "train.py:2: `main` must be a function; found a class"),

@@ -111,8 +111,9 @@ def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(p
         2,
         "",
         (
-            "error: init and try must not replace your files without --force; found the existing "
-            "train_harness.py and contracts/train-v1.yaml and contracts-long/train-long-v1.yaml; move them away\n"
+            "error: `harness init` and `harness try` replace existing files only with --force; found the existing "
+            "train_harness.py and contracts/train-v1.yaml and contracts-long/train-long-v1.yaml; add --force, or move "
+            "these files away\n"
         ),
     )
 
@@ -305,7 +306,7 @@ def test_a_step_that_behaves_differently_under_capture_is_reported(project: Path
     assert code == 0
     within = "compares: within rounding, since only arm captured ran aten.mul, and only arm plain ran aten.all, aten.lt"
     assert [line for line in lines if line == within]
-    assert "asked whether it is, and may do otherwise then: train.py:" in given["captured, trains the same"]
+    assert "asked whether a capture is running, and may train" in given["captured, trains the same"]
     assert given["captured, trains the same"].endswith(
         "-> if rounding alone explains the difference, write `equality: within` in the contract's claim"
     )

@@ -92,9 +92,9 @@ def test_the_plan_prints_units_runs_and_the_source_of_its_estimates(
         "            SCRIPT-001 on not_run",
         "2 runs to execute; nothing has been executed",
         f"  {RUN} (paired, {processors}): about 8.0 s, by run {RUN} of earlier",
-        "            serves SCRIPT-001 on held",
+        "            for SCRIPT-001 on held",
         f"  scripted-v1+violated+paired (paired, {processors}): unknown, because no similar run is recorded",
-        "            serves SCRIPT-001 on violated",
+        "            for SCRIPT-001 on violated",
         "About 8.0 s for 1 run, if one process followed another.",
         "Unknown for 1 run: no similar run is recorded in the folder of --reports.",
     ]

@@ -80,8 +80,7 @@ def test_a_reason_code_that_is_taken_is_refused(install: Install) -> None:
     install(ROW.format("name='odd', reasons={'differs': ('FAIL', 'Another meaning.')}"))
     with pytest.raises(
         KindError,
-        match=r"claim kind 'odd': a reason code that a kind adds must have a name that no other reason code has; found "
-        r"'differs'",
+        match="claim kind 'odd': the kind of claim adds a reason code that exists already; found 'differs'",
     ):
         reasons.reason_of("unheard_of")
 

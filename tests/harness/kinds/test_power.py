@@ -107,7 +107,7 @@ def test_check_warns_of_a_claim_that_a_new_timing_would_probably_leave_undecided
     found = [str(one) for one in lint_power(loaded, [here, elsewhere])]
     chance = recorded(noise).power(part(), 1.15 * DEMANDED)
     message = (
-        "c.yaml:9:5: warning: with the noise of one-run on small, a true ratio of 1.26 is decided with "
-        f"a probability of {100 * chance:.0f} %: use more processes, or a quieter machine"
+        "c.yaml:9:5: warning: with the noise of one-run on small, even a true ratio of 1.26 would be decided "
+        f"only with a probability of {100 * chance:.0f} %: use more processes, or a quieter machine"
     )
     assert found == [message] * warned

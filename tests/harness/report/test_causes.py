@@ -174,14 +174,14 @@ def test_differing_losses_are_reported_with_the_end_state_that_differs() -> None
         (
             0,
             4.0,
-            "step 0: 12, and 3 in the baseline, 4 times: nothing was updated before it, so look at the forward pass",
+            "step 0: 12, and 3 in the baseline, 4 times: no update came before this step, so look at the forward pass",
         ),
         (
             1,
             1.01,
             "step 1: 2.91778, and 2.88889 in the baseline: the first forward pass agreed, so look at the gradients",
         ),
-        (5, 1.01, "5 steps agreed, so look at what is not yet other in the first update"),
+        (5, 1.01, "5 steps agreed, so look for a cause that has no effect yet in the first update"),
     ],
 )
 def test_the_first_differing_step_determines_the_advice_where_to_look(first: int, factor: float, where: str) -> None:
@@ -214,7 +214,7 @@ def test_tensors_that_only_the_candidate_left_unchanged_are_reported_with_the_en
     named = "parameters p0, parameters p1, parameters p2 and 1 more"
     assert labelled(found, "what differs") == [
         f"at the end 4 tensors: {named}",
-        f"graphed left 4 tensors as they began that ungraphed changed: {named}",
+        f"graphed left 4 tensors unchanged, which ungraphed changed: {named}",
     ]
 
 
@@ -240,7 +240,7 @@ def test_counters_that_end_different_are_reported_with_both_values() -> None:
     run = paired(ours, *theirs, untrained())
     seen = judge_unit(contract, contract.claims[0], "w", [run])
     assert labelled(advice_of(seen, contract.claims[0], [run], ASKED), "what differs") == [
-        "graphed ended with other numbers than ungraphed: buffers norm.batches 13, not 10"
+        "at the end, numbers of graphed differ from those of ungraphed: buffers norm.batches 13, not 10"
     ]
 
 
@@ -288,7 +288,8 @@ def test_a_captured_step_that_asks_whether_it_is_captured_is_named_as_the_likely
     _, found = judged(graphed(LOSSES + 1e-6, capture=capture))
     [told] = labelled(found, "likely cause")
     assert told.startswith(
-        "while it was captured, the step of graphed asked whether it is, and may do otherwise then: "
+        "during its capture, the step of graphed asked whether a capture is running, and may train differently "
+        "because of the answer: "
     )
     assert told.endswith(": masks.py:3, called at train.py:9 in step `loss = model(x)`")
     _, otherwise = judged(graphed(capture=capture, start="elsewhere"))
@@ -454,8 +455,8 @@ def test_a_loss_beyond_the_tolerance_is_not_reported_as_the_first_difference() -
     seen = judge_unit(contract, contract.claims[0], "w", [run])
     [told, *_] = labelled(advice_of(seen, contract.claims[0], [run], ASKED), "where it begins")
     assert seen.reason == "exceeds_tolerance"
-    assert told.startswith("the first loss beyond what is allowed is that of step 5: ")
-    assert "the losses differ from step 0 on" in told
+    assert told.startswith("the losses first differ by more than the tolerance at step 5: ")
+    assert "they already differ from step 0 on" in told
     assert "agreed" not in told
 
 

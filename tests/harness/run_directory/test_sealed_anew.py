@@ -195,7 +195,7 @@ def test_a_forged_run_is_refused_by_its_earlier_digest(run: Path) -> None:
     assert rejudged(run).problems == []  # nothing in the directory tells
     with pytest.raises(
         EvidenceError,
-        match="runs/1-run: the digest of the run's manifest must be one of those that --digest names; found "
+        match="runs/1-run: the digest of the run's manifest must be one of the digests given with --digest; found "
         f"{digest(run)}",
     ):
         refuse_others([run], [kept])

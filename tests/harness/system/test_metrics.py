@@ -140,14 +140,14 @@ def test_a_metric_whose_tensor_the_step_does_not_keep_is_refused(capture: str) -
         run.step(0)
         run.metrics()
     assert str(caught.value).endswith(
-        ": metrics() must return tensors with one number that the last step left, under the same names at every step; "
+        ": metrics() must return tensors that the step keeps, each of one number, under the same names at every step; "
         "found a new tensor at each call under `rate`; "
         "compute the tensor in the step and keep it, `self.accuracy = …`, because a replay does not execute metrics()"
     )
 
 
 NAMED = (
-    "metrics() must return tensors with one number that the last step left, under the same names at every step; found "
+    "metrics() must return tensors that the step keeps, each of one number, under the same names at every step; found "
 )
 
 
