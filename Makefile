@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 REPORTS ?= harness-reports
 
 # The run directories of the gate of the release, published on one page.
-GATE_PARTS := reports/gates/2026-11-30-h200-gate-accuracy reports/gates/2026-11-30-h200-gate-backward reports/gates/2026-11-30-h200-gate-fp8 reports/gates/2026-11-30-h200-gate-training-step reports/gates/2026-11-30-h200-gate-kernels reports/gates/2026-11-30-h200-gate-accumulation
+GATE_PARTS := reports/gates/2026-12-01-h200-gate-backward reports/gates/2026-12-01-h200-gate-training-step reports/gates/2026-12-01-h200-gate-accumulation reports/gates/2026-12-01-h200-gate-kernels reports/gates/2026-12-01-h200-gate-memory reports/gates/2026-12-01-h200-gate-accuracy reports/gates/2026-12-01-h200-gate-fp8 reports/gates/2026-12-01-h200-gate-not-worse
 GATE_PAGE ?= harness-reports/gate
 
 .PHONY: install wheel tools verify test test-shuffled test-slow test-contract lint types site judge-published gate-page clean

@@ -22,7 +22,7 @@ def written() -> list[tuple[str, ...]]:
 
 
 def test_every_published_gate_has_the_command_that_judged_it() -> None:
-    assert len(written()) == (REPORTS / "README.md").read_text().count("harness judge --gate") >= 2
+    assert len(written()) == (REPORTS / "README.md").read_text().count("harness judge --gate") >= 1
 
 
 @pytest.mark.parametrize("gate", written(), ids=lambda gate: gate[0].split()[0].rpartition("/")[2])

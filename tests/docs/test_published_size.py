@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -33,11 +32,6 @@ def test_a_published_run_consists_of_pages_one_archive_and_a_manifest() -> None:
     assert set(map(frozenset, unfit.values())) == {frozenset({"report.html"})}
 
 
-def test_published_runs_without_a_page_are_listed_in_the_index_of_reports() -> None:
-    """Runs that the index does not list are trials whose results are counted in statistics."""
-    assert sorted(_named_without_a_page()) == sorted(str(run.relative_to(REPORTS)) for run in UNSHOWN)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("run", runs_in(REPORTS), ids=lambda run: run.name)
 def test_a_published_run_and_its_archive_are_sealed(run: Path) -> None:
@@ -55,8 +49,3 @@ def test_a_published_run_without_a_page_gets_its_page_from_the_archive(run: Path
     claims = {verdict.claim for verdict in read_verdicts(run).claims}
     assert claims
     assert [claim for claim in sorted(claims) if claim not in page] == []
-
-
-def _named_without_a_page() -> list[str]:
-    paragraph = (REPORTS / "README.md").read_text().split("have no page of their own", 1)[1].split("\n\n", 1)[0]
-    return re.findall(r"`([^`\s]+)`", paragraph.split("`harness report", 1)[0])

@@ -94,7 +94,7 @@ SEEDS = {
                "training_effect": {"control": "untrained", "last": 5, "at_least": 0.05}},
 }  # fmt: skip
 RANKS = "gates/2026-11-23-h200x2-ranks-trains-tiny"
-CAPTURED = "gates/2026-11-30-h200-gate-training-step"
+CAPTURED = "gates/2026-12-01-h200-gate-training-step"
 BASES: dict[str, dict[str, OnCpu | Published]] = {
     "trajectory_match": {
         "bitwise": OnCpu(REGRESSION, CLAIM),
@@ -113,7 +113,7 @@ BASES: dict[str, dict[str, OnCpu | Published]] = {
         "refused": OnCpu("step_function_systems:Waits", PAIR | {"kind": "capture_fallback", "steps": STEPS}),
     },
     "throughput_ratio": {
-        "bitwise": Published("gates/2026-11-30-h200-gate-backward", "F-GRAPH-BWD-003", "tiny"),
+        "bitwise": Published("gates/2026-12-01-h200-gate-backward", "F-GRAPH-BWD-003", "tiny"),
         "within": Published("examples/2026-11-22-h200-plain_loop", "PLAIN-SPEED", "cuda"),
     },
     "host_syncs": {
@@ -173,13 +173,13 @@ BASES: dict[str, dict[str, OnCpu | Published]] = {
     },
     "not_worse": {
         "seeds": OnCpu("measured_systems:Measured", SEEDS, steps=14),
-        "resumed": Published("gates/2026-11-30-h200-gate-not-worse", "RESUME-NOT-WORSE-001", "tiny"),
+        "resumed": Published("gates/2026-12-01-h200-gate-not-worse", "RESUME-NOT-WORSE-001", "tiny"),
     },
     "memory_steady": {
         "replay": Published(CAPTURED, "CGTS-INV-005", "tiny"),
         "recapture": Published(CAPTURED, "F-CGT-004-recapture", "tiny-shapes"),
     },
-    "peak_memory": {"cuda_graph": Published("gates/2026-11-30-h200-gate-memory", "MEM-PEAK-001-tiny", "tiny")},
+    "peak_memory": {"cuda_graph": Published("gates/2026-12-01-h200-gate-memory", "MEM-PEAK-001-tiny", "tiny")},
     "long_replay": {
         "traced": OnCpu(
             REGRESSION,

@@ -126,5 +126,5 @@ def test_commits_of_published_runs_are_named_only_in_the_files_of_these_runs() -
     page = index_reports.PAGE.read_text(encoding="utf-8")
     by_hand, of_runs = page_tables.filled(page, ""), index_reports.text(index_reports.REPORTS)
     assert re.findall(r"`[0-9a-f]{7,40}`", by_hand) == []
-    gate = next(line for line in of_runs.splitlines() if "`gates/2026-11-30-h200-captured`" in line)
-    assert gate.startswith("| `ac856cf15bf4` with uncommitted changes | ")
+    gate = next(line for line in of_runs.splitlines() if "`gates/2026-11-23-h200x2-ranks-trains-tiny`" in line)
+    assert gate.startswith("| `35efb8309b56` with uncommitted changes | ")

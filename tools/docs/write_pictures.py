@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PUBLISHED = ROOT / "reports" / "gates" / "2026-11-30-h200-captured"
+PUBLISHED = ROOT / "reports" / "gates" / "2026-12-01-h200-gate-backward"
 SIZES = {"report-light": (1200, 900), "first-failure": (1200, 720)}  # width and height of each picture in CSS pixels
 PARAGRAPH = re.compile(r"<(h1|p)\b[^>]*>(.*?)</\1>", re.DOTALL)
 BLOCKS = re.compile(r"<!-- (file|change to): train\.py -->\n```\w+\n(.*?)```", re.DOTALL)

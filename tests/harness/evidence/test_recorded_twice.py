@@ -16,7 +16,7 @@ REPORTS = Path(__file__).parents[3] / "reports"
 RUNS = (
     "drills/2026-11-30-cpu-traced-step",
     *(
-        f"gates/2026-11-30-h200-gate-{part}"
+        f"gates/2026-12-01-h200-gate-{part}"
         for part in ("accumulation", "accuracy", "backward", "fp8", "kernels", "memory", "not-worse", "training-step")
     ),
 )

@@ -93,7 +93,10 @@ def test_a_module_name_that_python_cannot_import_is_refused(project: Path) -> No
 def test_an_invalid_draft_leaves_no_file(part: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = drafted("train.py")
     monkeypatch.setattr(Draft, part, lambda *_: "id: é\n  :")
-    with pytest.raises(HarnessError, match=r"train\.py:1: the drafted contract .* a defect of the harness") as broken:
+    with pytest.raises(
+        HarnessError,
+        match=r"train\.py:1: the adapter and the .* this is a bug in the harness",
+    ) as broken:
         keep(draft, project, force=False)
     assert broken.value.exit_code == ExitCode.ERROR
     assert [path.name for path in project.iterdir()] == ["train.py"]

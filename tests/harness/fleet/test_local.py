@@ -140,7 +140,7 @@ def test_the_duration_of_a_published_unit_comes_from_its_newest_run(tmp_path: Pa
     unit = ("capture-cost-v1", "F-GRAPH-BWD-003-512", "tiny")
     found = busy_times([unit, ("absent", "A-1", "w")], [tmp_path, ROOT / "reports"])
     assert list(found) == [unit]
-    assert {one.directory for one in found[unit]} == {"2026-11-30-h200-gate-kernels"}
+    assert {one.directory for one in found[unit]} == {"2026-12-01-h200-gate-kernels"}
     assert busy_seconds(found[unit]) > 0
 
 

@@ -78,7 +78,7 @@ def test_the_newest_published_run_of_a_claim_counts() -> None:
     loaded = load_contracts([ROOT / "contracts" / "cuda-graph-backward-v1.yaml"])
     found = last_timings([one.contract for one in loaded], [ROOT / "reports"])
     by_unit = {(one.claim, one.workload): one.run for one in found}
-    assert by_unit["F-GRAPH-BWD-003", "tiny"] == "2026-11-30-h200-gate-backward"
+    assert by_unit["F-GRAPH-BWD-003", "tiny"] == "2026-12-01-h200-gate-backward"
     assert len(by_unit) == len(found)
 
 

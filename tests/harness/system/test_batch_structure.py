@@ -236,7 +236,7 @@ def test_a_loader_in_place_of_a_function_is_read_in_its_order_epoch_after_epoch(
 
 
 def test_a_loader_that_shuffles_by_the_processs_generator_is_refused() -> None:
-    with pytest.raises(Exception, match=r"must shuffle with its own generator.*DataLoader that shuffles by the"):
+    with pytest.raises(Exception, match=r"must shuffle with its own generator.*DataLoader that shuffles with the"):
         Loaded(lambda _own: DataLoader(PAIRS, 4, shuffle=True)).open(WORKLOAD, Arm())
 
 
