@@ -224,7 +224,8 @@ class Ledger:
         nvrtc.listeners.append(self._add)
 
     def unwatch(self) -> None:
-        """Stop listening. Listeners that were added later may still pass events here. Such events are ignored."""
+        """Stop listening to events of Triton and of `nvrtc`. A listener that was added after this one may still pass
+        events of Triton to this one; they are ignored."""
         from triton import knobs
 
         self._watching = False

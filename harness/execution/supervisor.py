@@ -112,7 +112,7 @@ class Interpreters:
                 child.stop()
 
     def resume(self) -> None:
-        """Let the stopped processes continue, and start more of them."""
+        """Let the stopped processes continue, and start more processes up to the allowed number."""
         with self._lock:
             if not self._stopped:
                 return

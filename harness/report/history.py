@@ -303,10 +303,10 @@ class HistoryRun:
 
     @property
     def gate(self) -> str:
-        """Return the name that all parts of a gate share. This is the run's name without the number, or the name of a
-        claim or contract, at the end.
+        """Return the name that all parts of a gate share: the run's name without its last part. The last part is a
+        number, or the id of a claim or contract.
 
-        If the name consists only of a claim or contract, return the name of its folder.
+        If the run's name is only the id of a claim or contract, return the name of the run's folder.
         """
         folder, _, own = self.name.rpartition("/")
         if self.view is None:

@@ -160,7 +160,7 @@ def test_reading_all_contracts_costs_few_calls_compared_with_importing_the_libra
     assert calls_of_program(code) < 5.5 * calls_of_program(LIBRARIES)
 
 
-def test_the_shape_of_upstreams_canary_run_is_judged(
+def test_the_claim_canary_is_judged_at_the_batch_and_length_that_upstream_ran(
     contracts: list[LoadedContract], claims: dict[str, AnyClaim]
 ) -> None:
     [backward] = [one.contract for one in contracts if one.contract.id == "cuda-graph-backward-v1"]
@@ -169,6 +169,6 @@ def test_the_shape_of_upstreams_canary_run_is_judged(
     assert (canary.batch_size, canary.seq_len, canary.model) == (4, 512, "qwen2-1.5b")
 
 
-def test_the_shipped_contracts_waive_only_the_unit_that_is_published_as_not_met() -> None:
+def test_the_shipped_contracts_waive_only_the_unit_whose_speed_depends_on_the_host() -> None:
     named = [(waiver.claim, waiver.workload) for waiver in find_waivers([FOLDER])]
     assert named == [("F-GRAPH-BWD-003-canary", "qwen2-1.5b-512")]

@@ -40,7 +40,7 @@ def test_the_interval_of_few_seeds_is_students_t() -> None:
         ([-5.0, -0.01, -0.01, -0.01, -0.01], 0),  # agreed, and too wide apart for the interval
     ],
 )
-def test_the_interval_of_seeds_decides_better_worse_or_undecided(excess: list[float], answer: int) -> None:
+def test_the_confidence_interval_over_seeds_decides_better_worse_or_undecided(excess: list[float], answer: int) -> None:
     assert int(not_worse.decide(np.array(excess), 0.95)) == answer
 
 
