@@ -19,11 +19,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import page_tables
 
+from harness.cli.report import render_together
+from harness.errors import HarnessError
 from harness.evidence import layout
 
 ROOT = Path(__file__).parents[2]
@@ -110,20 +112,25 @@ def stage(root: Path, folder: Path, runs: Mapping[str, str]) -> None:
 
 
 def draw(root: Path, folder: Path, runs: Mapping[str, str]) -> list[str]:
-    """Write the page of each run into `folder`. Return `harness`'s output for each page that was not written."""
+    """Write the page of each run into `folder`. Return a text for each run that has errors or warnings.
 
-    def one(run: str, page: str) -> str:
-        with tempfile.TemporaryDirectory() as place:
-            command = [sys.executable, "-m", "harness", "report", str(root / run), "--out", f"{place}/drawn"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                return f"{run}: {done.stdout}{done.stderr}"
-            (folder / page).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(f"{place}/drawn/report.html", folder / page)
-            return ""
+    A process draws many pages, so that the harness is not imported for each page.
+    """
+    with ProcessPoolExecutor(DRAWN_AT_ONCE) as pool:
+        said = pool.map(draw_one, [root / run for run in runs], [folder / page for page in runs.values()])
+        return [f"{run}: {text}" for run, text in zip(runs, said, strict=True) if text]
 
-    with ThreadPoolExecutor(DRAWN_AT_ONCE) as pool:
-        return [said for said in pool.map(one, runs, runs.values()) if said]
+
+def draw_one(run: Path, page: Path) -> str:
+    """Write the page of one run. Return its error or its warnings, or "" if it has none."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            warnings = render_together([run], Path(place) / "drawn")
+        except HarnessError as error:
+            return str(error)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(place) / "drawn" / "report.html", page)
+        return "\n".join(warnings)
 
 
 def loaded_from_elsewhere(site: Path) -> list[str]:
