@@ -131,7 +131,7 @@ class ArmStart(ArmRecord):
 
 class Clip(Record):
     """Gradient clipping in the watched steps. A clip is recognized by an operator, such as `clamp`, that bounds
-    gradients, or that bounds a number computed from gradients by which gradients are then changed."""
+    gradients or a number computed from them. In the second case, the gradients must then be changed by this number."""
 
     # True: a clip was seen. None: unknown, for example because code was compiled, or because the host read numbers that
     # were computed from gradients.
@@ -221,8 +221,8 @@ class RankSteps(ArmRecord):
 
 
 class TensorReduction(Record):
-    """One gradient, reduced on the device to a digest and maxima. A name with `baseline_` is about the baseline arm's
-    gradient."""
+    """One gradient, reduced on the device to a digest and maxima. Fields whose names begin with `baseline_` are about
+    the baseline's gradient."""
 
     name: str
     digest: str
@@ -235,7 +235,7 @@ class TensorReduction(Record):
 
 
 class GroupNorm(Record):
-    """The L2 norm of one group of gradients that is clipped together.
+    """The L2 norm of one group of gradients that are clipped together.
 
     before: the norm before clipping, reported by the system.
     after: the norm after clipping, measured by the harness.
@@ -499,8 +499,7 @@ class Saved(ArmRecord):
 
 
 class Loaded(ArmRecord):
-    """The training of an arm was resumed from a checkpoint. The series lacks the steps before the checkpoint was
-    loaded."""
+    """The training of an arm was resumed from a checkpoint. The execution's series lacks the steps before the load."""
 
     record: Literal["loaded"] = "loaded"
     process: Count  # number of the process that loaded the state
@@ -584,8 +583,8 @@ class ReplayBlock(Record):
 
 
 class ReplayRound(Record):
-    """Seconds per step of four blocks that were timed after the run's last step, by the arms old, fresh, fresh and old,
-    in this order."""
+    """Seconds per step of four blocks that were timed after the run's last step. The arm of the long run (old) and an
+    arm that was opened anew (fresh) executed them in the order old, fresh, fresh, old."""
 
     old: tuple[Amount, Amount]  # the first and the fourth block, executed by the arm of the long run
     # the second and the third block, executed by an arm that was opened and captured after the run

@@ -53,7 +53,7 @@ class TrainerFacts(GitFacts):
 
 class GpuFacts(Facts):
     """The GPU that worker processes use, the number of GPUs, and the driver. problem: why no GPU can be used. names:
-    the names of all GPUs in the order of their numbers, in which ranks use them."""
+    the names of all GPUs in the order of their numbers. Ranks use the GPUs in the same order."""
 
     architecture: str | None = None
     count: int | None = None
@@ -145,7 +145,7 @@ class AcceptedRecord(Record):
     state: Literal["in_force", "expired", "contained"]
 
     def signed(self) -> dict[str, object]:
-        """Return the fields of the entry, in the same form as `AcceptedBaseline.record` returns them."""
+        """Return the fields of the accepted baseline, in the same form as `AcceptedBaseline.record` returns them."""
         fields = self.model_dump(include={"contract", "claim", "reviewer", "reason", "expires"})
         return {**fields, "commit": self.commit.commit, "expired": self.state == "expired"}
 
@@ -187,8 +187,8 @@ class TwoCommits(Record):
         return self.candidate.commit == self.baseline.commit and not self.candidate.changes
 
     def lines(self) -> dict[str, str]:
-        """Return one line for the candidate's commit, for the baseline's commit, and for each claim with an accepted
-        baseline, by name. If candidate and baseline are the same commit, add a line that says so."""
+        """Return lines by name: one for the candidate's commit, one for the baseline's commit, and one for each claim
+        with an accepted baseline. If candidate and baseline are the same commit, add a line that says so."""
         both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
         for one in self.accepted:
             name = f"baseline of {one.claim}"

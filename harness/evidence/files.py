@@ -110,8 +110,8 @@ def readable(path: Path, model: type[Model]) -> Model | None:
 
 
 def parse(text: bytes, model: type[Model], name: str) -> Model:
-    """Return JSON text as a model. Raises `Damaged` with the place of the first error, or with the file's version if it
-    is unknown."""
+    """Return JSON text as a model. Raises `Damaged` with the place of the first error, or with the file's version if
+    this version is unknown."""
     try:
         require_keys_once(text)
         return model.model_validate_json(text, strict=True)

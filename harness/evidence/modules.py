@@ -49,7 +49,7 @@ def places_of(package: str) -> list[Path]:
 
 
 def place_in(folder: Path, package: str) -> Path | None:
-    """Return the path at which Python would find a package or module in this folder, or None if it would not."""
+    """Return the path at which Python would find a package or module in this folder, or None if there is none."""
     below, file = folder / package, folder / f"{package}.py"
     module = os.path.isfile(file)  # noqa: PTH113 - no error where the folder may not be read
     if os.path.isfile(below / "__init__.py") or (os.path.isdir(below) and not module):  # noqa: PTH112, PTH113

@@ -85,8 +85,8 @@ class Run(Record):
 
     @property
     def repeats(self) -> bool:
-        """Return True if this run contains only repetitions of arms. Another process then executes each arm for the
-        first time."""
+        """Return True if this run contains only repetitions of arms. Another run then makes the first execution of each
+        arm."""
         return bool(self.arms) and all(planned.first_replica > 0 for planned in self.arms.values())
 
     @property

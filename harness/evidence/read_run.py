@@ -44,7 +44,7 @@ def read_series(path: Path) -> Series:
 
 
 def _metrics(name: str, header: bytes) -> list[str]:
-    """Return the names of the metrics in the header of a series. They follow the columns that every series has."""
+    """Return the names of the metrics in the header of a series. Their columns follow those that every series has."""
     columns = header.decode("ascii", "replace").split(",")
     own = len(layout.SERIES_COLUMNS)
     metrics = columns[own:]

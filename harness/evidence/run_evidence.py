@@ -163,7 +163,7 @@ _Row = tuple[str, object]  # the name of a field, and its form: a list, a mappin
 
 
 def _rows(evidence: type) -> dict[type[RunRecord], _Row]:
-    """Return the record types for which a class of evidence has a field, each with the field's name and form."""
+    """Return each type of record for which a class of evidence has a field, with the field's name and form."""
     hints = get_type_hints(evidence).items()
     named = [(one, (field, get_origin(hint))) for field, hint in hints for one in (hint, *get_args(hint))]
     types = [(one, row) for one, row in named if isinstance(one, type) and issubclass(one, RunRecord)]

@@ -208,7 +208,7 @@ class KernelMatchEvidence(RunRecord):
 
 
 class TensorErrors(Record):
-    """L2 norms for one trained tensor: of the reference's gradient, and of two arms' differences from it."""
+    """L2 norms for one trained tensor: of the reference's gradient, and of its differences from two arms' gradients."""
 
     name: str
     reference_norm: Amount

@@ -47,8 +47,8 @@ Unmet = Iterator[tuple[str, Any, Any]]
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
-    """Yield the entries in which two mappings differ, or the two values if they are not mappings and differ. True
-    differs from 1."""
+    """Yield each entry in which two mappings differ. If `host` or `guest` is not a mapping, yield both values if they
+    differ. True differs from 1."""
     if isinstance(host, Mapping) and isinstance(guest, Mapping):
         pairs = [(f".{key}", guest.get(key), host.get(key)) for key in {**guest, **host}]
     else:
@@ -57,8 +57,8 @@ def _unequal(host: Any, guest: Any) -> Unmet:
 
 
 def _missing(host: Any, guest: Any) -> Unmet:
-    """Yield what the run `guest` requires and the executed run `host` lacks: entries of a mapping, a whole list, or a
-    value."""
+    """Yield what one field of a run requires (`guest`) and the same field of the executed run lacks (`host`): entries
+    of a mapping, a whole list, or a value."""
     if isinstance(guest, Mapping):
         yield from ((f".{key}", value, host.get(key)) for key, value in guest.items() if host.get(key) != value)
     elif isinstance(guest, list):
@@ -483,8 +483,8 @@ def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[s
 
 
 def _record_named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
-    """Return a record from a host (an executed run) with the name that the arm has in the run that uses it (the guest),
-    without comparisons with arms that the guest does not have."""
+    """Return a record of an executed run (the host) as a record of the run that uses it (the guest): with the arm's
+    name in the guest, and without comparisons with arms that the guest does not have."""
     changes: dict[str, object] = {"arm": name}
     if isinstance(record, ArmEnd):
         for field, seen in (("differences", record.differences), ("moved_apart", record.moved_apart)):

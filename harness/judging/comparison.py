@@ -46,7 +46,7 @@ Executions = Mapping[str, ArmEvidence]  # name of an execution of an arm in mess
 
 @dataclass(frozen=True)
 class Group:
-    """Executions of arms that are compared. Each execution is compared with the first one.
+    """Executions of arms that are compared. Each execution is compared with the first execution.
 
     roles: the role (see `ROLES`) of each execution that has one, by the name of the execution.
     apart: executions that are only a part of a training, such as one half. For them, only frozen tensors and finite
@@ -180,8 +180,8 @@ class Comparison:
         """Check a group of executions before they are compared. If a check fails, raise `Settled`, which ends the
         judgement with the verdict of this check.
 
-        The losses must be finite, and the executions must start from equal states and do equal work. If all executions
-        except a repetition of the baseline agree, raise INCONCLUSIVE, because the baseline does not repeat itself.
+        The losses must be finite, and the executions must start from equal states and do equal work. If only a
+        repetition of the baseline has another start or work, raise INCONCLUSIVE: the baseline does not repeat itself.
         """
         self._begun += 1
         require_finite(self._asked("finite", group), self._sheet, group.metric)

@@ -56,7 +56,7 @@ class Context:
 
     def outside_bounds(self, arm: str) -> Bounds:
         """Return bounds on the work that a step of the arm may do outside of its graphs. They are the strictest bounds
-        in the contract's claims of kind `capture` about the arm, or the default bounds without such a claim."""
+        in the contract's `capture` claims about the arm or, without such a claim, the default bounds."""
         found = self._captures_of(arm)
         if not found:
             return DEFAULT
@@ -129,8 +129,8 @@ class Context:
         return runs[0]
 
     def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
-        """Return the first run of a probe that executed the arm. Raises `Settled`, which ends the judgement, for the
-        reasons of `only_run`."""
+        """Return the first run of a probe that executed the arm. Raises `Settled`, which ends the judgement, if there
+        is no such run, or for the reasons of `sound_runs`."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
         if found is None:
@@ -167,10 +167,10 @@ def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[Run
 
 
 def obstacle_reason(obstacle: Obstacle) -> str:
-    """Return the reason code of the verdict for an obstacle, which is the reason why a unit cannot be run.
+    """Return the verdict's reason code for a unit that an obstacle prevents from being run.
 
-    It is the obstacle's own code if this code has the status NOT_RUN or is `system_not_described`, and otherwise
-    `not_available`.
+    The result is the obstacle's own code if this code has the status NOT_RUN or is `system_not_described`, and
+    otherwise `not_available`.
     """
     known = reasons.reason_of(obstacle.reason)
     stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
@@ -178,7 +178,7 @@ def obstacle_reason(obstacle: Obstacle) -> str:
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
-    """Return the first `number` executions of an arm. Raises ERROR if one of them is missing, is not complete, or has
+    """Return the first `number` executions of an arm. Raises ERROR if one of these is missing, is not complete, or has
     records that contradict each other."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])

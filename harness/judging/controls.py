@@ -68,8 +68,8 @@ class Distance(Protocol):
 class Rounding(NamedTuple):
     """How much rounding changes most of the candidate's tensors. `Distance` explains `apart`, `control` and `moved`.
 
-    ratio: the median over the tensors of `apart` divided by `control`, but at least 1. share: the median over the
-    tensors of `control` divided by `moved`.
+    ratio: the median of all tensors' `apart` / `control`, but at least 1. share: the median of all tensors' `control` /
+    `moved`.
     """
 
     ratio: float
@@ -133,8 +133,8 @@ REMEDY = (
 
 
 def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement, changed if the claim fails because bits differ. If the baseline does not repeat its own
-    bits, return INCONCLUSIVE instead. Otherwise add to the message which operators only one of the arms ran."""
+    """Return the judgement unchanged unless the claim fails because bits differ. In that case return INCONCLUSIVE if
+    the baseline does not repeat its own bits. Otherwise add to the message which operators only one of the arms ran."""
     arms = compared_arms(part)
     if judgement.reason not in OF_BITS or getattr(part, "equality", None) == "within" or arms is None:
         return judgement
@@ -192,8 +192,8 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
-    """Return, in words, how the first two executions differ that have equal starts and batches, but unequal losses or
-    parameters at the end. Return None if no two executions differ in this way."""
+    """Find two executions with equal starts and batches, but unequal losses or unequal parameters at the end. Return in
+    words how the first such pair differs, or None if there is no such pair."""
     for one, other in combinations(executions, 2):
         if _work(one) != _work(other):
             continue

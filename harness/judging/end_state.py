@@ -26,8 +26,8 @@ def own_name(path: str) -> str:
     """Return the name under which a number in an optimizer is compared. Return "" if the path does not lead into an
     optimizer.
 
-    The name consists of the parameter group and the number's name. For a number in the state of a parameter, it is `.`
-    and the number's name.
+    For a number of a parameter group, the name consists of the group and the number's name. For a number in the state
+    of a parameter, the name is `.` and the number's name.
     """
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
@@ -86,9 +86,9 @@ class ExcusedEnds:
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:
-        """Record the figures. Return the end of a sentence that names numbers that steps only count, allowed
-        differences that occurred, and entries under `may_end_apart` that were not needed. These entries are named only
-        if the ends were compared."""
+        """Record how many allowed differences occurred and which entries were not needed. Return the end of a sentence
+        that names numbers that steps only count, allowed differences that occurred, and entries under `may_end_apart`
+        that were not needed. These entries are named only if the ends were compared."""
         idle = sorted(self._own.keys() - self._needed) if self._compared else []
         clauses = []
         if self.counted:
@@ -137,7 +137,7 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
     """Raise FAIL if a tensor contains NaN or infinity at the end.
 
     There are two exceptions. The first is a buffer or loose tensor that has not changed since the start, or that did
-    not exist at the start, such as a mask. It is no exception if a step created the tensor with finite values. The
+    not exist at the start, such as a mask. A tensor that a step created with finite values is not an exception. The
     second is a loose tensor that contained NaN or infinity at the start, such as a log.
     """
     for name, execution in executions.items():
@@ -211,7 +211,7 @@ def require_equal_ends(
 ) -> None:
     """Raise FAIL unless all executions end with the same bits as the first one.
 
-    If `same_system` is False, only the parameters are compared, because the other state has different names in
+    If `same_system` is False, only the parameters are compared, because all other state has different names in
     different systems.
     noisy: names (`category name`) of tensors whose values noise may change. Both executions must have these tensors.
     All other tensors must be equal. excused: the counts that may end with different values.
@@ -355,8 +355,8 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two end states. Tensors outside of modules and optimizers are included if
-    at least one of the arms compares their values.
+    """Return the tensors that differ between two end states. A tensor outside of modules and optimizers that no step of
+    one arm reads is included if its value belongs to the other arm's compared state.
 
     A table of constants that only one execution created is left out, because the other execution does not need it.
     """

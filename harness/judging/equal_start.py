@@ -65,7 +65,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
 def _forms_of_frozen(state: State) -> State:
     """Return a state that has, for each frozen parameter, a text with its data type and shape in place of a digest.
 
-    A digest of each frozen parameter was not recorded, but only one digest of the values of all frozen parameters.
+    The evidence has no digest of a single frozen parameter, but only one digest of the values of all frozen parameters.
     """
     found = {
         name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
@@ -108,8 +108,8 @@ def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bo
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between the states at the start of two executions. Return none if a state is
-    missing, which `held` reports."""
+    """Return the tensors that differ between the states at the start of two executions. Return [] if a state is
+    missing; `held` then reports the missing state."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -147,7 +147,7 @@ def in_words(
 
 def _numbers(execution: ArmEvidence, reference: ArmEvidence, entry: Apart) -> tuple[str, str]:
     """Return the initial values of a tensor with one element in both executions, as texts. Return ("", "") if one of
-    them was not recorded."""
+    these values was not recorded."""
     states = (execution.start.state, reference.start.state)
     mine, other = (((state and state.numbers) or {}).get(f"{entry.category} {entry.name}") for state in states)
     return ("", "") if mine is None or other is None else told_apart(mine, other)

@@ -47,7 +47,7 @@ class PathRow(Record):
 
 
 class Place(Record):
-    """Where an arm computes the value that differs. made_at: lines of code that computed the operator's input."""
+    """Where an arm computes the value that differs. made_at: lines of code that computed this operator's input."""
 
     operator: str
     module: str
@@ -58,8 +58,8 @@ class Place(Record):
 
 class FirstDifference(Record):
     """The first difference between two arms. how: how an operator of the candidate differs from its partner in the
-    baseline. It gets other `numbers` as arguments, `reads` a different tensor, returns another `result` for equal
-    inputs, or `writes` different state. None if this is unknown."""
+    baseline: it gets other numbers (`numbers`), reads another tensor (`reads`), returns another result for equal inputs
+    (`result`), or writes other state (`writes`). None: unknown."""
 
     found: Literal["found", "does_not_repeat", "not_seen"]
     candidate: str
@@ -87,8 +87,8 @@ class FirstDifference(Record):
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
-    """Return the first step in which the arms recorded different values. If they differ only in optimizer settings and
-    states of generators, return the last such step. Return None if all steps are equal."""
+    """Return the first step in which the arms recorded different values. If the arms differ only in optimizer settings
+    and states of generators, return the last step in which these differ. Return None if all steps are equal."""
     others, late = {each.step: each for each in baseline}, list[int]()
     for step in sorted(candidate, key=lambda each: each.step):
         other = others.get(step.step)
@@ -215,9 +215,9 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return, for each arm, the indices of the operators whose results another run must record. They belong to the
-    first pair of operators that differs, if it returns different results for equal inputs. A replayed operator also has
-    an index in its graph."""
+    """Return, for each arm, the indices of the operators whose results another run must record. These are the two
+    operators of the first pair that differs, if they return different results for equal inputs; otherwise none. For a
+    replayed operator, its index in its graph is included, too."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():
@@ -260,11 +260,11 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
 
 
 def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
-    """Return True if two operators leave equal contents in all tensors that they get as inputs.
+    """Return True if two paired operators leave equal contents in all their input tensors.
 
-    In two cases the contents count as equal although only one arm changes a tensor. The other arm's tensor may already
-    contain the result, because memory is reused. Or both arms leave the result in another tensor: one arm passes the
-    memory for the result a second time, as an input whose content is not needed any more.
+    In two cases the contents count as equal although only one arm changes a tensor. First, the other arm's tensor may
+    already contain the result, because memory is reused. Second, both arms may leave the result in another tensor, and
+    one arm passes the memory for the result a second time, as an input whose content is no longer needed.
     """
     ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
@@ -294,8 +294,8 @@ def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool
 def _first_write(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> Told | None:
-    """Return the first of the tensors `names` to which an operator writes, with the last operator in each arm that
-    writes to it."""
+    """Return the first tensor in `names` to which an operator writes, with the last operator of each arm that writes to
+    this tensor."""
     for name in names:
         writers = tuple(
             max((number for number, each in enumerate(operators) if name in each.writes), default=None)
@@ -309,7 +309,7 @@ def _first_write(
 def _written_between(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> list[str]:
-    """Return, for each arm, the last line of code that wrote to one of these tensors between two steps."""
+    """Return, for each arm, the last line of code that wrote to a tensor in `names` between two steps."""
     last = [
         next((each.line for each in reversed(operators) if each.phase == "between" and {*each.writes} & {*names}), "")
         for operators in (ours, theirs)
@@ -345,8 +345,9 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
-    """Return pairs of operators whose first key is equal, in order. Operators between two such pairs are paired by the
-    next keys. The last key pairs only operators that both arms have equally often."""
+    """Return, in order, pairs of operators for which the first function in `keys` returns equal keys. Operators between
+    two such pairs are paired by the next function. The last function pairs only operators that both arms have equally
+    often."""
     if not (mine and other and keys):
         return []
     key, *later = keys
@@ -365,8 +366,8 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return pairs of indices at which both sides have equal tokens. From pair to pair, the indices of both sides rise.
-    First the longest such sequence is found, and then, in the same way, further pairs between its pairs."""
+    """Return pairs of an index in `ours` and an index in `theirs` with equal entries. From pair to pair, both indices
+    rise. First the longest such sequence of pairs is found, and then further pairs in each gap between its pairs."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:
@@ -384,8 +385,8 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
 
 
 def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
-    """Return the longest sequence of pairs of indices at which both sides have equal tokens, and in which the indices
-    of both sides rise. The k-th occurrence of a token is paired only with its k-th occurrence on the other side."""
+    """Return the longest sequence of pairs of an index in `ours` and an index in `theirs` with equal entries, in which
+    both indices rise. The k-th occurrence of an entry is paired only with its k-th occurrence in the other list."""
     places = {token: place for place, token in enumerate(_counted(theirs))}
     found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
     ends: list[int] = []  # for each length: the smallest index in `theirs` at which a sequence of this length ends

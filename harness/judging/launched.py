@@ -46,7 +46,7 @@ class Finding(NamedTuple):
 
 
 class JudgedSteps(NamedTuple):
-    """How many steps of an arm are judged, and to how many of them an exception applies.
+    """How many steps of an arm are judged (`called`), and how many steps are exceptions.
 
     called: all steps without the `warm` steps, which are the plain steps that the contract allows before the capture.
     unseen: steps that cannot be observed: steps in which a capture is made, and the first step of each shape.
@@ -155,9 +155,9 @@ def outside_share(work: DeviceWork, after: float = 0.0) -> float:
 
 
 def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return what is wrong with the graph launches that the profiler recorded, or None. Their number must be the number
-    that the steps need. Each launch must do exactly the work of one of the captured graphs, whose nodes the harness
-    counted."""
+    """Return what is wrong with the graph launches that the profiler recorded, or None. There must be as many launches
+    as one capture has graphs, times the number of steps. Each launch must do exactly the work of one of the captured
+    graphs, whose nodes the harness counted."""
     launches, needed = sum(each.launches for each in work.launched), work.steps * graphs_per_step(capture)
     if launches != needed or needed == 0:
         return Finding(
@@ -182,8 +182,8 @@ def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
     """Return None if each step launched each piece of its capture exactly once, and otherwise what is wrong. A piece is
     a graph that captures a part of the step.
 
-    If a step was captured several times, each piece has several graphs, and a step may launch any one of them. A second
-    launch of one piece does not replace another piece. Pieces with equal content are counted together.
+    If a step was captured several times, each piece has several graphs, and a step may launch any one of these graphs.
+    A second launch of one piece does not replace another piece. Pieces with equal content are counted together.
     """
     pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
     for index, graph in enumerate(capture.nodes):
@@ -287,11 +287,12 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSt
 
 
 def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
-    """Return what is wrong if there are more operations outside of the replay, including operations after the step,
-    than the bound allows. Otherwise return None.
+    """Return what is wrong if more operations ran outside of a step's replay than the bound allows. Operations after
+    the step count, too. Otherwise return None.
 
     The replay of a recorded step has no device times, which would show how much of the work the replays do. A claim's
-    bound is therefore used for such a replay only if the replays alone train.
+    bound is therefore used for such a replay only if a test showed that the replays change the parameters even when the
+    step's code is not executed.
     """
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not watch.most_after:
@@ -347,8 +348,8 @@ def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> F
 
 
 def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Return None if each judged step issued and replayed about as many operations as the replays that were observed
-    separately. Otherwise return what is wrong."""
+    """Return None if each judged step issued and replayed about as many operations as the separately observed replays
+    did on average. Otherwise return what is wrong."""
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not seen:
         return None  # `untraced` reports that these numbers are missing

@@ -5,7 +5,7 @@ distance between the ends alone proves nothing. Where an optimizer divides by a 
 before a norm, rounding changes a tensor as much as a gradient does. A control shows this effect: a baseline whose start
 was changed by one rounding error. If the control shows that rounding alone changes a tensor beyond the bound, this
 tensor does not violate the claim. A small distance within the bound may also come from a bug, such as an average that
-is updated one step late. It must therefore not be larger than what rounding does to most parameters.
+is updated one step late. Even such a distance must therefore not be larger than what rounding does to most parameters.
 """
 
 from __future__ import annotations

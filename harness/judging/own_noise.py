@@ -60,8 +60,8 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return two numbers for each of D divisions and each feature, each of shape [D, features]: how far the means
-        of the two halves are apart, and how far the first half scatters around the mean of the second half. A claim may
+        """Return two arrays of shape [D, features], for D divisions. The first contains how far the means of the two
+        halves are apart, and the second how far the first half scatters around the mean of the second half. A claim may
         fail only if a number is above 1. halves: [D, 2n], True for runs in the first half."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
@@ -100,8 +100,8 @@ class Features:
 
 @dataclass(frozen=True)
 class Separation:
-    """How far the runs of the two arms are apart (`actual`), and the largest such number if the same runs are divided
-    into halves in another way (`others`). A claim may fail only if `actual` is above 1."""
+    """How far the runs of the two arms are apart (`actual`). `others` is the largest distance between two halves if the
+    same runs are divided in another way. A claim may fail only if `actual` is above 1."""
 
     actual: float
     others: float
@@ -121,8 +121,8 @@ class Separation:
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Return how far the two arms (the two halves of all rows) are apart, and the largest such number by another
-    division into halves."""
+    """Return how far the two arms (the first and the second half of the rows) are apart, and how far the halves are
+    apart in the division with the largest distance among all others."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)

@@ -41,8 +41,8 @@ _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfl
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. If its reason is that numbers of the two arms differ, and the arms draw different random
-    numbers, return INCONCLUSIVE instead."""
+    """Return the judgement. If its reason code says that compared numbers differ (`OF_NUMBERS`), and the two arms draw
+    different random numbers, return INCONCLUSIVE instead."""
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
@@ -52,8 +52,8 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
     """Return a sentence about how the random numbers of the part's two arms differ. Return None if the recorded draws
-    show no such difference (see `_differ`), or if draws were not recorded. Also return None if the reason code is not
-    about numbers that differ between two arms."""
+    show no such difference (see `_differ`), or if draws were not recorded. Also return None if `reason` is not one of
+    the reason codes in `OF_NUMBERS`."""
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
         return None
@@ -133,8 +133,8 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. Return INCONCLUSIVE instead if its reason is that numbers of the two arms differ, and only
-    the candidate keeps its optimizer state in fewer bits than its parameters."""
+    """Return the judgement. If its reason code says that compared numbers differ (`OF_NUMBERS`), return INCONCLUSIVE
+    instead if only the candidate keeps its optimizer state in fewer bits than its parameters."""
     arms = compared_arms(part)
     if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement
@@ -149,7 +149,7 @@ def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) 
 
 
 def _fewer_bits(context: Context, arm: str) -> list[str]:
-    """Return the data types of the optimizer's state if one of them has fewer bits than the types of all parameters,
+    """Return the data types of the optimizer's state if one of them has fewer bits than the type of every parameter,
     else [].
 
     Optimizer state with the data type of the parameters excuses no difference between the arms. This data type may

@@ -83,8 +83,8 @@ def judge_unit(
     obstacle: Obstacle | None = None,
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
 ) -> Verdict:
-    """Return the verdict of one unit. It depends only on the contract, the evidence of the unit's runs, and the
-    obstacle.
+    """Return the verdict of one unit. The verdict depends only on the contract, the evidence of the unit's runs, and
+    the obstacle.
 
     runs: the evidence of the unit's runs in their planned order. If evidence is missing, the verdict is ERROR.
     obstacle: why this machine or system cannot run the unit. The verdict is then NOT_RUN, or ERROR if the system could
@@ -134,8 +134,8 @@ def _is_undecided_but_captured(judgement: Judgement) -> bool:
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit whose evidence is judged by another contract, and that this contract does not
-    have."""
+    """Return the verdict of a unit that is missing in the contract by which its evidence is judged. The evidence is of
+    another contract."""
     judgement = Sheet().conclude(
         reasons.NOT_IN_CONTRACT, "the contract by which the evidence is judged has no unit with this claim and workload"
     )

@@ -55,7 +55,7 @@ ROUNDING = 1e-6  # rounding of a sum of float32 terms, relative to the size of t
 
 @dataclass(frozen=True)
 class Difference:
-    """How two series differ over their common steps. Steps are numbered from 0. None means that no such step exists."""
+    """How two series differ over their common steps. Steps are numbered from 0; a step is None if there is none."""
 
     steps: int
     differing: int  # number of steps whose values differ in bits
@@ -105,7 +105,7 @@ def first_true(mask: NDArray[np.bool_]) -> int | None:
 
 def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple[Losses, Losses, int]:
     """Return both series over the judged steps, and the number of the first of these steps. The judged steps are all
-    common steps, or only the first or the last one, as `compare` states."""
+    steps that both series have, or only the first or last of these steps, as `compare` states."""
     steps = min(len(candidate), len(baseline))
     steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
@@ -114,8 +114,8 @@ def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple
 
 
 def apart(ours: Losses, theirs: Losses) -> Losses:
-    """Return the absolute difference in each step [steps]. It is NaN if a value is NaN, or if both values are the same
-    infinity."""
+    """Return the absolute difference in each step [steps]. The difference is NaN if a value is NaN, or if both values
+    are the same infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.abs(ours - theirs)
 
@@ -345,7 +345,7 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """Return the name of the comparison. It consists of arms, metric and steps, so it is unique in a run."""
+        """Return the name of the comparison. The name consists of arms, metric and steps, so it is unique in a run."""
         which = [*([] if self.metric == LOSS else [self.metric]), *([] if self.compare == "every" else [self.compare])]
         return ", ".join([f"{self.candidate} against {self.baseline}", *which])
 
@@ -359,7 +359,7 @@ class Compared:
 
     @cached_property
     def distances(self) -> Losses:
-        """Return the absolute difference in each judged step."""
+        """Return the absolute difference between the two series in each judged step."""
         ours, theirs, _ = judged_steps(self.ours, self.theirs, self.compare)
         return apart(ours, theirs)
 
@@ -374,8 +374,8 @@ def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str
     """Return the series that the judge of a part compared in a run. If each rank is judged, return the series of the
     rank that decided the verdict.
 
-    Return nothing if the kind of claim compares no series, if the part is judged from a run of another probe, or if
-    evidence is missing. prefix: the prefix of the part's figures in the verdict.
+    Return () if the kind of claim compares no series, if the part is judged from a run of another probe, or if evidence
+    is missing. prefix: the prefix of the part's figures in the verdict.
     """
     kind = kind_of(part.kind)
     if kind.compares is None or run.probe != (part.chosen_probe() or next(iter(kind.probes))):

@@ -45,7 +45,7 @@ class Sheet:
         """Record why the claim cannot pass, and let the judge continue, so that a later check can still find a
         violation.
 
-        Only the first call has an effect. Its result has the figures that were recorded before the call. Call this
+        Only the first call has an effect. The result that it records has the figures from before the call. Call this
         method only if later checks are still valid.
         """
         noted = self.conclude(reason, message)
@@ -79,8 +79,8 @@ class Sheet:
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Record a demand (figure and bound). Return True if it is met. If it is not, it decides the verdict, and the
-        caller must raise `Settled`."""
+        """Record a demand (figure and bound). Return True if it is met. A demand that is not met decides the verdict,
+        and the caller must raise `Settled`."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met

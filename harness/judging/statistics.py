@@ -1,10 +1,10 @@
 """Compute the statistics of the rule for throughput, as pure functions over the last axes of arrays.
 
 A simulation also calls these functions. One process gives one sample. A measurement has P processes, and a claim may
-require several measurements. Each process is evaluated twice (see `readings`), because disturbances only make blocks
-slower: once against the candidate, and once in the candidate's favour. docs/statistics.md derives the rule. Shapes:
-`...` stands for any number of experiments, P for processes, R for rounds of ABBA, 2 for the two blocks of an arm in a
-round, and B for all blocks of an arm.
+require several measurements. Disturbances only make blocks slower. Each process is therefore evaluated twice (see
+`readings`): once against the candidate, and once in its favour. docs/statistics.md derives the rule. Shapes: `...`
+stands for any number of experiments, P for processes, R for rounds of ABBA, 2 for the two blocks of an arm in a round,
+and B for all blocks of an arm.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Reading:
 
     ratios: [..., P]; above 0 if the candidate is faster.
     selves: [..., 2, P]; the ratio of each arm to itself (A/A), the candidate's first.
-    whole: [..., P]; from the time of the undisturbed baseline divided by the mean time of all blocks of the candidate.
-    It is equal in both readings.
+    whole: [..., P]; the log of this ratio: the time of the undisturbed baseline, divided by the mean time of all blocks
+    of the candidate. `whole` is equal in both readings.
     """
 
     ratios: Array
@@ -58,8 +58,8 @@ class Reading:
 def readings(
     candidate: Array, baseline: Array, free_candidate: Array | None = None, free_baseline: Array | None = None
 ) -> tuple[Reading, Reading]:
-    """Return two readings of step times [..., P, R, 2]: with the cautious reading PASS is decided, with the generous
-    reading FAIL.
+    """Return two readings of step times [..., P, R, 2]: the cautious one, by which PASS is decided, and the generous
+    one, by which FAIL is decided.
 
     The undisturbed step is the lower quartile of an arm's blocks. The measured step is their median. The cautious
     reading compares the baseline's undisturbed step with the candidate's measured step. The generous reading compares
@@ -120,7 +120,7 @@ def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
     """Return the trimmed mean of `logs` [..., P], and the distance from the mean to its one-sided bound, each of shape
     [...].
 
-    The method is that of Tukey and McLaughlin (1963). The mean omits the outermost values at each end. Its standard
+    The method is that of Tukey and McLaughlin (1963). The mean omits the outermost values at each end. The standard
     error comes from the winsorized deviation. The degrees of freedom are the number of remaining processes minus one.
     """
     processes = logs.shape[-1]
@@ -213,9 +213,9 @@ def typical_bound(cautious: Reading, confidence: float) -> Array:
 
 
 def upper_bound(generous: Reading, confidence: float) -> Array:
-    """Return the log ratio [...] above which a measurement refutes every required log ratio. It is the smaller of two
-    values: the mean plus its margin, and the largest ratio of all processes (except `may_dissent`) plus the error that
-    may be the same in all processes."""
+    """Return the log ratio [...] above which a measurement refutes every required log ratio. This log ratio is the
+    smaller of two values: the mean plus its margin, and the largest ratio of the processes (after the `may_dissent`
+    largest were left out) plus the error that may be the same in all processes."""
     mean, _ = trimmed(generous.ratios, confidence)
     dissenting = may_dissent(generous.ratios.shape[-1], confidence)
     reached = np.sort(generous.ratios, axis=-1)[..., -1 - dissenting]
@@ -307,11 +307,11 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 
 
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
-    """Return the smallest number of processes, above the present number, that would probably decide.
+    """Return the smallest number of processes, above the present number, that would probably be enough for a decision.
 
-    Either the bound of the mean decides, or the agreement of the processes alone. Return None if more than
-    `MOST_PROCESSES` are needed. agreeing: True if the mean counts only if all processes except `may_dissent` agree with
-    it.
+    A measurement is decided by the bound of the mean, or by the agreement of the processes alone. Return None if more
+    than `MOST_PROCESSES` are needed. agreeing: True if the mean counts only if all processes except `may_dissent` agree
+    with it.
     """
     ratio = Spread.of(reading.ratios)
     selves = [Spread.of(logs) for logs in reading.selves]

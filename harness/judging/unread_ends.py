@@ -1,5 +1,5 @@
 """Compare tensors that steps created and that no step reads, such as logs. A log that only one arm has is reported. If
-another tensor of this sort exists in only one arm, the claim may stay undecided."""
+another unread tensor exists in only one arm, the claim may stay undecided."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Demanded:
 
     noun: the figure's unit. For the relation `none`, a phrase such as `steps differ`: it must be true of none of the
     `of` things.
-    beside: True for guards and default bounds. They are shown for a claim only if the claim has no other demands.
+    beside: True for guards and default bounds, which are shown for a claim only if the claim has no other demands.
     part: the prefix of the figure's name if the claim is a part of a composite claim.
     """
 
@@ -157,7 +157,7 @@ class Counts(BoundedModel):
     errors: int
 
     def line(self) -> str:
-        """Return these numbers as one line, as `count_line` does."""
+        """Return the numbers of verdicts as one line, as `count_line` does."""
         return count_line({name.replace("_", " "): number for name, number in self if name != "planned"})
 
 
@@ -171,7 +171,7 @@ def count_line(numbers: Mapping[str, int]) -> str:
 
 
 def count(verdicts: Iterable[Facts]) -> Counts:
-    """Count verdicts by status."""
+    """Return how many verdicts have each status."""
     statuses = [verdict.status for verdict in verdicts]
     return Counts(
         planned=len(statuses),

@@ -1,4 +1,4 @@
-"""Define two tables: of the kinds of claim, and of the probes (ways to execute a run). Every list of kinds elsewhere is
+"""Define two tables: the kinds of claim, and the probes (ways to execute a run). Every list of kinds elsewhere is
 derived from these tables. An import of this package imports nothing else of the harness except the errors."""
 
 from harness.kinds.built_in import BUILT_IN as BUILT_IN

@@ -1,7 +1,7 @@
 """List the harness's families of claim kinds, in the order in which messages, the schema and the report show them.
 
-A family is a folder with its rows of the table (`rows.py`), the models of its claims, a judge for each kind, and the
-sections of the report about it.
+A family is a folder with rows of the table of kinds (`rows.py`), the models of its claims, a judge for each kind, and
+the sections of the report about it.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Return a text that suggests the name in `names` that is most similar to `name`. `strict_yaml.nearest` finds it.
+    """Return a text that suggests the name in `names` that is most similar to `name` (see `strict_yaml.nearest`).
 
-    The import is inside the function. Otherwise every process that opens a step would load a YAML library.
+    `strict_yaml` is imported inside the function. Otherwise every process that opens a step would load a YAML library.
     """
     from harness.contract import strict_yaml
 

@@ -26,7 +26,7 @@ ALONE = "batch"  # the name of the tensor, if the batch is a single tensor
 
 @dataclass(frozen=True)
 class Structure:
-    """The nesting of a batch's tensors. kind: the type of the container. It is None for a single tensor, whose name is
+    """The nesting of a batch's tensors. kind: the type of the container; None for a single tensor, whose name is
     `name`."""
 
     kind: type | None

@@ -72,7 +72,7 @@ class EmptyCheckpoint(CheckpointFault):
 
 
 class StaleCheckpoint(CheckpointFault):
-    """Saves the parameters from before the last step."""
+    """Saves a checkpoint with the parameters from before the last step."""
 
     def step(self, index: int) -> Tensor:
         self._before = _copies(self._trained())

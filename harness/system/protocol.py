@@ -200,7 +200,7 @@ class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
         """Return, by name, numbers of the last step in addition to its loss. Each is a tensor of one number. Do not
         wait for the device. Return the same names at every step. A name consists of letters, digits, `_`, `.` and `-`.
-        It must not be the name of a column that the harness writes itself, such as `loss` and `step`."""
+        No name may be the name of a column that the harness writes itself, such as `loss` and `step`."""
         ...
 
 
@@ -455,7 +455,7 @@ class KernelCall(Protocol):
     """One call of a kernel with fixed inputs."""
 
     def __call__(self, outputs: Mapping[str, Tensor], /) -> Mapping[str, Tensor] | None:
-        """Write to the given outputs (by name). If the kernel allocated outputs itself, return these by name, otherwise
+        """Write to the given outputs (by name). Return, by name, outputs that the kernel allocated itself; otherwise
         None."""
         ...
 

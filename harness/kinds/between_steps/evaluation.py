@@ -80,14 +80,14 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Evaluation, run: RunEvidence) -> list[Compared]:
-    """Return the losses of the arm with evaluations, next to its losses without evaluations. End the judgement with
-    ERROR if an execution is missing."""
+    """Return one comparison: the arm's losses with evaluations, compared with its losses without evaluations. End the
+    judgement with ERROR if an execution is missing."""
     return evaluated_and_not(replicas(run, part.candidate, 2))
 
 
 def evaluated_and_not(executions: Sequence[ArmEvidence]) -> list[Compared]:
-    """Return a list with one entry: the losses of the second of an arm's two executions (with evaluations), next to the
-    losses of the first execution (without evaluations)."""
+    """Return a list with one comparison of an arm's two executions: the losses of the second (with evaluations) are
+    compared with the losses of the first (without evaluations)."""
     without, evaluated = (losses(each) for each in executions[:2])
     return [Compared("with evaluations", "without evaluations", evaluated, without)]
 

@@ -1,8 +1,8 @@
 """Judge `resume`: a training resumed by other processes equals the uninterrupted one, in bits or within a bound.
 
 The parts of the training, one from each process, are joined to one execution. This execution is compared with the
-uninterrupted training. If they differ, the state right after each load is compared with the saved state. Tensors that
-differ between these two states were not saved or not loaded.
+uninterrupted training. If the two trainings differ, the state right after each load is compared with the saved state.
+Tensors that differ between these two states were not saved or not loaded.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_
 
 
 def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
-    """Return the parts of a training joined to one execution. It has the start state of the first part, the end state
-    of the last part, and the losses, metrics and batches of all parts."""
+    """Return the parts of a training joined to one execution. This execution has the start state of the first part, the
+    end state of the last part, and the losses, metrics and batches of all parts."""
     ends, series = [end_of(part) for part in parts], [part.series for part in parts]
     called, skipped = sum(end.steps_called for end in ends), sum(end.skipped_steps for end in ends)
     names = [name for name in series[0].metrics if all(name in each.metrics for each in series)]
@@ -147,10 +147,10 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 
 def require_checkpoints(chain: Chain) -> None:
-    """End the judgement with FAIL unless each joint (a save and its load) shows something. Another process must have
-    loaded the checkpoint, and the checkpoint must not be empty. The saved parameters must be trained, and the load must
-    have changed parameters that differed from the saved ones. Whether the loaded values are the saved values is not
-    checked here."""
+    """End the judgement with FAIL unless each joint (a save and its load) can show a fault. Another process than the
+    saving one must have loaded the checkpoint, and the checkpoint must not be empty. The saved parameters must have
+    been trained. Before the load, the parameters must have differed from the saved ones, and the load must have changed
+    them. Whether the loaded values are the saved values is not checked here."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:
@@ -253,8 +253,8 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
 
 
 def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sheet: Sheet) -> None:
-    """End the judgement with FAIL if losses differ. If equal bits are required, and a load before the difference did
-    not restore a tensor, the reason is `not_restored`."""
+    """End the judgement with FAIL if losses differ. If equal bits are required, and a load before the first differing
+    step did not restore a tensor, the reason is `not_restored`."""
     losing = chain.lost_before(found.first_differing)
     words = in_words(losing or chain.lost_before(None), of_several=len(chain.joints) > 1)
     try:
@@ -280,7 +280,7 @@ def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
 
 def chain_of(part: Resume, run: RunEvidence) -> tuple[Chain, ArmEvidence] | None:
     """Return the candidate's joined parts and the execution without interruption, for the report. Return None if the
-    evidence of one of them is incomplete."""
+    evidence of a part or of this execution is incomplete."""
     number = len(part.saves) + 1
     mine = run.arms.get(part.candidate, [])
     others = run.arms.get(part.baseline, [])[:1] if part.baseline is not None else mine[number : number + 1]

@@ -135,7 +135,7 @@ def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
 
 
 def _node_counts(capture: CaptureEvidence) -> list[int]:
-    """Return the number of nodes of each capture. For traced captures return only the mean."""
+    """Return the number of nodes of each capture. For traced captures, return only the mean of this number."""
     if capture.mechanism == "traced":
         return [capture.recorded_operations // max(capture.captures, 1)]
     return [sum(sum(graph.by_type.values()) for graph in graphs) for graphs in _captures(capture)]
@@ -206,8 +206,8 @@ def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sh
 
 
 def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
-    """End the judgement unless the watched steps launched as many graphs as they need. The profiler counts the
-    launches. For a traced capture, a dispatch mode counts the replayed operations instead."""
+    """End the judgement with FAIL unless each watched step launched, on average, as many graphs as one capture has. The
+    profiler counts the launches. For a traced capture, a dispatch mode counts the replayed operations instead."""
     traced = capture.mechanism == "traced"
     seen = capture.observed_replayed_operations if traced else capture.observed_graph_launches
     what = "replayed operations" if traced else "graph launches"
@@ -319,7 +319,7 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
 
 
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
-    """End the judgement with FAIL if fewer kernels than demanded can be in every layer.
+    """End the judgement with FAIL if the graph has too few launches for `demanded` kernels in each layer of the model.
 
     Nodes are counted by kernel name, because the graph does not show layers. In a model of L layers, L launches of
     kernels with the same name count as one kernel in every layer.

@@ -32,8 +32,8 @@ DETECTORS = {
 
 @dataclass(frozen=True)
 class Counted:
-    """The host syncs that each detector counted in one arm, and the number that the claim allows. Each reading has a
-    count, and the number of steps in which it was counted."""
+    """The host syncs that each detector counted in one arm, and the number that the claim allows. Each of the
+    `readings` has the number that a detector counted, and the number of steps that the detector watched."""
 
     demand: SyncCount
     bound: int  # allowed number of host syncs in one step
@@ -157,8 +157,8 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
 def _require_every_step(
     candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
 ) -> None:
-    """End the judgement unless the number of host syncs is allowed in every judged step, and not only in the few steps
-    that two detectors watched."""
+    """End the judgement unless the number of host syncs is allowed in every judged step. Two detectors watched only a
+    few of these steps."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
     # If a run did not watch the steps of an uncaptured arm themselves, a detector watched a second execution of them.
@@ -203,7 +203,7 @@ def _places(counted: Counted) -> str:
 
 
 def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
-    """End the judgement if a step has, or may have, more host syncs than allowed. The bound applies to every step."""
+    """End the judgement if a step has more host syncs than allowed, or may have more: no maximum was recorded."""
     for reading in judged.readings:
         if reading.count <= judged.bound:
             continue

@@ -235,10 +235,10 @@ def _growth(sizes: list[int], after: int) -> int:
     """Return the growth of memory after the warm-up in bytes. The growth is the larger of two numbers.
 
     1. The peak after the warm-up, minus the memory after the last block of the warm-up.
-    2. The peak of the second half, minus a typical peak of the first half. For the typical peak, the blocks of the
-    first half are divided into groups of `after` blocks in a row, and the largest memory of each group is found. The
-    typical peak is the median of these numbers. A group has several blocks because the memory of a block depends on the
-    shapes of its batches.
+    2. The peak of the second half of the blocks after the warm-up, minus a typical peak of their first half. The first
+    half is divided into groups of `after` consecutive blocks (as many as the warm-up has). The typical peak is the
+    median of the groups' peaks. A group has several blocks because a block's memory depends on the shapes of its
+    batches.
     """
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]
@@ -361,7 +361,7 @@ class Slowdown:
 
 
 def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
-    """Return the slowdown from the first to the last quarter of the blocks; None if a quarter has too few."""
+    """Return the slowdown from the first to the last quarter of the blocks; None if a quarter has too few blocks."""
     size = len(blocks) // SLICE
     early, late = blocks[:size], blocks[len(blocks) - size :]
     times = _ratio([each.seconds / each.steps for each in early], [each.seconds / each.steps for each in late])
@@ -377,7 +377,7 @@ def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
 
 
 def _fast(blocks: Sequence[ReplayBlock]) -> float:
-    """Return the seconds per step of the `FASTEST`-th fastest block."""
+    """Return the seconds per step of the block that is number `FASTEST` if the blocks are sorted from fast to slow."""
     return sorted(each.seconds / each.steps for each in blocks)[FASTEST - 1]
 
 

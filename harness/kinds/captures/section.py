@@ -47,7 +47,7 @@ def sections(view: ReportView) -> list[Section]:
 
 
 def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
-    """Yield a title (workload and arm), a run id and the first execution, for each arm of every run except timings."""
+    """Yield (workload and arm as a title, run id, first execution) for each arm of every run that is not a timing."""
     for run_id, run in view.evidence.items():
         for arm, replicas in run.arms.items():
             if replicas and not probe_named(run.probe).timed:
@@ -164,7 +164,7 @@ def _level_rows(levels: dict[str, Doubles]) -> list[list[object]]:
 
 
 def _levels(seen: MemoryEvidence) -> dict[str, Doubles]:
-    """Return allocated and reserved bytes by sample."""
+    """Return two arrays by name: the allocated and the reserved bytes, each with one number for each sample."""
     return {
         "allocated": np.array([sample.allocated_bytes for sample in seen.samples], dtype=np.float64),
         "reserved": np.array([sample.reserved_bytes for sample in seen.samples], dtype=np.float64),

@@ -60,8 +60,8 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(
     part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
-    """Yield each tensor's difference from the baseline per step. End the judgement with ERROR if a tensor was not
-    compared.
+    """Yield, for each step and tensor, the difference of the gradient from the baseline's. End the judgement with ERROR
+    if a tensor was not compared.
 
     of_control: True if the arm is a control, which may have a gradient for a tensor that has none in the baseline.
 
@@ -128,7 +128,7 @@ def _compared(
     *,
     of_control: bool = False,
 ) -> Iterator[Compared]:
-    """Yield the difference of each tensor in `tensors` from the baseline at step `step`.
+    """Yield the difference between each gradient in `tensors` and the baseline's gradient at step `step`.
 
     without: names of the tensors that have no gradient in the baseline. of_left: the largest element of the baseline's
     gradients after the clip, if `tensors` were read before the clip; otherwise None.

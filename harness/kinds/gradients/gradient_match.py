@@ -116,8 +116,8 @@ def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvi
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
-    """Return a clause for a message. It names the arm for which gradients from before a clip were not recorded. Return
-    "" if these gradients are missing in neither arm or in both arms."""
+    """Return a clause for a message. The clause names the arm for which gradients from before a clip were not recorded.
+    Return "" if these gradients are missing in neither arm or in both arms."""
     seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
@@ -422,8 +422,8 @@ def require_gradients(records: list[Gradients]) -> None:
 def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], baseline: ArmEvidence) -> None:
     """End the judgement with FAIL if a trainable tensor had no gradient at a recorded step.
 
-    A tensor may lack a gradient at a step if it has none in either arm at this step, and is trained in other steps. The
-    step then did not use the tensor, for example an expert to which no token was routed.
+    A tensor may lack a gradient at a step if neither arm has one at this step and both train the tensor in other steps.
+    The step then did not use the tensor, for example an expert to which no token was routed.
     """
     names, trainable = candidate.start.trainable_names, candidate.start.trainable_tensors
     theirs = {record.step: set(record.without) for record in baseline.gradients}

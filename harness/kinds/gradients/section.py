@@ -71,7 +71,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> list[Compared]:
-    """Return the differences that the judge used; none if the claim is only about norms or evidence is missing."""
+    """Return the differences that the judge checked; [] if the claim is only about norms, or if evidence is missing."""
     if claim.baseline is None:
         return []
     try:

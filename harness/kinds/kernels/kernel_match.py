@@ -66,7 +66,7 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _sentence(part: KernelMatch, cases: list[KernelCase], evidence: KernelMatchEvidence) -> str:
-    """Return the message of the verdict PASS. It names everything that was checked."""
+    """Return the message of the verdict PASS, which names everything that was checked."""
     where = f"at {len(part.shapes)} given shapes and " if part.shapes is not None else "at "
     demands = [f"{name.replace('_', ' ')} {value}" for name, value in part.demands if value is not None]
     compiled = f"; the {len(evidence.compiled)} compiled kernels have {', '.join(demands)}" if demands else ""
@@ -182,7 +182,7 @@ def _require_as_good_as_peer(
     part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet
 ) -> None:
     """End the judgement with FAIL if the kernel's worst error is more than `over_peer_at_most` times the peer's worst
-    error, for any operation and any types of inputs and outputs."""
+    error. The errors are compared for each combination of operation, type of inputs and type of outputs."""
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
         if case.peer is None and part.over_peer_at_most is not None:
@@ -211,8 +211,8 @@ def _require_as_good_as_peer(
 def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
-    """End the judgement with FAIL if the comparison with the peer can never fail. It can never fail if, for all outputs
-    of an operation, it allows errors that are at least as large as the tolerance allows."""
+    """End the judgement with FAIL if the comparison with the peer can never fail. The comparison can never fail if, for
+    all outputs of an operation, `factor` times the unit roundoff is at least as large as the tolerance."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
         if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):

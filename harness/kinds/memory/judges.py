@@ -95,7 +95,10 @@ def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: 
 
 
 def _growth(sizes: list[int], after: int) -> float:
-    """Return the largest of three relative growths: negative if memory shrank, infinite if it grew from 0 bytes."""
+    """Return the largest of three relative growths: negative if memory shrank, infinite if it grew from 0 bytes. The
+    first is from the peak of the first `after` samples to the peak of all later samples. The others lead to the peak of
+    the last `after` samples: from the peak of the first `after` later samples, and from the median peak of groups of
+    `after` samples in the first half of the later samples."""
     later = sizes[after:]
     growth = _relative(max(later), max(sizes[:after]))
     if len(later) > after:  # the first `after` later samples and the last `after` later samples may overlap

@@ -103,8 +103,8 @@ def _draws(ranks: list[list[str]], made: int) -> _Draws:
     """Return in which of `made` steps ranks drew the same numbers from one generator. ranks: for each rank, the
     recorded states of the generator.
 
-    Two ranks drew the same numbers in a step if their states were equal before and after the step. If the states were
-    equal only before the step, one rank drew more numbers or seeded the generator.
+    Two ranks drew the same numbers in a step if the states of their generators were equal both before and after the
+    step. If these states were equal only before the step, one rank drew more numbers or seeded the generator.
     """
     columns = [states if len(states) > 1 else states * (made + 1) for states in ranks]
     drawn = 0
@@ -230,10 +230,10 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """End the judgement with FAIL if a rank holds too large a share of the parameters or of the optimizer's tensors. Do
-    the same if every parameter is divided and the claim sets no `share_at_most`. End the judgement with ERROR if the
-    claim needs the shares, but they were not recorded. Return a clause that says how many parameters are divided, or
-    ""."""
+    """End the judgement with FAIL if a rank holds too large a share of the parameters or of the optimizer's tensors.
+    Also end it with FAIL if every parameter is divided and the claim sets no `share_at_most`. End the judgement with
+    ERROR if the claim needs the shares, but they were not recorded. Return a clause that says how many parameters are
+    divided, or ""."""
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
         sheet.figure("parameters_in_parts", in_parts, "tensors")
@@ -319,7 +319,7 @@ def _require_collectives(
 
 
 def _in_graphs(capture: CaptureEvidence) -> int:
-    """Return the number of NCCL kernels in the graphs of one capture. If captures differ, return the smallest."""
+    """Return the number of NCCL kernels in the graphs of one capture; the smallest number if the captures differ."""
     if capture.captures and len(capture.nodes) % capture.captures:
         settle(
             reasons.EVIDENCE_INCONSISTENT,

@@ -80,8 +80,8 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
-    """Return the mean of the ranks' losses next to the baseline's loss. End the judgement with ERROR if a rank is
-    missing."""
+    """Return one comparison: the mean of the ranks' losses, compared with the baseline's loss. End the judgement with
+    ERROR if a rank is missing."""
     ranks = [view for view in (run, *run.ranks) if part.candidate in view.arms]
     each = [losses(execution) for execution in of_ranks(run, part.candidate, len(ranks)).values()]
     mean = np.mean([series[: min(map(len, each))] for series in each], axis=0)
@@ -147,8 +147,8 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
     """End the judgement with FAIL if the final parameters of a rank differ from those of rank 0. This check is needed
     because only the parameters of rank 0 are compared with the baseline.
 
-    The check finds a difference that the last update made. A difference that an earlier step made would show in the
-    losses.
+    A difference that the last update made is found only by this check. A difference from an earlier step would show in
+    the losses.
     """
     first = end_of(executions[0]).trainable_digest
     for rank, execution in executions.items():

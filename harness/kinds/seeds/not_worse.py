@@ -49,8 +49,8 @@ def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> 
 
 
 def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
-    """Return the run with the candidate's two halves joined to one execution for each seed. Also return a `Chain` of
-    both halves for each seed.
+    """Return the run with one execution of the candidate for each seed. This execution joins two halves: the training
+    before the save, and the training after the load. Also return a `Chain` of both halves for each seed.
 
     Without `save_at`, return the run unchanged and []. End the judgement with ERROR if a half is missing or wrong.
     """
@@ -82,8 +82,8 @@ def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> Non
 
 
 def note_chains(chains: list[Chain], sheet: Sheet) -> None:
-    """Add the figures of one checkpoint to the verdict (`sheet`). This is the checkpoint whose load failed to restore
-    the most tensors."""
+    """Add figures to the verdict (`sheet`): those of the checkpoint with the largest number of tensors that its load
+    did not restore."""
     if chains:
         note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)
 
@@ -115,8 +115,8 @@ def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
     more than the margin, and 0 if this is undecided.
 
     The decision 1 requires that the upper bound is at most 0, and also that nearly all seeds agree. The error
-    probability of such a count of seeds is known for any distribution of noise. The decision -1 requires only that the
-    lower bound is above 0.
+    probability of a count of seeds is known for any distribution of noise. The decision -1 requires only that the lower
+    bound is above 0.
     """
     low, high = interval(excess, confidence)
     dissenting = may_dissent(excess.shape[-1], confidence)

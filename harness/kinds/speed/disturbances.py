@@ -1,7 +1,7 @@
-"""Check whether something other than the arms decided a timing: a clock, an idle baseline, or a busy machine.
+"""Check whether something else than the speed of the arms decided a timing: a clock, an idle baseline, a busy machine.
 
-Under a power cap, the arm that needs more power runs at a lower clock. This matters only if the faster arm had the
-higher clock, because its speed may then come from the clock. If neither host nor device works for much of the
+Under a power cap, the arm that needs more power runs at a lower clock. Such a difference matters only if the faster arm
+had the higher clock, because its speed may then come from the clock. If neither host nor device works for much of the
 baseline's time, something slowed the baseline. The telemetry of host and GPU is compared with the limits of the claim.
 """
 
@@ -83,8 +83,9 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """End the judgement with INCONCLUSIVE if the seconds that a process measured contradict another clock. They must
-    not be too few for the work of the GPU or of the processors, and must agree with the supervisor's clock."""
+    """End the judgement with INCONCLUSIVE if the seconds that a process measured contradict another clock. Neither the
+    GPU nor the processors may have worked longer in a block than these seconds allow. The seconds must also agree with
+    the supervisor's clock."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
         _require_time_for_the_work(timing, timings)
@@ -207,8 +208,8 @@ def require_unhindered_host(
 
 
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
-    """Return the share of time in which neither processor nor device worked. It is the median over `arm`'s blocks, at
-    least 0.
+    """Return the share of time in which neither processor nor device worked. The share is the median over `arm`'s
+    blocks, at least 0.
 
     device: the seconds for which the device works in a step. Return None if the arm has no blocks, or if the processor
     time of a block is unknown.

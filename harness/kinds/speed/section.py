@@ -30,8 +30,8 @@ GAP = 0.04  # width of the gap between two processes, as a share of the seconds 
 def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
-    """Return the processes in order on the time axis. A short gap between two processes stands for the time between
-    them, which is not timed.
+    """Return the chart's data of all processes, which follow one another on the time axis. A short gap between two
+    processes stands for the time between them, which is not timed.
 
     A process is left out if it lacks blocks of an arm or the measured times. judged: number of a process -> its ratio
     from the judge, for each process that counts; None if all processes count, with ratios that are computed here.
@@ -54,8 +54,8 @@ def side_by_side(
 def _alone(
     timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
 ) -> ProcessTiming | None:
-    """Return the data of one process for the chart. Its first block begins at 0 s. Return None if an arm or a valid
-    time is missing."""
+    """Return the data of one process for the chart. The process's first block begins at 0 s. Return None if an arm or a
+    valid time is missing."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
     if {block.arm for block in blocks} != set(names) or not all(

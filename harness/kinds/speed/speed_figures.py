@@ -29,7 +29,7 @@ READ_ALIKE = 0.01
 
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
-    """Return the cautious and the generous reading of all processes, whose numbers of rounds may differ."""
+    """Return the cautious and the generous reading of all processes. Processes may have different numbers of rounds."""
     # Compute processes with equally many rounds together. Separate calls for each process took a third of the time in
     # which a verdict is computed.
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
@@ -113,7 +113,7 @@ def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, genero
 
 
 def median_seconds(timed: Counted, arm: Literal["candidate", "baseline"]) -> float:
-    """Return the median over processes of the median of an arm's blocks, in seconds per step."""
+    """Return an arm's seconds per step: the median over all processes of the median over a process's blocks."""
     return float(np.median([np.median(getattr(each, arm)) for each in timed.times]))
 
 
@@ -135,7 +135,7 @@ def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
 
 def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
     """Return a sentence about a ratio that does not decide the claim. If the two readings differ, the sentence contains
-    both ratios. Otherwise it contains the ratio, which is too close to the demanded ratio."""
+    both ratios. Otherwise it contains the only ratio, which is too close to the demanded ratio."""
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
@@ -188,7 +188,7 @@ EXPERIMENTS = 2000
 
 
 class Recorded:
-    """The processes of one recorded timing, as the judge reads them."""
+    """The processes of one recorded timing, in the cautious and in the generous reading."""
 
     def __init__(self, timed: Counted, cautious: Reading, generous: Reading) -> None:
         self.processes, self._readings = len(timed.processes), (cautious, generous)
@@ -217,8 +217,9 @@ class Recorded:
         """Return the probability, 0 to 1, that the claim is decided if `true_ratio` is the true ratio.
 
         Each simulated experiment draws as many processes as the claim has, with replacement, from the recorded
-        processes. The ratios are shifted so that their mean, halfway between both readings, equals the true ratio.
-        Noise that is common to all recorded processes is not simulated, so the real probability may be lower.
+        processes. All log ratios are shifted by the same amount. The mean of the cautious and the generous trimmed mean
+        is then the true ratio. Noise that is common to all recorded processes is not simulated, so the real probability
+        may be lower.
         """
         means = [statistics.trimmed(one.ratios, part.confidence)[0] for one in self._readings]
         shift = math.log(true_ratio) - float(np.mean(means))

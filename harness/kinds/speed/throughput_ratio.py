@@ -110,8 +110,8 @@ def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
-    """Return the first run of each process, by the process's number. End the judgement with ERROR if a required process
-    is missing."""
+    """Return the first run of each process, sorted by the process's number. End the judgement with ERROR if a required
+    process is missing."""
     found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
         timing = run.timing

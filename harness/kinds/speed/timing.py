@@ -139,8 +139,8 @@ def _require_enqueue(timing: TimingEvidence, block: Block) -> None:
 
 
 def _step_seconds(block: Block, part: ThroughputRatio) -> float:
-    """Return the seconds per step of a block. They are the enqueue time or the time of a whole step, as the claim
-    requires. Call this only for blocks that `step_times` has checked."""
+    """Return the seconds per step of a block: the enqueue time or the time of a whole step, as the claim requires. Call
+    this only for blocks that `step_times` has checked."""
     enqueued = block.enqueue_seconds
     return enqueued if part.measure == "enqueue" and enqueued is not None else block.seconds / block.steps
 
@@ -372,7 +372,7 @@ class Slowing:
     """Estimates how much other work may have slowed each block of a timing. All processes of the timing ran on one
     machine.
 
-    least_pace: the shortest time of the fixed work in all processes, in seconds.
+    least_pace: the shortest pace of a block in all processes. A pace is the seconds that a fixed piece of work took.
     """
 
     timings: Sequence[TimingEvidence]
@@ -392,8 +392,8 @@ class Slowing:
     def factor(self, timing: TimingEvidence, block: Block) -> float:
         """Return the factor by which a disturbance may have lengthened the block; 1 if there was no disturbance.
 
-        The factor is the ratio of the block's pace to the best pace. It is limited, because without the disturbance the
-        block would have taken at least the time for which the device worked.
+        The factor is the block's pace (seconds of the fixed work) divided by the shortest pace. This factor is limited,
+        because without the disturbance the block would have taken at least the time for which the device worked.
         """
         if block.pace is None or block.steps < 1 or not disturbed(block.pace, self.least_pace):
             return 1.0
@@ -410,7 +410,7 @@ class Slowing:
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """Return the disturbed rounds of the process, which must not be used. Return None if too few other rounds would
+        """Return the disturbed rounds of the process, which must not be used. Return None if too few undisturbed rounds
         remain."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
@@ -432,7 +432,7 @@ class Counted(NamedTuple):
 
 def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> Counted:
     """Return the processes that count, with their step times. A process counts if it has enough undisturbed rounds.
-    Its disturbed rounds are left out.
+    The disturbed rounds of such a process are left out.
 
     If too few processes have enough undisturbed rounds, all processes count. A process with too few undisturbed rounds
     then counts with all its rounds. `step_times` checks all blocks, and may end the judgement.

@@ -99,7 +99,7 @@ def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
 
 
 def median_ratio(errors: Sequence[Errors]) -> float:
-    """Return the median of the ratios of all tensors, or NaN if there are no tensors."""
+    """Return the median of the error ratios (`Errors.ratio`) of all tensors, or NaN if there are no tensors."""
     return float(np.median([each.ratio for each in errors])) if errors else math.nan
 
 

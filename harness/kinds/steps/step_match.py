@@ -1,7 +1,7 @@
 """Judge `step_match`: from the same state, the candidate's step equals the reference's step except for rounding.
 
-The yardstick is an arm that executes the reference in the candidate's precision. It shows how large rounding errors
-are."""
+The yardstick is an arm that executes the reference in the candidate's precision. The yardstick's errors show how large
+rounding errors are."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ from harness.kinds.trajectory.trajectory_match import require_precisions
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
     """Return the trajectory_match part of the claim with this id. If there is none, end the judgement with ERROR.
 
-    If there are several parts, return the first part that compares the losses of later steps. A part about another
-    metric, or about only the first step, would hold even if the losses differ.
+    If there are several parts, return the first part for which `compares_timed_steps` is True, or else the first part.
+    A part about another metric, or about only the first step, would hold even if the losses differ.
     """
     named = [claim for claim in context.contract.claims if claim.id == claim_id]
     found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
@@ -117,7 +117,7 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
-    """Return each repetition's losses next to the first run's. End the judgement with ERROR if a run is missing."""
+    """Return a comparison of each repetition with the first run. End the judgement with ERROR if a run is missing."""
     first, *others = (losses(each) for each in replicas(run, part.candidate, part.runs))
     names = [f"{part.candidate}, run {place}" for place in range(part.runs)]
     return [Compared(name, names[0], each, first) for name, each in zip(names[1:], others, strict=True)]

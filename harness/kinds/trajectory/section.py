@@ -164,7 +164,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
 
 
 def _steps(pair: Compared) -> str:
-    """Return a phrase for the compared steps, which also says if some steps were not judged."""
+    """Return a phrase that names the compared steps, and says if some of the steps were not judged."""
     ours, theirs = len(pair.ours), len(pair.theirs)
     if pair.compare != "every":
         return f"the {pair.compare} step"

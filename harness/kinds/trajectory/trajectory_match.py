@@ -1,7 +1,7 @@
 """Judge `trajectory_match`: two arms' losses, or another metric, agree in bits, within a bound or within noise.
 
-With `equality: bitwise`, the end states must also be equal. With `within`, the distance of the final parameters is also
-reported. With `noise`, several runs of both arms are compared in losses, gradients and end states
+With `equality: bitwise`, the end states must also be equal. With `within`, the distance between the arms' final
+parameters is also reported. With `noise`, several runs of both arms are compared in losses, gradients and end states
 (`harness.judging.own_noise`). The noise floor is the baseline's largest absolute difference from its repetition.
 """
 

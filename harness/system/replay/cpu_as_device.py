@@ -104,7 +104,7 @@ def names_a_device(
     names no place.
 
     frame: the caller's frame.
-    is_on_device: returns the place of a tensor, for a call that names a tensor instead of a device.
+    is_on_device: returns True for a tensor on the device; used if the call names a tensor instead of a device.
     """
     if func is Tensor.cuda:
         return True

@@ -83,7 +83,7 @@ def no_fake_tensors_left() -> Iterator[None]:
 
 
 def _require_none(error: BaseException | None, earlier: int) -> None:
-    """Raise `FakeTensorsLeftError` if fake tensors of a new mode exist. The first `earlier` modes in the list are not
+    """Raise `FakeTensorsLeftError` if fake tensors of a new mode exist. The first `earlier` modes in `_modes` are not
     new."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]

@@ -58,8 +58,8 @@ class HostNumber(NamedTuple):
 class Followed:
     """An object that replaces a number. names: the names of the numbers from which its value is computed.
 
-    notes: name of each number -> for what the number was first read, and on which line. For `isinstance`, the object
-    has the type of the number that it replaces.
+    notes: name of each number -> for what the number was first read, and on which line. `isinstance` sees the type of
+    the replaced number.
     """
 
     def __init__(self, value: Any, names: frozenset[str], notes: dict[str, str]) -> None:
@@ -214,7 +214,7 @@ def can_follow() -> bool:
 
 def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bool) -> list[HostNumber]:
     """Execute `body` twice: first to find the numbers that `body` changes, then to find for what it reads these
-    numbers. Return the numbers.
+    numbers. Return these numbers.
 
     `body` must have run once before. A number that only the first execution changes, such as a flag that something was
     built, needs no replay. If the step cannot run with a followed number in place of a number, the number counts as
@@ -233,8 +233,8 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
 
 
 def _read_in(body: Callable[[], object], slots: Sequence[Slot]) -> dict[str, str] | None:
-    """Execute `body` with followed numbers in the slots. Return by name for what each number is read. Return None if
-    the execution raises an error because of the followed numbers."""
+    """Execute `body` with followed numbers in the slots. Return, by the number's name, for what each number is read.
+    Return None if the execution raises an error because of the followed numbers."""
     notes = dict[str, str]()
     try:
         with as_written(), _following(slots, notes):

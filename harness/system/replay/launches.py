@@ -1,6 +1,6 @@
 """Announce kernels that are launched without a torch operator, and replace functions of torch within a `with` block.
 
-No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`).
+No dispatch mode sees these kernels. The harness announces Triton's launches for every trainer (`triton_announced`).
 Trainers that launch kernels in other ways must call `announced`, otherwise the harness does not see the launches.
 Functions of torch are replaced so that a step seems to be captured, or so that compiled code runs uncompiled.
 """
@@ -41,7 +41,7 @@ _announcing = False
 
 
 def is_watched() -> bool:
-    """Return True if the harness watches launches, and if the launch that begins now was not announced yet."""
+    """Return True if the harness watches launches and no announced launch is executing now."""
     return bool(watches) and not _announcing
 
 
@@ -52,7 +52,7 @@ def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch:
     args: the kernel's arguments, including its tensors.
     kwargs: settings that also affect the kernel's result.
 
-    The line that called the function in which `announced` is called counts as the line of the launch.
+    A function that launches a kernel calls `announced`. The line that called this function counts as the launch's line.
     """
     global _announcing  # noqa: PLW0603
     caller = sys._getframe(1).f_back

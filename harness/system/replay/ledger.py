@@ -1,11 +1,11 @@
 """Find from which tensors each tensor of a training is computed, and which tensors a later step reads.
 
 Each operator passes the sources of its inputs on to its results. A tensor that still exists after its step gets a mark
-when a later step reads it. The mark is passed on in the same way. If the mark reaches parameters, an optimizer, other
-state, the loss or the host, the training uses the tensor. For example, the mark of a running sum of losses reaches only
-that sum, so the training does not use the sum. Memory is identified by its storage, so a tensor and its views are the
-same memory. Results of compiled code count as data, because no operator shows their sources. Memory created outside of
-the steps counts as data, too.
+when a later step reads it. Operators pass the mark on as they pass on sources. If the mark reaches parameters, an
+optimizer, other state, the loss or the host, the training uses the tensor. For example, the mark of a running sum of
+losses reaches only that sum, so the training does not use the sum. Memory is identified by its storage, so a tensor and
+its views are the same memory. Results of compiled code count as data, because no operator shows their sources. Memory
+created outside of the steps counts as data, too.
 
 The first value of each tensor that was created from constants is stored. Optimizers create their state in the first
 step and change it there, but a capture needs the state from before that step.

@@ -231,7 +231,7 @@ class Memo(_Whole):
     is_shared = True
 
     def read(self) -> int:
-        """Return how many results are kept."""
+        """Return how many results the cache keeps."""
         size: int = self.owner.cache_info().currsize
         return size
 

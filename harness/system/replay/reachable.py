@@ -1,7 +1,7 @@
 """Find all objects that a step can reach: modules, optimizers, schedulers, scalers, generators, and other tensors.
 
 The search follows a function to its closure, defaults and attributes, and to the globals that its code names. It
-follows modules, optimizers and tensors to user-defined hooks, and tensors and objects of user classes to their
+follows modules, optimizers and tensors to user-defined hooks. It follows tensors, and objects of user classes, to their
 attributes. It also follows classes that belong to no installed package to their data and methods. It does not enter
 objects of torch, numpy and the standard library, except for containers and the objects that the module `holders` reads.
 """

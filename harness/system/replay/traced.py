@@ -122,8 +122,8 @@ class TracedStep:
         self.replays = 0
 
     def record(self) -> None:
-        """Run the fake pass, then record. If one of them fails, restore the state and raise `HostSyncError` or
-        `NotTraceableError`."""
+        """Run the fake pass, then record. If the pass or the recording fails, restore the state and raise
+        `HostSyncError` or `NotTraceableError`."""
         with preparing():
             self._record()
 
