@@ -73,7 +73,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("harness-reports/RUN", "draw the pages again"),
         ("RUN OTHER-RUN --out FOLDER", "one page of several runs, or of a run and its drill"),
     ),
-    "explain": (("F-GRAPH-BWD-001", "what the claim requires, and what usually breaks it"),),
+    "explain": (
+        ("F-GRAPH-BWD-001", "what the claim requires, and what usually breaks it"),
+        ("limits_exceeded", "what the reason code means"),
+    ),
     "drill": (
         ("contracts/", "plant every fault that a claim names"),
         ("contracts/ --claim F-GRAPH-BWD-001 --fault stale_batch", "one of the faults"),

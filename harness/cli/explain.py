@@ -1,4 +1,4 @@
-"""`harness explain`: print what a claim requires, where its numbers come from and what breaks it; nothing is run."""
+"""`harness explain`: print what a claim requires or what a reason code means; nothing is run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import AnyClaim, AnyPart, parts_of
 from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
+from harness.judging.reasons import REASONS
 from harness.numbers import counted
 from harness.platform.standard_streams import print_lines
+from harness.report.wording import reason_text
 
 WIDTH = 100
 LABEL_WIDTH = 13
@@ -25,20 +27,22 @@ TEXTS = {"id", "title", "judged_on", "why", "if_fails", "falsified_by", "upstrea
 
 
 def explain(
-    claim: Annotated[str, typer.Argument(help="A claim's id, for example F-GRAPH-BWD-001.")],
+    claim: Annotated[str, typer.Argument(help="A claim's id, such as F-GRAPH-BWD-001, or a reason code of a verdict.")],
     contracts: Annotated[
         Path, typer.Option("--contracts", help="The contract that has the claim, or its folder.")
     ] = Path("contracts"),
 ) -> None:
-    """Print what a claim requires, where its numbers come from, and what usually breaks it."""
+    """Print what a claim requires, where its numbers come from, and what breaks it; or explain a reason code."""
     print_lines(explanation_of(claim, contracts, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
 
 
 def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[str]:
-    """Return lines about what a claim requires, for each contract that has the claim.
+    """Return lines about what a claim requires, for each contract that has the claim, or about a reason code.
 
     Raises UsageError for an unknown id.
     """
+    if claim_id in REASONS:
+        return _reason(claim_id, width)
     claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
     explained = [_explanation(loaded, claim, width) for loaded, claim in claims if claim.id == claim_id]
     if not explained:
@@ -50,6 +54,14 @@ def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[s
         )
     first, *more = explained
     return [*first, *(line for lines in more for line in ["", *lines])]
+
+
+def _reason(code: str, width: int) -> list[str]:
+    """Return lines about a reason code: its status, its meaning, and the usual cause and fix."""
+    text = reason_text(code)
+    sections = {"meaning": text.meaning, "usual cause": text.cause, "usual fix": text.remedy}
+    lines = [line for label, told in sections.items() if told for line in _section(label, [told], width)]
+    return [f"{code}: a reason code of {REASONS[code].status}", *lines]
 
 
 def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[str]:

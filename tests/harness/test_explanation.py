@@ -10,6 +10,7 @@ from harness.cli.explain import WIDTH, explanation_of
 from harness.contract.load import load_contracts
 from harness.contract.schema import AnyClaim
 from harness.errors import UsageError
+from harness.judging.reasons import REASONS
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 LOADED = load_contracts([CONTRACTS])
@@ -48,8 +49,19 @@ def test_every_claim_is_explained_completely_within_the_width(claim: AnyClaim, m
         assert " ".join(words.split()) in said
 
 
+@pytest.mark.parametrize("code", REASONS)
+def test_explain_prints_the_status_and_the_meaning_of_a_reason_code(code: str) -> None:
+    first, *lines = explanation_of(code, CONTRACTS)
+    assert first == f"{code}: a reason code of {REASONS[code].status}"
+    assert lines[0].startswith("  meaning")
+    assert "{" not in " ".join(lines)
+
+
 def test_explain_refuses_an_unknown_claim_with_the_nearest_existing_claim() -> None:
-    with pytest.raises(UsageError, match=r"no contract has this claim; found 'F-CGT-009'; did you mean 'F-CGT-006'\?"):
+    message = (
+        r"no claim of these contracts and no reason code has this name; found 'F-CGT-009'; did you mean 'F-CGT-006'\?"
+    )
+    with pytest.raises(UsageError, match=message):
         explanation_of("F-CGT-009", CONTRACTS)
 
 

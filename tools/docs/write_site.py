@@ -44,7 +44,6 @@ FILLED = {
     "docs/reference/capabilities.md": ("reference_tables", "capabilities"),
     "docs/reference/claim-kinds.md": ("reference_of_kinds", "text"),
     "docs/reference/commands.md": ("reference_tables", "commands"),
-    "docs/reference/exit-codes.md": ("reference_tables", "exit_codes"),
     "docs/reference/glossary.md": ("reference_tables", "glossary"),
     "docs/reference/reason-codes.md": ("reference_tables", "reason_codes"),
     "docs/reference/shared-checks.md": ("reference_tables", "shared_checks"),
