@@ -16,7 +16,7 @@ from harness.contract.load import LoadedContract, load_contracts
 from harness.contract.schema import AnyClaim, AnyPart, parts_of
 from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
-from harness.judging.reasons import REASONS
+from harness.judging.reasons import Reason, reason_of
 from harness.numbers import counted
 from harness.platform.standard_streams import print_lines
 from harness.report.wording import reason_text
@@ -41,8 +41,8 @@ def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[s
 
     Raises UsageError for an unknown id.
     """
-    if claim_id in REASONS:
-        return _reason(claim_id, width)
+    if (reason := reason_of(claim_id)) is not None:
+        return _reason(reason, width)
     claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
     explained = [_explanation(loaded, claim, width) for loaded, claim in claims if claim.id == claim_id]
     if not explained:
@@ -56,12 +56,12 @@ def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[s
     return [*first, *(line for lines in more for line in ["", *lines])]
 
 
-def _reason(code: str, width: int) -> list[str]:
+def _reason(reason: Reason, width: int) -> list[str]:
     """Return lines about a reason code: its status, its meaning, and the usual cause and fix."""
-    text = reason_text(code)
-    sections = {"meaning": text.meaning, "usual cause": text.cause, "usual fix": text.remedy}
-    lines = [line for label, told in sections.items() if told for line in _section(label, [told], width)]
-    return [f"{code}: a reason code of {REASONS[code].status}", *lines]
+    texts = reason_text(reason.code)
+    sections = {"meaning": texts.meaning or reason.explanation, "usual cause": texts.cause, "usual fix": texts.remedy}
+    lines = [line for label, text in sections.items() if text for line in _section(label, [text], width)]
+    return [f"{reason.code}: a reason code of {reason.status}", *lines]
 
 
 def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[str]:

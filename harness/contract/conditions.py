@@ -9,7 +9,7 @@ from typing import Literal
 
 OTHERWISE = "otherwise"
 # Data types that a condition may name, by torch's names. Any other name is an error, because a condition with a
-# misspelled name would never be met, and nobody would notice.
+# misspelled name would never be met, without a message.
 Dtype = Literal[
     "float64",
     "float32",

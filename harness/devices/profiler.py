@@ -238,7 +238,7 @@ span = torch.profiler.record_function
 
 @dataclass
 class Watched:
-    """What `graph_launches` observed in `steps` steps. A value is None if it cannot be observed on this machine."""
+    """The observations of `graph_launches` in `steps` steps. A value is None if this machine cannot observe it."""
 
     steps: int = 0
     graph_launches: int | None = None

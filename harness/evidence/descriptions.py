@@ -38,7 +38,7 @@ class FaultDescription:
 
 @dataclass(frozen=True)
 class SystemDescription:
-    """What a system states about itself. The description can be read without importing torch."""
+    """The statements of a system about itself. They can be read without importing torch."""
 
     name: str
     summary: str

@@ -10,7 +10,8 @@ from harness.cli.explain import WIDTH, explanation_of
 from harness.contract.load import load_contracts
 from harness.contract.schema import AnyClaim
 from harness.errors import UsageError
-from harness.judging.reasons import REASONS
+from harness.judging.reasons import REASONS, Reason
+from harness.judging.verdict import Status
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 LOADED = load_contracts([CONTRACTS])
@@ -55,6 +56,17 @@ def test_explain_prints_the_status_and_the_meaning_of_a_reason_code(code: str) -
     assert first == f"{code}: a reason code of {REASONS[code].status}"
     assert lines[0].startswith("  meaning")
     assert "{" not in " ".join(lines)
+
+
+def test_explain_prints_the_meaning_of_a_reason_code_that_an_installed_kind_defines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    defined = Reason("too_blue", Status.FAIL, "The sky is too blue.")
+    monkeypatch.setattr("harness.judging.reasons._with_packages", lambda: {"too_blue": defined})
+    assert explanation_of("too_blue", CONTRACTS) == [
+        "too_blue: a reason code of FAIL",
+        "  meaning      The sky is too blue.",
+    ]
 
 
 def test_explain_refuses_an_unknown_claim_with_the_nearest_existing_claim() -> None:

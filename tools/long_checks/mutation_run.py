@@ -3,8 +3,8 @@
     pip install mutmut==3.8.1
     python tools/long_checks/mutation_run.py
 
-mutmut makes copies of the code with one small change each (mutants), and runs the tests on each copy. This takes about
-ten minutes on two cores. `[tool.mutmut]` in pyproject.toml names the modules to change and the tests to run.
+mutmut makes copies of the code with one small change each (mutants), and runs the tests on each copy. This takes hours
+on two cores. `[tool.mutmut]` in pyproject.toml names the modules to change and the tests to run.
 """
 
 from __future__ import annotations
